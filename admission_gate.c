@@ -1,0 +1,519 @@
+/*-------------------------------------------------------------------------
+ *
+ * admission_gate.c
+ *		The front door: caps how many backends are at work at the same time.
+ *
+ * PostgreSQL gives every connection a process.  Idle ones cost little, but
+ * past a few times the number of cores, every further one at work makes all
+ * of them slower.  This module lets max_active_backends of them work and
+ * keeps the others asleep in a queue.
+ *
+ * A statement walks one way: a hook here decides when the gate is met,
+ * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
+ * snapshot go for that time, src/slots.c has the semaphore and its queue, and
+ * src/lending.c sees to it that no slot is held by somebody who does nothing.
+ * src/settings.c has the parameters, src/stats.c the views.
+ *
+ * The gate is met at top level only.  One counter over all hooks tells that
+ * level: planner and utility commands run the executor for what they evaluate,
+ * so a counter for each would take their inner statements for top-level ones.
+ * The places are, whichever comes first in a transaction: BEGIN (nothing is
+ * locked yet and no snapshot taken), the planner, ExecutorStart for plans from
+ * the cache, and ProcessUtility.  Only client backends meet it: neither
+ * parallel workers, whose leader has a slot, nor any other process.
+ *
+ * A slot is given back when the commit begins, before its WAL is flushed:
+ * others can use the CPU while we wait for the disk.  Commands that commit
+ * inside, such as CALL and VACUUM, keep it to their end.
+ *
+ * Everything here is the backend's own: no locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/defrem.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "optimizer/planner.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "tcop/utility.h"
+
+#include "admission.h"
+#include "compat.h"
+#include "settings.h"
+#include "slots.h"
+
+GATE_MODULE_MAGIC;
+
+/* What a utility command means to the gate. */
+typedef enum UtilityKind
+{
+	UTILITY_LIGHT,				/* passes */
+	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
+	UTILITY_QUERY,				/* runs a query: always needs a slot */
+	UTILITY_HEAVY				/* needs a slot if gate_utility says so */
+} UtilityKind;
+
+/* Levels of planner, executor and utility calls this backend is inside of. */
+static int	nesting_level = 0;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+static planner_hook_type prev_planner_hook = NULL;
+static ExecutorStart_hook_type prev_ExecutorStart = NULL;
+static ExecutorRun_hook_type prev_ExecutorRun = NULL;
+static ExecutorFinish_hook_type prev_ExecutorFinish = NULL;
+static ExecutorEnd_hook_type prev_ExecutorEnd = NULL;
+static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+
+void		_PG_init(void);
+
+static void gate_shmem_request(void);
+static void gate_shmem_startup(void);
+static PlannedStmt *gate_planner(PLANNER_PARAMS);
+static void gate_ExecutorStart(QueryDesc *queryDesc, int eflags);
+static void gate_ExecutorRun(EXECUTOR_RUN_PARAMS);
+static void gate_ExecutorFinish(QueryDesc *queryDesc);
+static void gate_ExecutorEnd(QueryDesc *queryDesc);
+static void gate_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
+								bool readOnlyTree,
+								ProcessUtilityContext context,
+								ParamListInfo params,
+								QueryEnvironment *queryEnv,
+								DestReceiver *dest, QueryCompletion *qc);
+static void gate_xact_callback(XactEvent event, void *arg);
+static void gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+								  SubTransactionId parentSubid, void *arg);
+
+/*
+ * Module load callback.  Without shared memory there is no gate: then load
+ * quietly, so that the SQL functions can say what is missing.
+ */
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	settings_define();
+
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = gate_shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = gate_shmem_startup;
+	prev_planner_hook = planner_hook;
+	planner_hook = gate_planner;
+	prev_ExecutorStart = ExecutorStart_hook;
+	ExecutorStart_hook = gate_ExecutorStart;
+	prev_ExecutorRun = ExecutorRun_hook;
+	ExecutorRun_hook = gate_ExecutorRun;
+	prev_ExecutorFinish = ExecutorFinish_hook;
+	ExecutorFinish_hook = gate_ExecutorFinish;
+	prev_ExecutorEnd = ExecutorEnd_hook;
+	ExecutorEnd_hook = gate_ExecutorEnd;
+	prev_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = gate_ProcessUtility;
+
+	RegisterXactCallback(gate_xact_callback, NULL);
+	RegisterSubXactCallback(gate_subxact_callback, NULL);
+}
+
+static void
+gate_shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+
+	RequestAddinShmemSpace(slots_shmem_size());
+}
+
+static void
+gate_shmem_startup(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	slots_shmem_init(gate_max_active_backends);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Is there a gate for this process?  This is the one branch that a statement
+ * costs while it is off.
+ */
+static inline bool
+gate_is_on(void)
+{
+	return unlikely(gate_max_active_backends > 0) &&
+		MyBackendType == B_BACKEND;
+}
+
+/*
+ * A part of a top-level statement has ended.  In statement scope this may be
+ * the end of the statement.
+ */
+static inline void
+statement_ends(void)
+{
+	if (gate_scope == SCOPE_STATEMENT && nesting_level == 0)
+		admission_leave(false);
+}
+
+static PlannedStmt *
+call_planner(PLANNER_PARAMS)
+{
+	if (prev_planner_hook)
+		return prev_planner_hook(PLANNER_ARGS);
+	return standard_planner(PLANNER_ARGS);
+}
+
+/*
+ * planner_hook: statements that are planned when they are run.
+ */
+static PlannedStmt *
+gate_planner(PLANNER_PARAMS)
+{
+	PlannedStmt *result;
+
+	if (!gate_is_on())
+		return call_planner(PLANNER_ARGS);
+
+	if (nesting_level == 0)
+		admission_enter(NULL);
+
+	nesting_level++;
+	PG_TRY();
+	{
+		result = call_planner(PLANNER_ARGS);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
+
+	return result;
+}
+
+static void
+call_ExecutorStart(QueryDesc *queryDesc, int eflags)
+{
+	if (prev_ExecutorStart)
+		prev_ExecutorStart(queryDesc, eflags);
+	else
+		standard_ExecutorStart(queryDesc, eflags);
+}
+
+/*
+ * ExecutorStart_hook: statements whose plan comes from the cache.
+ */
+static void
+gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
+{
+	if (!gate_is_on())
+	{
+		call_ExecutorStart(queryDesc, eflags);
+		return;
+	}
+
+	if (nesting_level == 0)
+		admission_enter(queryDesc);
+
+	nesting_level++;
+	PG_TRY();
+	{
+		call_ExecutorStart(queryDesc, eflags);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
+}
+
+static void
+call_ExecutorRun(EXECUTOR_RUN_PARAMS)
+{
+	if (prev_ExecutorRun)
+		prev_ExecutorRun(EXECUTOR_RUN_ARGS);
+	else
+		standard_ExecutorRun(EXECUTOR_RUN_ARGS);
+}
+
+/*
+ * ExecutorRun_hook: in statement scope, a suspended portal goes on without
+ * the slot it began with.  The end of a statement that only reads is here: in
+ * the extended protocol, ExecutorEnd comes no sooner than with the next
+ * statement.
+ */
+static void
+gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
+{
+	if (!gate_is_on())
+	{
+		call_ExecutorRun(EXECUTOR_RUN_ARGS);
+		return;
+	}
+
+	if (nesting_level == 0)
+		admission_continue();
+
+	nesting_level++;
+	PG_TRY();
+	{
+		call_ExecutorRun(EXECUTOR_RUN_ARGS);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
+
+	if (queryDesc->operation == CMD_SELECT &&
+		!queryDesc->plannedstmt->hasModifyingCTE)
+		statement_ends();
+}
+
+static void
+call_ExecutorFinish(QueryDesc *queryDesc)
+{
+	if (prev_ExecutorFinish)
+		prev_ExecutorFinish(queryDesc);
+	else
+		standard_ExecutorFinish(queryDesc);
+}
+
+/*
+ * ExecutorFinish_hook: AFTER triggers run here, inside the statement.
+ */
+static void
+gate_ExecutorFinish(QueryDesc *queryDesc)
+{
+	if (!gate_is_on())
+	{
+		call_ExecutorFinish(queryDesc);
+		return;
+	}
+
+	nesting_level++;
+	PG_TRY();
+	{
+		call_ExecutorFinish(queryDesc);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
+}
+
+static void
+call_ExecutorEnd(QueryDesc *queryDesc)
+{
+	if (prev_ExecutorEnd)
+		prev_ExecutorEnd(queryDesc);
+	else
+		standard_ExecutorEnd(queryDesc);
+}
+
+/*
+ * ExecutorEnd_hook: the end of a statement, unless it failed.
+ */
+static void
+gate_ExecutorEnd(QueryDesc *queryDesc)
+{
+	call_ExecutorEnd(queryDesc);
+	if (gate_is_on())
+		statement_ends();
+}
+
+/*
+ * Does EXPLAIN run its statement?
+ */
+static bool
+explain_runs(ExplainStmt *stmt)
+{
+	ListCell   *cell;
+	bool		analyze = false;
+
+	foreach(cell, stmt->options)
+	{
+		DefElem    *option = (DefElem *) lfirst(cell);
+
+		if (strcmp(option->defname, "analyze") == 0)
+			analyze = defGetBoolean(option);
+	}
+	return analyze;
+}
+
+/*
+ * What does a utility command mean to the gate?  Unknown ones are heavy.
+ */
+static UtilityKind
+classify_utility(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_TransactionStmt:
+			switch (((TransactionStmt *) stmt)->kind)
+			{
+				case TRANS_STMT_BEGIN:
+				case TRANS_STMT_START:
+					return UTILITY_BEGIN;
+				default:
+					return UTILITY_LIGHT;
+			}
+
+		case T_ExplainStmt:
+			return explain_runs((ExplainStmt *) stmt) ?
+				UTILITY_QUERY : UTILITY_LIGHT;
+
+		case T_ExecuteStmt:
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+		case T_CreateTableAsStmt:
+			return UTILITY_QUERY;
+
+			/* In statement scope, nothing may be locked before admission. */
+		case T_LockStmt:
+			return UTILITY_QUERY;
+
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_ConstraintsSetStmt:
+		case T_PrepareStmt:
+		case T_DeallocateStmt:
+		case T_ClosePortalStmt:
+		case T_DiscardStmt:
+		case T_ListenStmt:
+		case T_NotifyStmt:
+		case T_UnlistenStmt:
+		case T_LoadStmt:
+		case T_CheckPointStmt:
+		case T_AlterSystemStmt:
+			return UTILITY_LIGHT;
+
+		default:
+			return UTILITY_HEAVY;
+	}
+}
+
+/*
+ * Does a top-level utility command have to be admitted?
+ */
+static bool
+utility_needs_slot(Node *stmt)
+{
+	switch (classify_utility(stmt))
+	{
+		case UTILITY_LIGHT:
+			return false;
+		case UTILITY_BEGIN:
+			return gate_scope == SCOPE_TRANSACTION && !IsTransactionBlock();
+		case UTILITY_QUERY:
+			return true;
+		case UTILITY_HEAVY:
+			return gate_utility == GATE_UTILITY_HEAVY;
+	}
+	pg_unreachable();
+}
+
+static void
+call_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
+					bool readOnlyTree, ProcessUtilityContext context,
+					ParamListInfo params, QueryEnvironment *queryEnv,
+					DestReceiver *dest, QueryCompletion *qc)
+{
+	if (prev_ProcessUtility)
+		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+							params, queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
+}
+
+/*
+ * ProcessUtility_hook: utility commands, and BEGIN for its transaction.
+ */
+static void
+gate_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
+					bool readOnlyTree, ProcessUtilityContext context,
+					ParamListInfo params, QueryEnvironment *queryEnv,
+					DestReceiver *dest, QueryCompletion *qc)
+{
+	if (!gate_is_on())
+	{
+		call_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+							params, queryEnv, dest, qc);
+		return;
+	}
+
+	if (nesting_level == 0 && utility_needs_slot(pstmt->utilityStmt))
+		admission_enter(NULL);
+
+	nesting_level++;
+	PG_TRY();
+	{
+		call_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+							params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
+
+	statement_ends();
+}
+
+/*
+ * The transaction ends.  Not so if that is done by a command that goes on
+ * afterwards: then its slot, and its right not to wait, last to its end.
+ */
+static void
+gate_xact_callback(XactEvent event, void *arg)
+{
+	if (nesting_level > 0)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			admission_leave(false);
+			break;
+
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+			admission_end_transaction(false);
+			break;
+
+		case XACT_EVENT_ABORT:
+			admission_end_transaction(true);
+			break;
+
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+/*
+ * In statement scope, a statement that fails inside a savepoint ends here.
+ */
+static void
+gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+					  SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && nesting_level == 0 &&
+		gate_scope == SCOPE_STATEMENT)
+		admission_leave(true);
+}

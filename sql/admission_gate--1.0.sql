@@ -1,0 +1,71 @@
+/* admission_gate--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION admission_gate" to load this file. \quit
+
+CREATE FUNCTION pg_stat_get_admission_gate(
+    OUT pool text,
+    OUT max_active int4,
+    OUT running int4,
+    OUT lent int4,
+    OUT waiting int4,
+    OUT admitted int8,
+    OUT completed int8,
+    OUT failed int8,
+    OUT queued int8,
+    OUT overtakes int8,
+    OUT forced int8,
+    OUT lends int8,
+    OUT timeouts int8,
+    OUT rejections int8,
+    OUT cancels int8,
+    OUT wait_time float8,
+    OUT max_wait_time float8,
+    OUT stats_reset timestamptz
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate() IS
+    'statistics: limit, gauges and totals of each pool of slots';
+
+CREATE VIEW pg_stat_admission_gate AS
+    SELECT * FROM pg_stat_get_admission_gate();
+
+COMMENT ON VIEW pg_stat_admission_gate IS
+    'one row per pool of slots: how many backends run and wait, and what they have waited';
+
+GRANT SELECT ON pg_stat_admission_gate TO PUBLIC;
+
+CREATE FUNCTION pg_stat_get_admission_gate_backends(
+    OUT pid int4,
+    OUT pool text,
+    OUT state text,
+    OUT since timestamptz,
+    OUT wait_time float8
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_backends() IS
+    'statistics: backends that hold a slot or wait for one';
+
+CREATE VIEW pg_stat_admission_gate_backends AS
+    SELECT * FROM pg_stat_get_admission_gate_backends();
+
+COMMENT ON VIEW pg_stat_admission_gate_backends IS
+    'one row per backend that holds a slot or waits for one';
+
+GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
+
+CREATE FUNCTION pg_stat_admission_gate_reset()
+RETURNS void
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
+    'statistics: let the totals of all pools of slots count from now on';
+
+REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;

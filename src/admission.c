@@ -1,0 +1,260 @@
+/*-------------------------------------------------------------------------
+ *
+ * admission.c
+ *		One backend at the gate: whether it needs a slot, may wait for one,
+ *		and what happens while it waits.
+ *
+ * The front door (admission_gate.c) decides when the gate is met; here a
+ * backend takes a slot if one is free, waits if it may, and is forced in if it
+ * may not wait: because its transaction was admitted before or has written
+ * something, others may wait for it already, and waiting for them in the
+ * queue would be a deadlock that nobody detects.
+ *
+ * Everything here is the backend's own: no locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+#include "admission.h"
+#include "compat.h"
+#include "lending.h"
+#include "settings.h"
+#include "slots.h"
+#include "snapshot.h"
+
+/* Does this backend hold a slot, lent or not? */
+static bool holds_slot = false;
+
+/* Has the present transaction held one, now or before? */
+static bool admitted_in_xact = false;
+
+bool
+admission_holds_slot(void)
+{
+	return holds_slot;
+}
+
+static inline void
+note_admission(void)
+{
+	holds_slot = true;
+	admitted_in_xact = true;
+}
+
+/*
+ * May this backend wait?  Not if others may be waiting for its transaction,
+ * nor where the wait could not be interrupted.
+ */
+static bool
+may_wait(void)
+{
+	return !admitted_in_xact &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
+		GetCurrentTransactionNestLevel() <= 1 &&
+		INTERRUPTS_CAN_BE_PROCESSED() &&
+		!proc_exit_inprogress;
+}
+
+/*
+ * DETAIL of the gate's errors.  waited: ms.
+ */
+static int
+errdetail_gate(long waited)
+{
+	SlotStats	stats;
+
+	slots_get_gauges(&stats);
+	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
+					 stats.limit, stats.running, stats.lent, stats.waiting,
+					 waited);
+}
+
+/*
+ * Sleep in the queue until there is a slot.  Returns false if queue_timeout
+ * expires first; the backend has left the queue then.  start: when it entered.
+ * Any error, and any way to end the backend, may come in between.
+ */
+static bool
+sleep_in_queue(TimestampTz start)
+{
+	static uint32 wait_event = 0;
+	TimestampTz deadline;
+
+	if (wait_event == 0)
+		wait_event = GATE_WAIT_EVENT_NEW();
+
+	deadline = TimestampTzPlusMilliseconds(start, gate_queue_timeout);
+
+	for (;;)
+	{
+		long		timeout = slots_am_watcher() ? lending_interval() : -1;
+
+		if (gate_queue_timeout > 0)
+		{
+			long		left;
+
+			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+												   deadline);
+			if (left <= 0 && slots_leave_queue(SLOT_LEAVE_TIMEOUT))
+				return false;
+			timeout = timeout < 0 ? left : Min(timeout, left);
+		}
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						 (timeout >= 0 ? WL_TIMEOUT : 0),
+						 timeout, wait_event);
+		ResetLatch(MyLatch);
+
+		if (slots_claim())
+			return true;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (slots_am_watcher())
+			lending_look();
+	}
+}
+
+/*
+ * Enter the queue and sleep there until there is a slot, holding no snapshot
+ * as far as possible.  Raises an error if the queue is full, if queue_timeout
+ * expires, and whatever interrupts bring.
+ */
+static pg_noinline void
+wait_for_slot(QueryDesc *query)
+{
+	SnapshotUsers snapshot_users;
+	TimestampTz start = GetCurrentTimestamp();
+	bool		granted = true;
+
+	snapshot_let_go(query, &snapshot_users);
+
+	switch (slots_enqueue(gate_max_queue_length, start))
+	{
+		case SLOT_ENQUEUE_TAKEN:
+			break;
+
+		case SLOT_ENQUEUE_FULL:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("too many backends are waiting for admission"),
+					 errdetail_gate(0),
+					 errhint("Try again later, or increase admission_gate.max_queue_length or admission_gate.max_active_backends.")));
+			break;
+
+		case SLOT_ENQUEUED:
+			PG_TRY();
+			{
+				granted = sleep_in_queue(start);
+			}
+			PG_CATCH();
+			{
+				slots_record_wait(GetCurrentTimestamp() - start);
+				if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
+					slots_refuse_grant();
+				PG_RE_THROW();
+			}
+			PG_END_TRY();
+
+			slots_record_wait(GetCurrentTimestamp() - start);
+			break;
+	}
+
+	if (!granted)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("canceling statement due to admission queue timeout"),
+				 errdetail_gate((GetCurrentTimestamp() - start) / 1000),
+				 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
+
+	note_admission();
+	snapshot_take_again(&snapshot_users);
+}
+
+/*
+ * A top-level statement begins: see to it that this backend holds a slot.
+ * query: the descriptor that ExecutorStart was called with, otherwise NULL.
+ * May wait and raise errors; the caller holds no LWLock.
+ */
+void
+admission_enter(QueryDesc *query)
+{
+	TimestampTz since;
+
+	if (holds_slot)
+	{
+		slots_resume();
+		return;
+	}
+	if (gate_bypass)
+		return;
+
+	since = GetCurrentStatementStartTimestamp();
+	if (likely(slots_try_take(since)))
+	{
+		note_admission();
+		return;
+	}
+
+	if (slots_lenders_unseen())
+		lending_recall();
+
+	if (slots_try_overtake(since))
+		note_admission();
+	else if (may_wait())
+		wait_for_slot(query);
+	else
+	{
+		slots_force(since);
+		note_admission();
+	}
+}
+
+/*
+ * A top-level statement that has begun goes on: as admission_enter, but
+ * without waiting.
+ */
+void
+admission_continue(void)
+{
+	if (holds_slot)
+		slots_resume();
+	else if (!gate_bypass)
+	{
+		slots_force(GetCurrentStatementStartTimestamp());
+		note_admission();
+	}
+}
+
+/*
+ * Give the slot back if there is one.
+ */
+void
+admission_leave(bool failed)
+{
+	if (holds_slot)
+	{
+		holds_slot = false;
+		slots_give_back(failed);
+	}
+}
+
+/*
+ * The transaction is over: as admission_leave, and the next one may wait.
+ */
+void
+admission_end_transaction(bool failed)
+{
+	admission_leave(failed);
+	admitted_in_xact = false;
+}

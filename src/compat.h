@@ -1,0 +1,81 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		Every difference between the supported PostgreSQL versions (15 to 19).
+ *
+ * One source serves all of them: code elsewhere uses the names defined here
+ * and never tests PG_VERSION_NUM itself.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_COMPAT_H
+#define ADMISSION_GATE_COMPAT_H
+
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "optimizer/planner.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000
+#error "admission_gate needs PostgreSQL 15 or newer"
+#endif
+
+/* 16: memory that the GUC machinery will free is had from guc_malloc */
+#if PG_VERSION_NUM >= 160000
+#define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
+#else
+#define GATE_GUC_MALLOC(size)	malloc(size)
+#endif
+
+/* 17: a process is known by ProcNumber, no longer by PGPROC.pgprocno */
+#if PG_VERSION_NUM >= 170000
+#define MY_PROC_NUMBER	MyProcNumber
+#else
+#define MY_PROC_NUMBER	(MyProc->pgprocno)
+#endif
+
+/* 17: extensions may name their wait events; before, all are "Extension" */
+#if PG_VERSION_NUM >= 170000
+#define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
+#else
+#define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
+#endif
+
+/* 18: ExecutorRun lost execute_once */
+#if PG_VERSION_NUM >= 180000
+#define EXECUTOR_RUN_PARAMS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count
+#define EXECUTOR_RUN_ARGS	queryDesc, direction, count
+#else
+#define EXECUTOR_RUN_PARAMS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count, \
+	bool execute_once
+#define EXECUTOR_RUN_ARGS	queryDesc, direction, count, execute_once
+#endif
+
+/* 19: the planner is told of EXPLAIN */
+#if PG_VERSION_NUM >= 190000
+#define PLANNER_PARAMS \
+	Query *parse, const char *query_string, int cursorOptions, \
+	ParamListInfo boundParams, struct ExplainState *es
+#define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams, es
+#else
+#define PLANNER_PARAMS \
+	Query *parse, const char *query_string, int cursorOptions, \
+	ParamListInfo boundParams
+#define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams
+#endif
+
+/* 18: a module says its name and version */
+#if PG_VERSION_NUM >= 180000
+#define GATE_MODULE_MAGIC \
+	PG_MODULE_MAGIC_EXT(.name = "admission_gate", .version = "1.0")
+#else
+#define GATE_MODULE_MAGIC	PG_MODULE_MAGIC
+#endif
+
+#endif							/* ADMISSION_GATE_COMPAT_H */

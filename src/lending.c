@@ -1,0 +1,111 @@
+/*-------------------------------------------------------------------------
+ *
+ * lending.c
+ *		Which holder of a slot waits for what, and since when.
+ *
+ * The deadlock detector of PostgreSQL does not see the queue of slots.  So
+ * that a holder can never wait for somebody in the queue for long, nor keep a
+ * slot while its client does nothing, a holder that has been seen in the same
+ * wait for lend_after, of a class named in lend_on, lends its slot.  There is
+ * no background process for this: one of the waiters looks (see slots.c), and
+ * without waiters there is nobody to lend to.
+ *
+ * What a backend waits for is what it publishes for pg_stat_activity.  Two
+ * looks have seen the same wait if the wait event is the same, the backend
+ * has not come by the gate in between (its progress), and, in the lock
+ * manager, the wait began at the same time.  A wait that is shorter than
+ * lend_after lends nothing: otherwise a hot row would draw the whole queue
+ * into the lock manager.
+ *
+ * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
+ * does; a value that is old or torn costs one look.  slots.c locks what it
+ * changes.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "lending.h"
+#include "settings.h"
+#include "slots.h"
+
+/* Looks per lend_after: a wait is noticed at most a quarter too late. */
+#define LOOKS_PER_LENDING	4
+
+/* The shortest time between two looks, ms. */
+#define MIN_LENDING_INTERVAL	5
+
+/*
+ * The time between two looks in ms, -1 if there is nothing to look for.
+ */
+long
+lending_interval(void)
+{
+	if (gate_lend_after < 0 || gate_lend_classes == 0)
+		return -1;
+	return Max(gate_lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
+}
+
+/*
+ * Is the backend in a wait that lends?  If so, *wait_id tells this wait from
+ * others of the same backend.
+ */
+static bool
+backend_waits(int procno, uint64 *wait_id)
+{
+	PGPROC	   *proc = GetPGProcByNumber(procno);
+	uint32		event = *(volatile uint32 *) &proc->wait_event_info;
+
+	if ((gate_lend_classes & WAIT_CLASS_BIT(event)) == 0)
+		return false;
+
+	*wait_id = ((uint64) slots_progress(procno) << 32) | event;
+	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
+		*wait_id ^= pg_atomic_read_u64(&proc->waitStart);
+	return true;
+}
+
+/*
+ * The watcher's look at all holders: those that wait for long enough lend
+ * their slots, those that work again have them back.
+ */
+void
+lending_look(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		SlotState	state = slots_state(procno);
+		uint64		wait_id;
+
+		if (state != SLOT_RUNNING && state != SLOT_LENT)
+			continue;
+		if (backend_waits(procno, &wait_id))
+			slots_holder_waits(procno, wait_id, now);
+		else
+			slots_holder_works(procno);
+	}
+}
+
+/*
+ * An arriving backend's look at the lenders: those that work again have their
+ * slots back before the backend takes one.
+ */
+void
+lending_recall(void)
+{
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		uint64		wait_id;
+
+		if (slots_state(procno) == SLOT_LENT && !backend_waits(procno, &wait_id))
+			slots_holder_works(procno);
+	}
+}

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * lending.h
+ *		Which holder of a slot waits for what, and since when.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_LENDING_H
+#define ADMISSION_GATE_LENDING_H
+
+/* Wait events as PGPROC.wait_event_info has them. */
+#define WAIT_CLASS_MASK		0xFF000000
+
+/* The bit of an event's class in gate_lend_classes. */
+#define WAIT_CLASS_BIT(wait_event_info) \
+	(((uint32) 1) << (((wait_event_info) >> 24) & 0x1F))
+
+extern long lending_interval(void);
+extern void lending_look(void);
+extern void lending_recall(void);
+
+#endif							/* ADMISSION_GATE_LENDING_H */

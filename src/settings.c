@@ -1,0 +1,221 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *		The configuration parameters: names, ranges, who may set them.
+ *
+ * Every backend has its own copy of each parameter.  Only the limit must be
+ * known to all of them at the same moment, also to those that wait and do not
+ * reread the configuration meanwhile; so it is published in shared memory by
+ * the processes that answer a reload at once and have no stale copy for long
+ * (see publish_limit).
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "lending.h"
+#include "settings.h"
+#include "slots.h"
+
+int			gate_max_active_backends = 0;
+int			gate_scope = SCOPE_TRANSACTION;
+bool		gate_bypass = false;
+int			gate_queue_timeout = 0;
+int			gate_max_queue_length = -1;
+int			gate_utility = GATE_UTILITY_HEAVY;
+int			gate_max_overtake = 20;
+int			gate_lend_after = 100;
+uint32		gate_lend_classes = 0;
+
+static char *lend_on = NULL;
+
+static const struct config_enum_entry scope_options[] = {
+	{"transaction", SCOPE_TRANSACTION, false},
+	{"statement", SCOPE_STATEMENT, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry gate_utility_options[] = {
+	{"heavy", GATE_UTILITY_HEAVY, false},
+	{"none", GATE_UTILITY_NONE, false},
+	{NULL, 0, false}
+};
+
+/* The wait classes a holder can be asked to lend its slot in. */
+static const struct
+{
+	const char *name;
+	uint32		wait_class;
+}			lend_options[] = {
+	{"client", PG_WAIT_CLIENT},
+	{"lock", PG_WAIT_LOCK},
+	{"timeout", PG_WAIT_TIMEOUT},
+	{"io", PG_WAIT_IO},
+	{"ipc", PG_WAIT_IPC},
+	{"extension", PG_WAIT_EXTENSION}
+};
+
+/*
+ * Assign hook of max_active_backends: make the new limit known to all.
+ *
+ * A client backend rereads the configuration only before its next command, a
+ * parallel worker restores its leader's copy: either may be behind by several
+ * reloads, and would set an old limit again.  The checkpointer and the two
+ * writers reread it within moments of every reload, on primaries and standbys,
+ * and one of them is free when another is busy writing.
+ */
+static void
+publish_limit(int newval, void *extra)
+{
+	if (slots_available() && IsUnderPostmaster &&
+		(MyBackendType == B_CHECKPOINTER || MyBackendType == B_BG_WRITER ||
+		 MyBackendType == B_WAL_WRITER))
+		slots_set_limit(newval);
+}
+
+/*
+ * Check hook of lend_on: turn the list into the bits of gate_lend_classes.
+ */
+static bool
+check_lend_on(char **newval, void **extra, GucSource source)
+{
+	char	   *rawstring = pstrdup(*newval);
+	List	   *names;
+	ListCell   *cell;
+	uint32		classes = 0;
+
+	if (!SplitIdentifierString(rawstring, ',', &names))
+	{
+		GUC_check_errdetail("List syntax is invalid.");
+		pfree(rawstring);
+		list_free(names);
+		return false;
+	}
+
+	foreach(cell, names)
+	{
+		const char *name = (const char *) lfirst(cell);
+		uint32		bit = 0;
+
+		for (int i = 0; i < (int) lengthof(lend_options); i++)
+		{
+			if (pg_strcasecmp(name, lend_options[i].name) == 0)
+				bit = WAIT_CLASS_BIT(lend_options[i].wait_class);
+		}
+		if (bit == 0)
+		{
+			GUC_check_errdetail("Unrecognized key word: \"%s\".", name);
+			GUC_check_errhint("Valid key words are \"client\", \"lock\", \"timeout\", \"io\", \"ipc\" and \"extension\".");
+			pfree(rawstring);
+			list_free(names);
+			return false;
+		}
+		classes |= bit;
+	}
+
+	pfree(rawstring);
+	list_free(names);
+
+	*extra = GATE_GUC_MALLOC(sizeof(uint32));
+	if (*extra == NULL)
+		return false;
+	*((uint32 *) *extra) = classes;
+	return true;
+}
+
+static void
+assign_lend_on(const char *newval, void *extra)
+{
+	gate_lend_classes = *((uint32 *) extra);
+}
+
+/*
+ * Define all parameters and reserve the prefix.  Call from _PG_init, while
+ * the server preloads its libraries.
+ */
+void
+settings_define(void)
+{
+	DefineCustomIntVariable("admission_gate.max_active_backends",
+							"Sets how many client backends may be at work at the same time.",
+							"Others wait in a queue until one is done. Zero means no limit.",
+							&gate_max_active_backends,
+							0, 0, SLOTS_MAX_LIMIT,
+							PGC_SIGHUP, 0,
+							NULL, publish_limit, NULL);
+
+	DefineCustomEnumVariable("admission_gate.scope",
+							 "Sets how long a backend keeps its slot.",
+							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement.",
+							 &gate_scope,
+							 SCOPE_TRANSACTION, scope_options,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("admission_gate.bypass",
+							 "Lets the session pass without a slot.",
+							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Superusers wait like everyone else unless this is on.",
+							 &gate_bypass,
+							 false,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.queue_timeout",
+							"Sets the maximum time a statement waits for a slot.",
+							"The statement fails when it expires. Zero means to wait for ever; statement_timeout counts the wait, too.",
+							&gate_queue_timeout,
+							0, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.max_queue_length",
+							"Sets how many backends may wait for a slot.",
+							"A statement that finds the queue full fails at once. Zero means that none ever waits, -1 means no limit.",
+							&gate_max_queue_length,
+							-1, -1, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("admission_gate.gate_utility",
+							 "Sets which utility commands need a slot.",
+							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run a query, such as EXECUTE or CREATE TABLE AS.",
+							 &gate_utility,
+							 GATE_UTILITY_HEAVY, gate_utility_options,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.max_overtake",
+							"Sets for how long the first in the queue may be overtaken.",
+							"A running backend may take a free slot before it until then. Zero means strictly first come, first served.",
+							&gate_max_overtake,
+							20, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.lend_after",
+							"Sets after which time of waiting a backend lends its slot to the queue.",
+							"Which waits count is set by admission_gate.lend_on. -1 means never.",
+							&gate_lend_after,
+							100, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("admission_gate.lend_on",
+							   "Sets in which waits a backend lends its slot to the queue.",
+							   "A list of wait event types: client, lock, timeout, io, ipc, extension. An empty list means in none.",
+							   &lend_on,
+							   "client, lock",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_lend_on, assign_lend_on, NULL);
+
+	MarkGUCPrefixReserved("admission_gate");
+}

@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *		The configuration parameters, as this backend sees them.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_SETTINGS_H
+#define ADMISSION_GATE_SETTINGS_H
+
+#include "postgres.h"
+
+typedef enum GateScope
+{
+	SCOPE_TRANSACTION,
+	SCOPE_STATEMENT
+} GateScope;
+
+typedef enum GateUtility
+{
+	GATE_UTILITY_HEAVY,
+	GATE_UTILITY_NONE
+} GateUtility;
+
+/*
+ * Constant while a command runs, but for what a superuser sets inside it:
+ * a backend rereads the configuration only between two commands.
+ */
+extern int	gate_max_active_backends;	/* backends; 0 = no limit */
+extern int	gate_scope;			/* GateScope */
+extern bool gate_bypass;
+extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
+extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
+extern int	gate_utility;		/* GateUtility */
+extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
+extern int	gate_lend_after;	/* ms; -1 = never */
+extern uint32 gate_lend_classes;	/* from lend_on: 1 << (wait class >> 24) */
+
+extern void settings_define(void);
+
+#endif							/* ADMISSION_GATE_SETTINGS_H */

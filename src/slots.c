@@ -1,0 +1,1039 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.c
+ *		The shared semaphore and its queue: take, wait, give back, hand over,
+ *		overtake, lend.  Knows nothing of SQL, time-outs or wait events.
+ *
+ * The semaphore is one 32-bit word: the number of slots in use, and two flags
+ * in its highest bits, "somebody waits" and "somebody has lent a slot".  While
+ * no flag is set, a slot is taken and given back by one compare-and-exchange;
+ * as the flags are larger than any limit, "word < limit" tests all of it.
+ *
+ * Every backend has an entry in an array indexed by its proc number.  Waiting
+ * entries form a first-come queue, linked by proc numbers, since pointers
+ * need not mean the same in every process.  A waiter sleeps on its own latch
+ * and is woken in one of two ways:
+ *
+ * granted	The slot changes hands: the count stays, the waiter is taken out of
+ *			the queue and made a holder before its latch is set.  So a grant is
+ *			never lost: whatever the waiter does next, it holds a slot and will
+ *			give it back.
+ * called	Only the first in the queue: its latch is set and it has to claim a
+ *			free slot itself, in competition with backends that are on a CPU
+ *			already (overtaking).  It may find that it came too late and sleeps
+ *			on.  Once it has waited for longer than max_overtake, the next slot
+ *			given back is granted to it.
+ *
+ * No wake-up is lost, because:
+ *	 - a slot is given back without the mutex only if the same atomic
+ *	   instruction sees the waiters' flag clear, and an arriving waiter sets
+ *	   the flag before it looks for a free slot for the last time;
+ *	 - every section under the mutex ends with call_head_if_free(), so that
+ *	   when the mutex is free, "a slot is free and somebody waits" implies
+ *	   that the first in the queue has been called and has not answered yet.
+ * test/model mirrors this protocol in a model checker's language.
+ *
+ * Lending: one of the waiters is the watcher.  It looks at the holders from
+ * time to time (lending.c) and reports what it saw; here, a holder that has
+ * been waiting for long enough becomes a lender: it keeps its slot on paper
+ * while the slot counts as free.  The last in the queue at the time of the
+ * appointment is made watcher, as it will be here longest: the duty, and with
+ * it one wake-up, changes hands about once per length of the queue.
+ *
+ * States of an entry, and who changes them:
+ *	 NONE -> RUNNING	owner, after it raised the count
+ *	 NONE -> WAITING	owner, under the mutex
+ *	 WAITING -> RUNNING	anybody, under the mutex
+ *	 WAITING -> NONE	owner, under the mutex
+ *	 RUNNING -> LENT	anybody, under the mutex, by compare-and-exchange
+ *	 LENT -> RUNNING	anybody, under the mutex, by compare-and-exchange
+ *	 RUNNING -> NONE	owner, by exchange
+ *	 LENT -> NONE		owner, by exchange
+ * The exchanges decide who wins when an owner leaves while others lend its
+ * slot: the owner gives back what the state it found says.
+ *
+ * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
+ * queue, the watcher, the lenders' number, the limit as set, and the totals
+ * kept in the pool.  The word and the effective limit are atomics, read by
+ * all.  Everything else in an entry is written by its owner alone unless the
+ * member says otherwise; others may read it at any time.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "settings.h"
+#include "slots.h"
+
+#define WORD_WAITERS	0x80000000	/* the queue is not empty */
+#define WORD_LENDERS	0x40000000	/* somebody has lent a slot */
+#define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
+
+/* The effective limit when there is none; smaller than any flag. */
+#define NO_LIMIT		WORD_COUNT
+
+#define NOBODY			(-1)
+
+/* How often an arriving backend looks for returned lenders, at most: us. */
+#define LENDERS_UNSEEN_AFTER	10000
+
+/* Totals kept by each backend for itself, without any lock. */
+typedef enum OwnTotal
+{
+	TOTAL_ADMITTED,
+	TOTAL_COMPLETED,
+	TOTAL_FAILED,
+	TOTAL_OVERTAKES,
+	TOTAL_FORCED,
+	TOTAL_WAIT_TIME,			/* us */
+	OWN_TOTALS
+} OwnTotal;
+
+/* Totals kept in the pool, under the mutex. */
+typedef enum PoolTotal
+{
+	TOTAL_QUEUED,
+	TOTAL_LENDS,
+	TOTAL_TIMEOUTS,
+	TOTAL_REJECTIONS,
+	TOTAL_CANCELS,
+	POOL_TOTALS
+} PoolTotal;
+
+/*
+ * One backend.  The first half is what the hot path writes and a cache line
+ * of its own, the second half what waiting and lending need.
+ */
+typedef struct SlotEntry
+{
+	pg_atomic_uint32 state;		/* SlotState; see above */
+	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
+	pg_atomic_uint64 since;		/* TimestampTz of the state; granter, too */
+	pg_atomic_uint64 totals[OWN_TOTALS];	/* never reset: see baseline */
+
+	int			prev;			/* queue links: mutex */
+	int			next;
+	bool		called;			/* first in the queue and on its way: mutex */
+	uint32		max_wait_epoch; /* the reset that max_wait counts from */
+	pg_atomic_uint64 wait_start;	/* TimestampTz */
+	pg_atomic_uint64 last_wait; /* us */
+	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
+	uint64		wait_id;		/* what the holder waits for, 0 if it works:
+								 * mutex */
+	TimestampTz wait_seen;		/* when that was first seen: mutex */
+} SlotEntry;
+
+/* An entry must not straddle more lines than it needs to. */
+StaticAssertDecl(sizeof(SlotEntry) <= PG_CACHE_LINE_SIZE,
+				 "SlotEntry must fit its padded size");
+
+typedef union PaddedSlotEntry
+{
+	SlotEntry	entry;
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedSlotEntry;
+
+typedef struct SlotPool
+{
+	/* Written by every statement: a cache line of their own. */
+	pg_atomic_uint32 word;
+	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if there is none */
+	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
+
+	slock_t		mutex;
+	int			limit;			/* as set */
+	int			head;			/* proc numbers, or NOBODY */
+	int			tail;
+	int			watcher;
+	int			waiting;		/* length of the queue */
+	int			lent;			/* entries in state LENT */
+	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
+	uint64		totals[POOL_TOTALS];
+
+	/* What the totals were at the last reset: what is shown counts from it. */
+	uint64		own_baseline[OWN_TOTALS];
+	uint64		pool_baseline[POOL_TOTALS];
+	uint32		reset_epoch;
+	TimestampTz stats_reset;
+
+	int			nentries;
+	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER];
+} SlotPool;
+
+/* Latches to set once the mutex is released. */
+typedef struct WakeList
+{
+	int			n;
+	int			procno[3];		/* an heir, the next head, a new watcher */
+} WakeList;
+
+static SlotPool *Slots = NULL;
+static SlotEntry *MyEntry = NULL;
+static int	my_procno = NOBODY;
+
+/* In the queue, or granted a slot there and not aware of it yet? */
+static bool unclaimed = false;
+
+static void slots_at_exit(int code, Datum arg);
+
+/* ----------------------------------------------------------------
+ *		Shared memory
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * How many bytes slots_shmem_init will take.  MaxBackends must be known.
+ */
+Size
+slots_shmem_size(void)
+{
+	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotPool, entries),
+					mul_size(MaxBackends, sizeof(PaddedSlotEntry)));
+}
+
+/*
+ * Create the pool with that limit (slots, 0 = none), or find it if it exists.
+ * The caller holds AddinShmemInitLock.
+ */
+void
+slots_shmem_init(int limit)
+{
+	bool		found;
+	void	   *area;
+
+	area = ShmemInitStruct("admission_gate slots", slots_shmem_size(), &found);
+	Slots = (SlotPool *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
+	if (found)
+		return;
+
+	memset(Slots, 0, offsetof(SlotPool, entries));
+	pg_atomic_init_u32(&Slots->word, 0);
+	pg_atomic_init_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	pg_atomic_init_u64(&Slots->lenders_seen, 0);
+	SpinLockInit(&Slots->mutex);
+	Slots->limit = limit;
+	Slots->head = Slots->tail = Slots->watcher = NOBODY;
+	Slots->nentries = MaxBackends;
+
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		SlotEntry  *entry = &Slots->entries[i].entry;
+
+		memset(entry, 0, sizeof(SlotEntry));
+		pg_atomic_init_u32(&entry->state, SLOT_NONE);
+		pg_atomic_init_u32(&entry->progress, 0);
+		pg_atomic_init_u64(&entry->since, 0);
+		pg_atomic_init_u64(&entry->wait_start, 0);
+		pg_atomic_init_u64(&entry->last_wait, 0);
+		pg_atomic_init_u64(&entry->max_wait, 0);
+		for (int t = 0; t < OWN_TOTALS; t++)
+			pg_atomic_init_u64(&entry->totals[t], 0);
+	}
+}
+
+/*
+ * Is there a pool, that is, was the library preloaded?
+ */
+bool
+slots_available(void)
+{
+	return Slots != NULL;
+}
+
+/*
+ * Take possession of this backend's entry, and have it left in order at exit.
+ * By now MyProc exists and is ours until after on_shmem_exit callbacks ran.
+ */
+static pg_noinline void
+attach_entry(void)
+{
+	my_procno = MY_PROC_NUMBER;
+	Assert(my_procno >= 0 && my_procno < Slots->nentries);
+	MyEntry = &Slots->entries[my_procno].entry;
+	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
+	on_shmem_exit(slots_at_exit, (Datum) 0);
+}
+
+/* ----------------------------------------------------------------
+ *		Helpers
+ * ----------------------------------------------------------------
+ */
+
+static inline SlotEntry *
+entry_of(int procno)
+{
+	Assert(procno >= 0 && procno < Slots->nentries);
+	return &Slots->entries[procno].entry;
+}
+
+/* Add to a total of this backend.  There is no other writer. */
+static inline void
+add_to_own(OwnTotal total, uint64 n)
+{
+	pg_atomic_uint64 *counter = &MyEntry->totals[total];
+
+	pg_atomic_write_u64(counter, pg_atomic_read_u64(counter) + n);
+}
+
+/* Let whoever watches see that this is not the same wait as before. */
+static inline void
+show_progress(void)
+{
+	pg_atomic_write_u32(&MyEntry->progress,
+						pg_atomic_read_u32(&MyEntry->progress) + 1);
+}
+
+static inline uint32
+slots_in_use(void)
+{
+	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
+}
+
+static inline bool
+slot_is_free(void)
+{
+	return slots_in_use() < pg_atomic_read_u32(&Slots->effective_limit);
+}
+
+/*
+ * Raise the count if a slot is free, whatever the flags say.  Competes with
+ * backends that do not hold the mutex.
+ */
+static bool
+count_up_if_free(void)
+{
+	uint32		word = pg_atomic_read_u32(&Slots->word);
+
+	while ((word & WORD_COUNT) < pg_atomic_read_u32(&Slots->effective_limit))
+	{
+		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word + 1))
+			return true;
+	}
+	return false;
+}
+
+/* This backend, which has raised the count, is a holder from now on. */
+static inline void
+become_holder(TimestampTz since)
+{
+	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
+	show_progress();
+	pg_atomic_write_u64(&MyEntry->since, since);
+	pg_atomic_write_u32(&MyEntry->state, SLOT_RUNNING);
+	add_to_own(TOTAL_ADMITTED, 1);
+}
+
+static inline void
+wake_later(WakeList *wakes, int procno)
+{
+	Assert(wakes->n < (int) lengthof(wakes->procno));
+	wakes->procno[wakes->n++] = procno;
+}
+
+/* Set the latches collected under the mutex.  The mutex is released. */
+static inline void
+wake_all(const WakeList *wakes)
+{
+	for (int i = 0; i < wakes->n; i++)
+		SetLatch(&GetPGProcByNumber(wakes->procno[i])->procLatch);
+}
+
+/* Put an entry at the end of the queue.  Mutex held, waiters' flag set. */
+static void
+queue_append(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->prev = Slots->tail;
+	entry->next = NOBODY;
+	entry->called = false;
+	if (Slots->tail == NOBODY)
+		Slots->head = procno;
+	else
+		entry_of(Slots->tail)->next = procno;
+	Slots->tail = procno;
+	Slots->waiting++;
+	if (Slots->watcher == NOBODY)
+		Slots->watcher = procno;
+}
+
+/*
+ * Take an entry out of the queue; pass its duty as watcher on.  Mutex held.
+ */
+static void
+queue_remove(int procno, WakeList *wakes)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (entry->prev == NOBODY)
+		Slots->head = entry->next;
+	else
+		entry_of(entry->prev)->next = entry->next;
+	if (entry->next == NOBODY)
+		Slots->tail = entry->prev;
+	else
+		entry_of(entry->next)->prev = entry->prev;
+	Slots->waiting--;
+	Assert((Slots->waiting == 0) == (Slots->head == NOBODY));
+
+	if (Slots->head == NOBODY)
+		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+
+	if (Slots->watcher == procno)
+	{
+		Slots->watcher = Slots->tail;
+		if (Slots->watcher != NOBODY)
+			wake_later(wakes, Slots->watcher);
+	}
+}
+
+/*
+ * Make the first in the queue a holder of a slot that is counted already.
+ * Mutex held, queue not empty.
+ */
+static void
+grant_to_head(TimestampTz now, WakeList *wakes)
+{
+	int			heir = Slots->head;
+	SlotEntry  *entry = entry_of(heir);
+
+	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
+	queue_remove(heir, wakes);
+	pg_atomic_write_u64(&entry->since, now);
+	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
+	wake_later(wakes, heir);
+}
+
+/*
+ * The last step under the mutex: if a slot is free and somebody waits, see to
+ * it that the first in the queue knows.
+ */
+static inline void
+call_head_if_free(WakeList *wakes)
+{
+	if (Slots->head != NOBODY && slot_is_free() &&
+		!entry_of(Slots->head)->called)
+	{
+		entry_of(Slots->head)->called = true;
+		wake_later(wakes, Slots->head);
+	}
+}
+
+/* Has the first in the queue been overtaken for long enough?  Mutex held. */
+static inline bool
+head_is_overdue(TimestampTz now)
+{
+	TimestampTz start;
+
+	if (gate_max_overtake == 0)
+		return true;
+	start = pg_atomic_read_u64(&entry_of(Slots->head)->wait_start);
+	return now >= TimestampTzPlusMilliseconds(start, gate_max_overtake);
+}
+
+/* One lender less.  Mutex held. */
+static void
+forget_lender(void)
+{
+	Assert(Slots->lent > 0);
+	if (--Slots->lent == 0)
+		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_LENDERS);
+}
+
+/* ----------------------------------------------------------------
+ *		The backend's own slot
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Take a slot if one is free and nobody waits.  This is the hot path.
+ * since: when this backend's work began, for the views.
+ */
+bool
+slots_try_take(TimestampTz since)
+{
+	uint32		word;
+
+	if (unlikely(MyEntry == NULL))
+		attach_entry();
+
+	word = pg_atomic_read_u32(&Slots->word);
+	while (word < pg_atomic_read_u32(&Slots->effective_limit))
+	{
+		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word + 1))
+		{
+			become_holder(since);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Take a slot if one is free, even if others wait, as far as overtaking is
+ * allowed.
+ */
+bool
+slots_try_overtake(TimestampTz since)
+{
+	bool		others_wait;
+
+	others_wait = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+	if ((others_wait && gate_max_overtake == 0) || !count_up_if_free())
+		return false;
+
+	become_holder(since);
+	if (others_wait)
+		add_to_own(TOTAL_OVERTAKES, 1);
+	return true;
+}
+
+/*
+ * Take a slot at once, above the limit if need be: for a backend that may not
+ * wait, because others may wait for it.
+ */
+void
+slots_force(TimestampTz since)
+{
+	bool		forced;
+
+	if (slots_try_take(since))
+		return;
+
+	forced = !count_up_if_free();
+	if (forced)
+		pg_atomic_fetch_add_u32(&Slots->word, 1);
+	become_holder(since);
+	if (forced)
+		add_to_own(TOTAL_FORCED, 1);
+}
+
+/*
+ * Enter the queue, unless a slot is free after all or max_queue_length
+ * (-1: any) backends wait already.  now: the present time.
+ */
+SlotEnqueued
+slots_enqueue(int max_queue_length, TimestampTz now)
+{
+	SlotEnqueued result;
+
+	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
+
+	SpinLockAcquire(&Slots->mutex);
+
+	/*
+	 * First the flag, then a last look for a free slot: a slot given back
+	 * before is seen here, one given back later comes to the queue.
+	 */
+	pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+
+	if (Slots->head == NOBODY && count_up_if_free())
+		result = SLOT_ENQUEUE_TAKEN;
+	else if (max_queue_length >= 0 && Slots->waiting >= max_queue_length)
+	{
+		result = SLOT_ENQUEUE_FULL;
+		Slots->totals[TOTAL_REJECTIONS]++;
+	}
+	else
+	{
+		result = SLOT_ENQUEUED;
+		Slots->totals[TOTAL_QUEUED]++;
+		pg_atomic_write_u64(&MyEntry->wait_start, now);
+		pg_atomic_write_u64(&MyEntry->since, now);
+		pg_atomic_write_u32(&MyEntry->state, SLOT_WAITING);
+		queue_append(my_procno);
+		unclaimed = true;
+	}
+
+	if (Slots->head == NOBODY)
+		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+
+	SpinLockRelease(&Slots->mutex);
+
+	if (result == SLOT_ENQUEUE_TAKEN)
+		become_holder(now);
+	return result;
+}
+
+/*
+ * To be asked by a waiter whenever its latch was set: does it hold a slot?
+ * Either it was granted one, or it is first in the queue and finds one free.
+ */
+bool
+slots_claim(void)
+{
+	WakeList	wakes = {0};
+	bool		mine = false;
+
+	if (pg_atomic_read_u32(&MyEntry->state) != SLOT_WAITING)
+		mine = true;
+	else if (Slots->head == my_procno)
+	{
+		/* Nobody but us would have made us head in vain: see above. */
+		TimestampTz now = GetCurrentTimestamp();
+
+		SpinLockAcquire(&Slots->mutex);
+		if (pg_atomic_read_u32(&MyEntry->state) != SLOT_WAITING)
+			mine = true;
+		else
+		{
+			Assert(Slots->head == my_procno);
+			MyEntry->called = false;
+			if (count_up_if_free())
+			{
+				grant_to_head(now, &wakes);
+				wakes.n--;		/* we are awake */
+				mine = true;
+			}
+		}
+		call_head_if_free(&wakes);
+		SpinLockRelease(&Slots->mutex);
+		wake_all(&wakes);
+	}
+
+	if (mine)
+	{
+		unclaimed = false;
+		show_progress();
+		add_to_own(TOTAL_ADMITTED, 1);
+	}
+	return mine;
+}
+
+/*
+ * Leave the queue without a slot.  Returns false if it is too late for that,
+ * because a slot has been granted meanwhile: the caller then either uses it,
+ * by slots_claim, or refuses it, by slots_refuse_grant.
+ */
+bool
+slots_leave_queue(SlotLeaveReason reason)
+{
+	WakeList	wakes = {0};
+	bool		left = false;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (pg_atomic_read_u32(&MyEntry->state) == SLOT_WAITING)
+	{
+		queue_remove(my_procno, &wakes);
+		pg_atomic_write_u32(&MyEntry->state, SLOT_NONE);
+		Slots->totals[reason == SLOT_LEAVE_TIMEOUT ?
+					  TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
+		unclaimed = false;
+		left = true;
+	}
+	call_head_if_free(&wakes);
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+	return left;
+}
+
+/*
+ * Give a slot back that the caller no longer counts as its own: to the first
+ * in the queue if it is its turn, else to whoever takes it.
+ */
+static void
+free_slot(void)
+{
+	uint32		word = pg_atomic_read_u32(&Slots->word);
+	WakeList	wakes = {0};
+	TimestampTz now;
+
+	Assert((word & WORD_COUNT) > 0);
+	while ((word & WORD_WAITERS) == 0)
+	{
+		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word - 1))
+			return;
+	}
+
+	now = GetCurrentTimestamp();
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->head != NOBODY &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		head_is_overdue(now))
+		grant_to_head(now, &wakes);
+	else
+		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+	call_head_if_free(&wakes);
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+}
+
+/*
+ * End this backend's hold on its slot, lent or not.
+ */
+static void
+drop_slot(void)
+{
+	SlotState	state = pg_atomic_exchange_u32(&MyEntry->state, SLOT_NONE);
+
+	if (likely(state == SLOT_RUNNING))
+		free_slot();
+	else
+	{
+		Assert(state == SLOT_LENT);
+		SpinLockAcquire(&Slots->mutex);
+		forget_lender();
+		SpinLockRelease(&Slots->mutex);
+	}
+}
+
+/*
+ * Pass a slot on that was granted too late to be of use.
+ */
+void
+slots_refuse_grant(void)
+{
+	unclaimed = false;
+	drop_slot();
+	SpinLockAcquire(&Slots->mutex);
+	Slots->totals[TOTAL_CANCELS]++;
+	SpinLockRelease(&Slots->mutex);
+}
+
+/*
+ * Note that this backend has waited for so many us.
+ */
+void
+slots_record_wait(uint64 waited)
+{
+	uint64		max_wait = pg_atomic_read_u64(&MyEntry->max_wait);
+
+	if (MyEntry->max_wait_epoch != Slots->reset_epoch)
+	{
+		MyEntry->max_wait_epoch = Slots->reset_epoch;
+		max_wait = 0;
+	}
+	pg_atomic_write_u64(&MyEntry->max_wait, Max(max_wait, waited));
+	pg_atomic_write_u64(&MyEntry->last_wait, waited);
+	add_to_own(TOTAL_WAIT_TIME, waited);
+}
+
+/*
+ * The backend, which holds a slot, goes on working: tell the watcher, and take
+ * the slot back if it was lent, above the limit if need be.
+ */
+void
+slots_resume(void)
+{
+	show_progress();
+	if (unlikely(pg_atomic_read_u32(&MyEntry->state) == SLOT_LENT))
+		slots_holder_works(my_procno);
+}
+
+/*
+ * The backend's work is done, well or not: give its slot back.
+ */
+void
+slots_give_back(bool failed)
+{
+	drop_slot();
+	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
+}
+
+/*
+ * on_shmem_exit callback: whatever this backend was about, leave no trace.
+ * Transactions have been aborted by before_shmem_exit callbacks already.
+ */
+static void
+slots_at_exit(int code, Datum arg)
+{
+	if (unclaimed)
+	{
+		if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
+			slots_refuse_grant();
+	}
+	else if (pg_atomic_read_u32(&MyEntry->state) != SLOT_NONE)
+		slots_give_back(true);
+
+	MyEntry = NULL;
+}
+
+/* ----------------------------------------------------------------
+ *		The pool
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Make the first in the queue a holder if a slot is free.
+ */
+static bool
+grant_one(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now = GetCurrentTimestamp();
+	bool		granted = false;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->head != NOBODY && count_up_if_free())
+	{
+		grant_to_head(now, &wakes);
+		granted = true;
+	}
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+	return granted;
+}
+
+/*
+ * Set the limit (slots, 0 = none).  If it was raised, waiters enter; if it
+ * was lowered, holders finish and new ones wait.
+ */
+void
+slots_set_limit(int limit)
+{
+	SpinLockAcquire(&Slots->mutex);
+	Slots->limit = limit;
+	pg_atomic_write_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	SpinLockRelease(&Slots->mutex);
+
+	while (grant_one())
+		 /* the mutex is free in between */ ;
+}
+
+/* How many backends there can be: proc numbers are below this. */
+int
+slots_backend_count(void)
+{
+	return Slots->nentries;
+}
+
+/*
+ * What is known of one backend; false if it neither holds nor wants a slot.
+ * It may be gone or changed by the time the caller looks at the result.
+ */
+bool
+slots_get_backend(int procno, SlotBackend *backend)
+{
+	SlotEntry  *entry = entry_of(procno);
+	PGPROC	   *proc = GetPGProcByNumber(procno);
+
+	backend->state = pg_atomic_read_u32(&entry->state);
+	backend->since = pg_atomic_read_u64(&entry->since);
+	backend->pid = proc->pid;
+	backend->roleid = proc->roleId;
+	if (backend->state == SLOT_NONE || backend->pid == 0)
+		return false;
+
+	if (backend->state == SLOT_WAITING)
+		backend->wait_time = Max(GetCurrentTimestamp() - backend->since, 0);
+	else
+		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
+	return true;
+}
+
+/*
+ * Fill in the limit and how many backends are in which state.
+ */
+void
+slots_get_gauges(SlotStats *stats)
+{
+	stats->running = stats->lent = stats->waiting = 0;
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		switch (slots_state(i))
+		{
+			case SLOT_NONE:
+				break;
+			case SLOT_WAITING:
+				stats->waiting++;
+				break;
+			case SLOT_RUNNING:
+				stats->running++;
+				break;
+			case SLOT_LENT:
+				stats->lent++;
+				break;
+		}
+	}
+
+	SpinLockAcquire(&Slots->mutex);
+	stats->limit = Slots->limit;
+	SpinLockRelease(&Slots->mutex);
+}
+
+/* Add up what the backends, present and past, keep each for itself. */
+static void
+sum_own_totals(uint64 *sums)
+{
+	memset(sums, 0, sizeof(uint64) * OWN_TOTALS);
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		for (int t = 0; t < OWN_TOTALS; t++)
+			sums[t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
+	}
+}
+
+/*
+ * Fill in everything.
+ */
+void
+slots_get_stats(SlotStats *stats)
+{
+	uint64		own[OWN_TOTALS];
+	uint64		pool[POOL_TOTALS];
+	uint32		epoch;
+
+	slots_get_gauges(stats);
+	sum_own_totals(own);
+
+	SpinLockAcquire(&Slots->mutex);
+	for (int t = 0; t < OWN_TOTALS; t++)
+		own[t] -= Slots->own_baseline[t];
+	for (int t = 0; t < POOL_TOTALS; t++)
+		pool[t] = Slots->totals[t] - Slots->pool_baseline[t];
+	epoch = Slots->reset_epoch;
+	stats->stats_reset = Slots->stats_reset;
+	SpinLockRelease(&Slots->mutex);
+
+	stats->admitted = own[TOTAL_ADMITTED];
+	stats->completed = own[TOTAL_COMPLETED];
+	stats->failed = own[TOTAL_FAILED];
+	stats->overtakes = own[TOTAL_OVERTAKES];
+	stats->forced = own[TOTAL_FORCED];
+	stats->wait_time = own[TOTAL_WAIT_TIME];
+	stats->queued = pool[TOTAL_QUEUED];
+	stats->lends = pool[TOTAL_LENDS];
+	stats->timeouts = pool[TOTAL_TIMEOUTS];
+	stats->rejections = pool[TOTAL_REJECTIONS];
+	stats->cancels = pool[TOTAL_CANCELS];
+
+	stats->max_wait_time = 0;
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		SlotEntry  *entry = entry_of(i);
+
+		if (entry->max_wait_epoch == epoch)
+			stats->max_wait_time = Max(stats->max_wait_time,
+									   pg_atomic_read_u64(&entry->max_wait));
+	}
+}
+
+/*
+ * Let all totals count from now on.
+ */
+void
+slots_reset_stats(void)
+{
+	uint64		own[OWN_TOTALS];
+	TimestampTz now = GetCurrentTimestamp();
+
+	sum_own_totals(own);
+
+	SpinLockAcquire(&Slots->mutex);
+	memcpy(Slots->own_baseline, own, sizeof(own));
+	memcpy(Slots->pool_baseline, Slots->totals, sizeof(Slots->totals));
+	Slots->reset_epoch++;
+	Slots->stats_reset = now;
+	SpinLockRelease(&Slots->mutex);
+}
+
+/* ----------------------------------------------------------------
+ *		Lending
+ * ----------------------------------------------------------------
+ */
+
+/* Is it this waiter's duty to look at the holders?  A hint, no lock. */
+bool
+slots_am_watcher(void)
+{
+	return Slots->watcher == my_procno;
+}
+
+/*
+ * Should an arriving backend look whether lenders have come back to work?
+ * Yes if there are any and nobody has looked lately.
+ */
+bool
+slots_lenders_unseen(void)
+{
+	uint64		seen;
+	uint64		now;
+
+	if ((pg_atomic_read_u32(&Slots->word) & WORD_LENDERS) == 0)
+		return false;
+	now = GetCurrentTimestamp();
+	seen = pg_atomic_read_u64(&Slots->lenders_seen);
+	return now - seen >= LENDERS_UNSEEN_AFTER &&
+		pg_atomic_compare_exchange_u64(&Slots->lenders_seen, &seen, now);
+}
+
+SlotState
+slots_state(int procno)
+{
+	return pg_atomic_read_u32(&entry_of(procno)->state);
+}
+
+/* A number that changes whenever the holder is seen to work. */
+uint32
+slots_progress(int procno)
+{
+	return pg_atomic_read_u32(&entry_of(procno)->progress);
+}
+
+/*
+ * A holder was seen waiting, at that time, for what wait_id says: the same
+ * number means the same wait.  If this has been so for lend_after, its slot
+ * is lent.
+ */
+void
+slots_holder_waits(int procno, uint64 wait_id, TimestampTz now)
+{
+	SlotEntry  *entry = entry_of(procno);
+	WakeList	wakes = {0};
+	uint32		running = SLOT_RUNNING;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (entry->wait_id != wait_id)
+	{
+		entry->wait_id = wait_id;
+		entry->wait_seen = now;
+	}
+	if (now >= TimestampTzPlusMilliseconds(entry->wait_seen, gate_lend_after) &&
+		pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
+	{
+		Slots->lent++;
+		Slots->totals[TOTAL_LENDS]++;
+		pg_atomic_fetch_or_u32(&Slots->word, WORD_LENDERS);
+		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+		pg_atomic_write_u64(&entry->since, now);
+	}
+	call_head_if_free(&wakes);
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+}
+
+/*
+ * A holder was seen to work: if its slot was lent, it counts again, above the
+ * limit if need be.
+ */
+void
+slots_holder_works(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+	uint32		lent = SLOT_LENT;
+
+	if (entry->wait_id == 0 &&
+		pg_atomic_read_u32(&entry->state) != SLOT_LENT)
+		return;
+
+	SpinLockAcquire(&Slots->mutex);
+	entry->wait_id = 0;
+	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
+	{
+		pg_atomic_fetch_add_u32(&Slots->word, 1);
+		forget_lender();
+	}
+	SpinLockRelease(&Slots->mutex);
+}

@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.h
+ *		The shared semaphore and its queue.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_SLOTS_H
+#define ADMISSION_GATE_SLOTS_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+
+/* The most slots a limit can name: PostgreSQL's own bound on backends. */
+#define SLOTS_MAX_LIMIT		0x3FFFF
+
+/* What one backend is to the semaphore. */
+typedef enum SlotState
+{
+	SLOT_NONE,					/* neither holds nor wants a slot */
+	SLOT_WAITING,				/* is in the queue */
+	SLOT_RUNNING,				/* holds a slot */
+	SLOT_LENT					/* holds a slot on paper; it counts as free */
+} SlotState;
+
+/* What became of an attempt to enter the queue. */
+typedef enum SlotEnqueued
+{
+	SLOT_ENQUEUED,				/* the backend is in the queue */
+	SLOT_ENQUEUE_TAKEN,			/* a slot was free after all: it has it */
+	SLOT_ENQUEUE_FULL			/* the queue was full */
+} SlotEnqueued;
+
+/* Why a backend leaves the queue without a slot. */
+typedef enum SlotLeaveReason
+{
+	SLOT_LEAVE_TIMEOUT,
+	SLOT_LEAVE_CANCEL
+} SlotLeaveReason;
+
+/* The gauges and totals of the pool; docs/views.md says what each means. */
+typedef struct SlotStats
+{
+	int			limit;			/* slots; 0 = no limit */
+	int			running;		/* backends */
+	int			lent;			/* backends */
+	int			waiting;		/* backends */
+	uint64		admitted;
+	uint64		completed;
+	uint64		failed;
+	uint64		queued;
+	uint64		overtakes;
+	uint64		forced;
+	uint64		lends;
+	uint64		timeouts;
+	uint64		rejections;
+	uint64		cancels;
+	uint64		wait_time;		/* us */
+	uint64		max_wait_time;	/* us */
+	TimestampTz stats_reset;
+} SlotStats;
+
+/* What is known of one backend. */
+typedef struct SlotBackend
+{
+	int			pid;
+	Oid			roleid;
+	SlotState	state;
+	TimestampTz since;			/* when it came into this state */
+	uint64		wait_time;		/* us, of its present or else its last wait */
+} SlotBackend;
+
+/* Shared memory */
+extern Size slots_shmem_size(void);
+extern void slots_shmem_init(int limit);
+extern bool slots_available(void);
+
+/* The backend's own slot */
+extern bool slots_try_take(TimestampTz since);
+extern bool slots_try_overtake(TimestampTz since);
+extern void slots_force(TimestampTz since);
+extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now);
+extern bool slots_claim(void);
+extern bool slots_leave_queue(SlotLeaveReason reason);
+extern void slots_refuse_grant(void);
+extern void slots_record_wait(uint64 waited);
+extern void slots_resume(void);
+extern void slots_give_back(bool failed);
+
+/* The pool */
+extern void slots_set_limit(int limit);
+extern int	slots_backend_count(void);
+extern bool slots_get_backend(int procno, SlotBackend *backend);
+extern void slots_get_gauges(SlotStats *stats);
+extern void slots_get_stats(SlotStats *stats);
+extern void slots_reset_stats(void);
+
+/* Lending: whoever watches tells what the holders do */
+extern bool slots_am_watcher(void);
+extern bool slots_lenders_unseen(void);
+extern SlotState slots_state(int procno);
+extern uint32 slots_progress(int procno);
+extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);
+extern void slots_holder_works(int procno);
+
+#endif							/* ADMISSION_GATE_SLOTS_H */

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * snapshot.h
+ *		Letting go of the snapshot before a wait, taking a fresh one after.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_SNAPSHOT_H
+#define ADMISSION_GATE_SNAPSHOT_H
+
+#include "postgres.h"
+
+#include "executor/execdesc.h"
+#include "utils/portal.h"
+
+/* Who referred to the snapshot, and has to be given the fresh one. */
+typedef struct SnapshotUsers
+{
+	bool		active_stack;
+	QueryDesc  *query;			/* or NULL */
+	Portal		portal;			/* its portalSnapshot; or NULL */
+	Portal		holding_portal; /* its holdSnapshot; or NULL */
+} SnapshotUsers;
+
+extern void snapshot_let_go(QueryDesc *query, SnapshotUsers *users);
+extern void snapshot_take_again(const SnapshotUsers *users);
+
+#endif							/* ADMISSION_GATE_SNAPSHOT_H */

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * stats.c
+ *		The SQL functions behind the views.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "compat.h"
+#include "slots.h"
+
+PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
+PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
+PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
+
+/* The only pool there is. */
+#define POOL_NAME	"default"
+
+static const char *const state_names[] = {
+	[SLOT_NONE] = "none",
+	[SLOT_WAITING] = "waiting",
+	[SLOT_RUNNING] = "running",
+	[SLOT_LENT] = "lent"
+};
+
+static void
+check_preloaded(void)
+{
+	if (!slots_available())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
+}
+
+/* Times are shown in ms, as all pg_stat views do. */
+static Datum
+milliseconds(uint64 us)
+{
+	return Float8GetDatum((double) us / 1000.0);
+}
+
+/*
+ * pg_stat_get_admission_gate() returns setof record
+ *
+ * One row per pool.
+ */
+Datum
+pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	SlotStats	stats;
+	Datum		values[18];
+	bool		nulls[18] = {0};
+	int			i = 0;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	slots_get_stats(&stats);
+
+	values[i++] = CStringGetTextDatum(POOL_NAME);
+	values[i++] = Int32GetDatum(stats.limit);
+	values[i++] = Int32GetDatum(stats.running);
+	values[i++] = Int32GetDatum(stats.lent);
+	values[i++] = Int32GetDatum(stats.waiting);
+	values[i++] = Int64GetDatum(stats.admitted);
+	values[i++] = Int64GetDatum(stats.completed);
+	values[i++] = Int64GetDatum(stats.failed);
+	values[i++] = Int64GetDatum(stats.queued);
+	values[i++] = Int64GetDatum(stats.overtakes);
+	values[i++] = Int64GetDatum(stats.forced);
+	values[i++] = Int64GetDatum(stats.lends);
+	values[i++] = Int64GetDatum(stats.timeouts);
+	values[i++] = Int64GetDatum(stats.rejections);
+	values[i++] = Int64GetDatum(stats.cancels);
+	values[i++] = milliseconds(stats.wait_time);
+	values[i++] = milliseconds(stats.max_wait_time);
+	if (stats.stats_reset == 0)
+		nulls[i] = true;
+	values[i++] = TimestampTzGetDatum(stats.stats_reset);
+	Assert(i == lengthof(values));
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * pg_stat_get_admission_gate_backends() returns setof record
+ *
+ * One row per backend that holds or wants a slot.  As in pg_stat_activity,
+ * what others do is shown to members of their role and of pg_read_all_stats.
+ */
+Datum
+pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		SlotBackend backend;
+		Datum		values[5] = {0};
+		bool		nulls[5] = {0};
+
+		if (!slots_get_backend(procno, &backend))
+			continue;
+
+		values[0] = Int32GetDatum(backend.pid);
+		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+			has_privs_of_role(GetUserId(), backend.roleid))
+		{
+			values[1] = CStringGetTextDatum(POOL_NAME);
+			values[2] = CStringGetTextDatum(state_names[backend.state]);
+			values[3] = TimestampTzGetDatum(backend.since);
+			values[4] = milliseconds(backend.wait_time);
+		}
+		else
+			nulls[1] = nulls[2] = nulls[3] = nulls[4] = true;
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pg_stat_admission_gate_reset() returns void
+ */
+Datum
+pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
+{
+	check_preloaded();
+	slots_reset_stats();
+	PG_RETURN_VOID();
+}
