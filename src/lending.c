@@ -17,6 +17,9 @@
  * lend_after lends nothing: otherwise a hot row would draw the whole queue
  * into the lock manager.
  *
+ * The leader of a parallel query publishes that it waits for its workers; it
+ * waits in the sense above if all of them do.
+ *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
  * does; a value that is old or torn costs one look.  slots.c locks what it
  * changes.
@@ -52,23 +55,76 @@ lending_interval(void)
 	return Max(gate_lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
 }
 
+static inline uint32
+wait_event_of(const PGPROC *proc)
+{
+	return *(const volatile uint32 *) &proc->wait_event_info;
+}
+
+/* Is this a wait that lends? */
+static inline bool
+event_lends(uint32 event)
+{
+	return (gate_lend_classes & WAIT_CLASS_BIT(event)) != 0;
+}
+
+/* Add what tells this wait from others of the same process. */
+static inline uint64
+mix_wait_id(uint64 wait_id, PGPROC *proc, uint32 event)
+{
+	wait_id = wait_id * 31 + event;
+	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
+		wait_id += pg_atomic_read_u64(&proc->waitStart);
+	return wait_id;
+}
+
 /*
- * Is the backend in a wait that lends?  If so, *wait_id tells this wait from
- * others of the same backend.
+ * Do all parallel workers of that leader wait: at least one of them in a wait
+ * that lends, the others perhaps for each other?
+ */
+static bool
+workers_wait(PGPROC *leader, uint64 *wait_id)
+{
+	bool		found = false;
+
+	for (int i = 0; i < (int) ProcGlobal->allProcCount; i++)
+	{
+		PGPROC	   *proc = GetPGProcByNumber(i);
+		uint32		event;
+
+		if (proc == leader || proc->pid == 0 ||
+			*(PGPROC *const volatile *) &proc->lockGroupLeader != leader)
+			continue;
+
+		event = wait_event_of(proc);
+		if (event_lends(event))
+			found = true;
+		else if ((event & WAIT_CLASS_MASK) != PG_WAIT_IPC)
+			return false;
+		*wait_id = mix_wait_id(*wait_id, proc, event);
+	}
+	return found;
+}
+
+/*
+ * Is the backend in a wait that lends?  If so, *wait_id, never 0, tells this
+ * wait from others of the same backend.
  */
 static bool
 backend_waits(int procno, uint64 *wait_id)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
-	uint32		event = *(volatile uint32 *) &proc->wait_event_info;
+	uint32		event = wait_event_of(proc);
 
-	if ((gate_lend_classes & WAIT_CLASS_BIT(event)) == 0)
-		return false;
+	*wait_id = mix_wait_id((uint64) slots_progress(procno) << 32, proc, event);
 
-	*wait_id = ((uint64) slots_progress(procno) << 32) | event;
-	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
-		*wait_id ^= pg_atomic_read_u64(&proc->waitStart);
-	return true;
+	if (event_lends(event) ||
+		((event & WAIT_CLASS_MASK) == PG_WAIT_IPC && workers_wait(proc, wait_id)))
+	{
+		*wait_id |= 1;
+		return true;
+	}
+	return false;
 }
 
 /*
