@@ -1,0 +1,84 @@
+# admission_gate: build, install and test with PGXS.
+#
+#   make                  build against the pg_config in PATH (PG_CONFIG=... for another)
+#   make install          install into that PostgreSQL
+#   make installcheck     test against a running server that preloads the library
+#   make test             from nothing to green in a throw-away directory: see test/run.sh
+#   make demo             measure what the gate changes on this machine: see bench/demo.sh
+#   make clean
+#
+# WERROR=1 turns compiler warnings into errors; `make test` sets it.
+
+MODULE_big = admission_gate
+EXTENSION = admission_gate
+PGFILEDESC = "admission_gate - limits how many backends work at once"
+
+# PGXS learns the place of the sources only when it is included, so a build
+# outside the source tree (make -f .../Makefile) needs it from here.
+here := $(dir $(lastword $(MAKEFILE_LIST)))
+names = $(sort $(patsubst $(here)$(1),$(2),$(wildcard $(here)$(1))))
+stems = $(basename $(notdir $(call names,$(1),$(1))))
+
+OBJS = admission_gate.o $(patsubst %,src/%.o,$(call stems,src/*.c))
+DATA = $(patsubst %,sql/%.sql,$(call stems,sql/admission_gate--*.sql))
+
+# sql/ holds the extension's scripts and the pg_regress scripts side by side.
+REGRESS = $(filter-out admission_gate--%,$(call stems,sql/*.sql))
+ISOLATION = $(call stems,test/isolation/specs/*.spec)
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
+TAP_TESTS = 1
+PROVE_TESTS = test/t/*.pl
+REGRESS_PREP = require-preload
+
+PG_CPPFLAGS = -I$(srcdir)/src
+PG_CFLAGS = -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+ifdef WERROR
+PG_CFLAGS += -Werror
+endif
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+ifneq ($(wildcard $(PGXS)),)
+include $(PGXS)
+else
+# Without PostgreSQL's build files only these work: test and demo fetch what
+# they need by themselves.
+all install installdirs uninstall installcheck:
+	@echo "'$(PG_CONFIG)' leads to no PostgreSQL build files." >&2
+	@echo "Install them (Debian, Ubuntu: postgresql-server-dev-NN) or name another: make PG_CONFIG=/path/to/pg_config" >&2
+	@echo "'make test' and 'make demo' find or install what they need." >&2
+	@exit 1
+clean:
+	rm -f admission_gate.so *.o *.bc src/*.o src/*.bc
+.PHONY: all install installdirs uninstall installcheck clean
+endif
+
+# Packaged PostgreSQL is often built without dependency tracking.
+$(OBJS): $(wildcard $(here)src/*.h) | $(CURDIR)/src
+
+# An absolute name, as VPATH would find the sources' src/ instead.
+$(CURDIR)/src:
+	mkdir -p $@
+
+require-preload:
+	@libs=`'$(bindir)/psql' -XAtq -d "$${PGDATABASE:-postgres}" -c 'SHOW shared_preload_libraries'` || \
+	  { echo "installcheck needs a running server: set PGHOST, PGPORT and PGUSER, or run 'make test', which starts its own." >&2; exit 1; }; \
+	case ",`echo "$$libs" | tr -d ' \"'`," in \
+	  *,admission_gate,*) ;; \
+	  *) echo "The server does not preload admission_gate (shared_preload_libraries = '$$libs')." >&2; \
+	     echo "Run 'make install', add it to shared_preload_libraries in postgresql.conf, restart the server and try again," >&2; \
+	     echo "or run 'make test', which starts its own server." >&2; exit 1;; \
+	esac
+
+test:
+	@$(here)test/run.sh
+
+demo:
+	@$(here)bench/demo.sh
+
+# print-NAME shows a variable: the scripts ask for the lists above.
+print-%:
+	@echo $($*)
+
+.PHONY: require-preload test demo

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+#
+# Builds admission_gate and runs all its tests, from a bare Debian or Ubuntu to
+# a last line `N passed, M failed`.  Nothing is installed into the system's
+# PostgreSQL and nothing is left behind: see test/setup.sh.
+#
+# The suites run by `make installcheck` of the private installation:
+#   regress    sql/*.sql by pg_regress, on a temporary server
+#   isolation  test/isolation/specs/*.spec by pg_isolation_regress, likewise
+#   tap        test/t/*.pl by prove, which start their own servers
+#
+# From the environment (make test NAME=value):
+#   TESTS          suites to run, default "regress isolation tap"
+#   REGRESS        regression tests to run, by name
+#   ISOLATION      isolation tests to run, by name
+#   TAP_FILES      TAP files to run, such as test/t/001_name.pl
+#   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
+#   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
+
+# shellcheck source=test/setup.sh
+. "$(dirname "$0")/setup.sh"
+
+TESTS=${TESTS:-regress isolation tap}
+
+check_suites() {
+    local suite
+    for suite in $TESTS; do
+        case $suite in
+            regress | isolation | tap) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap" ;;
+        esac
+    done
+}
+
+# Prints "passed failed" for the output of pg_regress ("test x ... ok" in
+# PostgreSQL 15, TAP from 16 on) or prove.  Indented lines are subtests, whose
+# outcome the line after them repeats.
+count_results() {
+    awk '
+        /^ok [0-9]/     { if (toupper($0) !~ /# SKIP/) passed++ }
+        /^not ok [0-9]/ { if (toupper($0) !~ /# TODO/) failed++ }
+        /^(test| ) .* \.\.\. ok( |$)/     { passed++ }
+        /^(test| ) .* \.\.\. FAILED( |$)/ { failed++ }
+        END { print passed + 0, failed + 0 }' "$1"
+}
+
+# The names that make would test, without wildcards that match nothing.
+chosen() {
+    local name=$1 value
+    if [ -n "${!2:-}" ]; then
+        echo "${!2}"
+        return
+    fi
+    value=$(make_inside -s "print-$name") || die "make print-$name failed"
+    # shellcheck disable=SC2086
+    (cd "$WORK/src" && shopt -s nullglob && echo $value)
+}
+
+# Runs one suite and adds to PASSED and FAILED.  Usage: run_suite SUITE
+# "TESTS" MAKE-ARGUMENTS; a suite without tests is only mentioned.
+run_suite() {
+    local suite=$1 tests=$2 log=$WORK/log/$1 status=0 passed failed start=$SECONDS
+    shift 2
+    if [ -z "$tests" ]; then
+        printf '%-10s no tests\n' "$suite"
+        return
+    fi
+    timeout --foreground -k 10 "${SUITE_TIMEOUT:-1200}" \
+        make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck "$@" \
+        >"$log.out" 2>"$log.err" || status=$?
+    stop_servers
+    read -r passed failed < <(count_results "$log.out")
+    # A suite that died, or that ran nothing, has not passed.
+    if [ "$failed" = 0 ] && { [ "$status" != 0 ] || [ "$passed" = 0 ]; }; then
+        failed=1
+    fi
+    [ "$status" != 124 ] || say "$suite was stopped after ${SUITE_TIMEOUT:-1200} s"
+    printf '%-10s %s passed, %s failed (%s s)\n' "$suite" "$passed" "$failed" $((SECONDS - start))
+    [ "$failed" = 0 ] || show_failure "$log"
+    PASSED=$((PASSED + passed))
+    FAILED=$((FAILED + failed))
+}
+
+# The differences and the ends of the logs of the suite that just ran.
+show_failure() {
+    local file
+    for file in "$1.out" "$1.err"; do
+        head_line "$file"
+        tail -n 60 "$file"
+    done
+    for file in "$WORK"/src/regression.diffs "$WORK"/src/output_iso/regression.diffs; do
+        [ -s "$file" ] && head_line "$file" && head -n 200 "$file"
+    done
+    for file in "$WORK"/src/log/*.log "$WORK"/src/output_iso/log/*.log "$WORK"/src/tmp_check/log/*.log; do
+        [ -s "$file" ] && head_line "$file" && tail -n 20 "$file"
+    done
+}
+
+head_line() { printf -- '---- %s\n' "${1#"$WORK"/}"; }
+
+run_regress() {
+    local tests
+    tests=$(chosen REGRESS REGRESS)
+    run_suite regress "$tests" REGRESS="$tests" ISOLATION= TAP_TESTS= "${TEMP_SERVER[@]}"
+}
+
+run_isolation() {
+    local tests
+    tests=$(chosen ISOLATION ISOLATION)
+    run_suite isolation "$tests" REGRESS= ISOLATION="$tests" TAP_TESTS= "${TEMP_SERVER[@]}"
+}
+
+run_tap() {
+    local tests
+    tests=$(chosen PROVE_TESTS TAP_FILES)
+    run_suite tap "$tests" REGRESS= ISOLATION= PROVE_TESTS="$tests" PROVE_FLAGS=--verbose REGRESS_PREP=
+}
+
+inside() {
+    local suite
+    PASSED=0 FAILED=0
+    stage_postgres
+    WERROR=1 build_extension
+    say "testing with $("$STAGE/postgres" --version)"
+    # An empty REGRESS_PREP: the temporary server runs only from here on.
+    TEMP_SERVER=(REGRESS_PREP=
+        EXTRA_REGRESS_OPTS="--temp-instance=$WORK/server --temp-config=$WORK/src/test/server.conf")
+    for suite in $TESTS; do
+        "run_$suite"
+    done
+    say "$PASSED passed, $FAILED failed"
+    [ "$FAILED" = 0 ] && [ "$PASSED" != 0 ]
+}
+
+check_suites
+if [ "${1:-}" = --inside ]; then
+    inside
+else
+    make_workdir
+    run_inside test/run.sh "$TESTS" \
+        "TESTS REGRESS ISOLATION TAP_FILES SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA"
+fi
