@@ -136,6 +136,9 @@ lending_look(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	if (lending_interval() < 0)
+		return;
+
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		SlotState	state = slots_state(procno);

@@ -921,7 +921,8 @@ slots_get_stats(SlotStats *stats)
 }
 
 /*
- * Let all totals count from now on.
+ * Let all totals count from now on.  The present holders count as admitted
+ * since: so admitted = completed + failed + running + lent, always.
  */
 void
 slots_reset_stats(void)
@@ -933,6 +934,7 @@ slots_reset_stats(void)
 
 	SpinLockAcquire(&Slots->mutex);
 	memcpy(Slots->own_baseline, own, sizeof(own));
+	Slots->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
 	memcpy(Slots->pool_baseline, Slots->totals, sizeof(Slots->totals));
 	Slots->reset_epoch++;
 	Slots->stats_reset = now;
@@ -993,6 +995,8 @@ slots_holder_waits(int procno, uint64 wait_id, TimestampTz now)
 	SlotEntry  *entry = entry_of(procno);
 	WakeList	wakes = {0};
 	uint32		running = SLOT_RUNNING;
+
+	Assert(gate_lend_after >= 0);
 
 	SpinLockAcquire(&Slots->mutex);
 	if (entry->wait_id != wait_id)

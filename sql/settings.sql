@@ -1,0 +1,58 @@
+-- The parameters: names, defaults, ranges, who may set them.
+CREATE EXTENSION admission_gate;
+
+SELECT name, vartype, unit, context, boot_val, min_val, max_val, enumvals
+FROM pg_settings WHERE name LIKE 'admission\_gate.%' ORDER BY name COLLATE "C";
+
+-- Every one is explained.
+SELECT name FROM pg_settings
+WHERE name LIKE 'admission\_gate.%' AND (short_desc = '' OR extra_desc IS NULL);
+
+-- Bad values get an error and change nothing.  (Only its SQLSTATE is shown for
+-- numbers with a unit: PostgreSQL 18 words it differently.)
+ALTER SYSTEM SET admission_gate.max_active_backends = -1;
+ALTER SYSTEM SET admission_gate.max_active_backends = 'many';
+ALTER SYSTEM SET admission_gate.max_active_backends = 262144;
+ALTER SYSTEM SET admission_gate.max_queue_length = -2;
+\set VERBOSITY sqlstate
+ALTER SYSTEM SET admission_gate.lend_after = -2;
+SET admission_gate.queue_timeout = -1;
+\set VERBOSITY default
+ALTER SYSTEM SET admission_gate.max_overtake = '1 mile';
+ALTER SYSTEM SET admission_gate.lend_on = 'client, lunch';
+ALTER SYSTEM SET admission_gate.lend_on = 'client,,lock';
+SET admission_gate.scope = 'session';
+SET admission_gate.gate_utility = 'light';
+SET admission_gate.bypass = 'perhaps';
+SELECT name, setting = boot_val AS unchanged
+FROM pg_settings
+WHERE name IN ('admission_gate.scope', 'admission_gate.gate_utility',
+               'admission_gate.bypass', 'admission_gate.queue_timeout')
+ORDER BY name COLLATE "C";
+
+-- The limit is the server's, not the session's.
+SET admission_gate.max_active_backends = 100;
+SET admission_gate.max_queue_length = 100;
+SET admission_gate.max_overtake = 100;
+SET admission_gate.lend_after = 100;
+SET admission_gate.lend_on = 'lock';
+
+-- Misspelt parameters are found.
+SET admission_gate.max_backends = 1;
+
+-- What limits a user, the user cannot lift; how long to wait is his to say.
+CREATE ROLE regress_gate_user;
+SET ROLE regress_gate_user;
+SET admission_gate.scope = 'statement';
+SET admission_gate.gate_utility = 'none';
+SET admission_gate.bypass = on;
+SET admission_gate.queue_timeout = '2s';
+SHOW admission_gate.queue_timeout;
+RESET admission_gate.queue_timeout;
+RESET ROLE;
+
+-- A superuser may allow it for a role.
+ALTER ROLE regress_gate_user SET admission_gate.bypass = on;
+SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'regress_gate_user'::regrole;
+DROP ROLE regress_gate_user;
+DROP EXTENSION admission_gate;

@@ -1,0 +1,113 @@
+-- The views: what they show of a known sequence, and to whom.
+CREATE EXTENSION admission_gate;
+
+-- Every public object is explained.
+SELECT pg_describe_object(classid, objid, objsubid) AS unexplained
+FROM pg_depend
+WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+  AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'admission_gate')
+  AND classid IN ('pg_proc'::regclass, 'pg_class'::regclass)
+  AND obj_description(objid, classid::regclass::name) IS NULL;
+
+\d pg_stat_admission_gate
+\d pg_stat_admission_gate_backends
+
+-- While the gate is off, nobody is counted.
+SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT count(*) FROM pg_stat_admission_gate_backends;
+
+-- Switched on by a reload, this very session has a slot while it works.
+ALTER SYSTEM SET admission_gate.max_active_backends = 3;
+SELECT pg_reload_conf();
+DO $$
+BEGIN
+  WHILE (SELECT max_active <> 3 FROM pg_stat_admission_gate) LOOP
+    PERFORM pg_sleep(0.01);
+  END LOOP;
+END
+$$;
+SELECT pool, max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT pid = pg_backend_pid() AS myself, pool, state, since = statement_timestamp() AS since_now, wait_time
+FROM pg_stat_admission_gate_backends;
+
+-- One admission per transaction, whatever it runs.  Who has a slot during a
+-- reset counts as admitted since, so admitted = completed + failed + running.
+SELECT pg_stat_admission_gate_reset();
+BEGIN;
+SELECT 1;
+DO $$ BEGIN PERFORM 1; END $$;
+SAVEPOINT s;
+SELECT 1/0;
+ROLLBACK TO s;
+COMMIT;
+SELECT 1/0;
+SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
+       admitted, completed, failed, running, queued, overtakes, forced, lends,
+       timeouts, rejections, cancels, wait_time, max_wait_time
+FROM pg_stat_admission_gate;
+
+-- Per statement, if scope says so; what the transaction had before, it has.
+SET admission_gate.scope = statement;
+SELECT pg_stat_admission_gate_reset();
+BEGIN;
+SELECT 1;
+SELECT 1;
+COMMIT;
+SELECT admitted, completed, failed, running FROM pg_stat_admission_gate;
+RESET admission_gate.scope;
+
+-- Whoever bypasses the gate is not counted.
+SET admission_gate.bypass = on;
+SELECT running FROM pg_stat_admission_gate;
+RESET admission_gate.bypass;
+
+-- Light commands need no slot, nor does anything but a query if told so.
+SELECT pg_stat_admission_gate_reset();
+SHOW work_mem;
+EXPLAIN (COSTS OFF) SELECT 1;
+LISTEN regress_gate;
+UNLISTEN regress_gate;
+PREPARE p AS SELECT 1;
+SET admission_gate.gate_utility = none;
+DO $$ BEGIN NULL; END $$;
+SELECT admitted AS for_reset_and_this FROM pg_stat_admission_gate;
+EXECUTE p;
+RESET admission_gate.gate_utility;
+\o /dev/null
+EXPLAIN ANALYZE SELECT 1;
+\o
+CREATE TEMP TABLE t AS SELECT 1 AS a;
+SELECT admitted AS with_five_more FROM pg_stat_admission_gate;
+
+-- The pool is for everyone to see; what others do, for pg_monitor.
+CREATE ROLE regress_gate_user;
+CREATE ROLE regress_gate_monitor IN ROLE pg_monitor;
+BEGIN;
+SET LOCAL ROLE regress_gate_user;
+SELECT running FROM pg_stat_admission_gate;
+SELECT pid = pg_backend_pid() AS myself, pool, state, since, wait_time
+FROM pg_stat_admission_gate_backends;
+SET LOCAL ROLE regress_gate_monitor;
+SELECT pid = pg_backend_pid() AS myself, pool, state, wait_time
+FROM pg_stat_admission_gate_backends;
+SELECT pg_stat_admission_gate_reset();
+ROLLBACK;
+GRANT EXECUTE ON FUNCTION pg_stat_admission_gate_reset() TO regress_gate_monitor;
+SET ROLE regress_gate_monitor;
+SELECT pg_stat_admission_gate_reset();
+RESET ROLE;
+DROP OWNED BY regress_gate_monitor;
+DROP ROLE regress_gate_user, regress_gate_monitor;
+
+-- And off again.
+ALTER SYSTEM RESET admission_gate.max_active_backends;
+SELECT pg_reload_conf();
+DO $$
+BEGIN
+  WHILE (SELECT max_active <> 0 FROM pg_stat_admission_gate) LOOP
+    PERFORM pg_sleep(0.01);
+  END LOOP;
+END
+$$;
+SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+DROP EXTENSION admission_gate;
