@@ -8,6 +8,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT max_active int4,
     OUT running int4,
     OUT lent int4,
+    OUT retained int4,
     OUT waiting int4,
     OUT admitted int8,
     OUT completed int8,

@@ -13,7 +13,7 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate_backends
 
 -- While the gate is off, nobody is counted.
-SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_backends;
 
 -- Switched on by a reload, this very session has a slot while it works.
@@ -26,7 +26,7 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT pool, max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT pool, max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
 SELECT pid = pg_backend_pid() AS myself, pool, state, since = statement_timestamp() AS since_now, wait_time
 FROM pg_stat_admission_gate_backends;
 
@@ -109,5 +109,5 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
 DROP EXTENSION admission_gate;

@@ -79,6 +79,33 @@ errdetail_gate(long waited)
 }
 
 /*
+ * The watcher's duties.  Returns for how many ms it may sleep, -1 for ever.
+ * *next_look: when to look at the holders next, 0 at first.
+ */
+static long
+watch(TimestampTz *next_look)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		interval = lending_interval();
+	long		until_turns = slots_end_idle_turns();
+	long		until_look;
+
+	if (interval < 0)
+		return until_turns;
+
+	if (*next_look != 0 && now >= *next_look)
+	{
+		lending_look();
+		*next_look = 0;
+	}
+	if (*next_look == 0)
+		*next_look = TimestampTzPlusMilliseconds(now, interval);
+
+	until_look = TimestampDifferenceMilliseconds(now, *next_look);
+	return until_turns < 0 ? until_look : Min(until_turns, until_look);
+}
+
+/*
  * Sleep in the queue until there is a slot.  Returns false if queue_timeout
  * expires first; the backend has left the queue then.  start: when it entered.
  * Any error, and any way to end the backend, may come in between.
@@ -88,6 +115,7 @@ sleep_in_queue(TimestampTz start)
 {
 	static uint32 wait_event = 0;
 	TimestampTz deadline;
+	TimestampTz next_look = 0;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
@@ -96,7 +124,7 @@ sleep_in_queue(TimestampTz start)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? lending_interval() : -1;
+		long		timeout = slots_am_watcher() ? watch(&next_look) : -1;
 
 		if (gate_queue_timeout > 0)
 		{
@@ -119,9 +147,6 @@ sleep_in_queue(TimestampTz start)
 			return true;
 
 		CHECK_FOR_INTERRUPTS();
-
-		if (slots_am_watcher())
-			lending_look();
 	}
 }
 

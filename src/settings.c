@@ -33,6 +33,7 @@ int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 int			gate_utility = GATE_UTILITY_HEAVY;
 int			gate_max_overtake = 20;
+int			gate_turn_length = 0;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
 
@@ -198,6 +199,14 @@ settings_define(void)
 							"A running backend may take a free slot before it until then. Zero means strictly first come, first served.",
 							&gate_max_overtake,
 							20, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.turn_length",
+							"Sets for how long a backend may keep its slot from one transaction to the next while others wait.",
+							"It loses the slot as soon as its client lets more than about a millisecond pass. Zero means to give the slot back after every transaction.",
+							&gate_turn_length,
+							0, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 

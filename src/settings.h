@@ -35,6 +35,7 @@ extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */
 extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
+extern int	gate_turn_length;	/* ms; 0 = no turns */
 extern int	gate_lend_after;	/* ms; -1 = never */
 extern uint32 gate_lend_classes;	/* from lend_on: 1 << (wait class >> 24) */
 

@@ -40,6 +40,14 @@
  * appointment is made watcher, as it will be here longest: the duty, and with
  * it one wake-up, changes hands about once per length of the queue.
  *
+ * Turns: while others wait, a backend may keep its slot from one transaction
+ * to the next until its turn is over (turn_length), so that processes with
+ * warm caches do more of the work.  In between it is in the list of retained
+ * entries, oldest first.  The watcher takes the slots of those whose client
+ * lets more than RETAIN_US pass.  It looks that often as long as it finds that
+ * slots are retained; when it sleeps for longer, the next to retain a slot
+ * wakes it.
+ *
  * States of an entry, and who changes them:
  *	 NONE -> RUNNING	owner, after it raised the count
  *	 NONE -> WAITING	owner, under the mutex
@@ -47,14 +55,17 @@
  *	 WAITING -> NONE	owner, under the mutex
  *	 RUNNING -> LENT	anybody, under the mutex, by compare-and-exchange
  *	 LENT -> RUNNING	anybody, under the mutex, by compare-and-exchange
+ *	 RUNNING -> RETAINED	owner, under the mutex, by compare-and-exchange
+ *	 RETAINED -> RUNNING	owner, under the mutex
+ *	 RETAINED -> NONE	anybody, under the mutex
  *	 RUNNING -> NONE	owner, by exchange
  *	 LENT -> NONE		owner, by exchange
  * The exchanges decide who wins when an owner leaves while others lend its
  * slot: the owner gives back what the state it found says.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queue, the watcher, the lenders' number, the limit as set, and the totals
- * kept in the pool.  The word and the effective limit are atomics, read by
+ * queue, the retained list, the watcher, the lenders' number, the limit as set,
+ * and the totals kept in the pool.  The word and the effective limit are atomics, read by
  * all.  Everything else in an entry is written by its owner alone unless the
  * member says otherwise; others may read it at any time.
  *
@@ -85,6 +96,9 @@
 #define NO_LIMIT		WORD_COUNT
 
 #define NOBODY			(-1)
+
+/* How long a retained slot waits for its client, us. */
+#define RETAIN_US		1000
 
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
@@ -123,8 +137,8 @@ typedef struct SlotEntry
 	pg_atomic_uint64 since;		/* TimestampTz of the state; granter, too */
 	pg_atomic_uint64 totals[OWN_TOTALS];	/* never reset: see baseline */
 
-	int			prev;			/* queue links: mutex */
-	int			next;
+	int			prev;			/* links in the queue or in the retained list: */
+	int			next;			/* mutex */
 	bool		called;			/* first in the queue and on its way: mutex */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 wait_start;	/* TimestampTz */
@@ -145,6 +159,14 @@ typedef union PaddedSlotEntry
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedSlotEntry;
 
+/* A list of entries, linked by proc numbers. */
+typedef struct EntryList
+{
+	int			head;			/* or NOBODY */
+	int			tail;			/* or NOBODY */
+	int			length;
+} EntryList;
+
 typedef struct SlotPool
 {
 	/* Written by every statement: a cache line of their own. */
@@ -154,10 +176,10 @@ typedef struct SlotPool
 
 	slock_t		mutex;
 	int			limit;			/* as set */
-	int			head;			/* proc numbers, or NOBODY */
-	int			tail;
-	int			watcher;
-	int			waiting;		/* length of the queue */
+	EntryList	queue;
+	EntryList	retained;
+	int			watcher;		/* proc number, or NOBODY */
+	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	uint64		totals[POOL_TOTALS];
@@ -176,12 +198,18 @@ typedef struct SlotPool
 typedef struct WakeList
 {
 	int			n;
-	int			procno[3];		/* an heir, the next head, a new watcher */
+	int			procno[3];		/* an heir, the next head, the watcher */
 } WakeList;
 
 static SlotPool *Slots = NULL;
 static SlotEntry *MyEntry = NULL;
 static int	my_procno = NOBODY;
+
+/* When this backend's turn ends; only kept while there are turns. */
+static TimestampTz turn_end = 0;
+
+/* Has this backend retained its slot, unless it was taken meanwhile? */
+static bool retained_mine = false;
 
 /* In the queue, or granted a slot there and not aware of it yet? */
 static bool unclaimed = false;
@@ -224,7 +252,9 @@ slots_shmem_init(int limit)
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
-	Slots->head = Slots->tail = Slots->watcher = NOBODY;
+	Slots->queue.head = Slots->queue.tail = NOBODY;
+	Slots->retained.head = Slots->retained.tail = NOBODY;
+	Slots->watcher = NOBODY;
 	Slots->nentries = MaxBackends;
 
 	for (int i = 0; i < Slots->nentries; i++)
@@ -324,15 +354,32 @@ count_up_if_free(void)
 	return false;
 }
 
+/* What every admission begins with, whichever way it came about. */
+static inline void
+count_admission(void)
+{
+	show_progress();
+	add_to_own(TOTAL_ADMITTED, 1);
+}
+
+/* This backend's turn begins. */
+static inline void
+begin_turn(void)
+{
+	if (unlikely(gate_turn_length > 0))
+		turn_end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											   gate_turn_length);
+}
+
 /* This backend, which has raised the count, is a holder from now on. */
 static inline void
 become_holder(TimestampTz since)
 {
 	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
-	show_progress();
 	pg_atomic_write_u64(&MyEntry->since, since);
 	pg_atomic_write_u32(&MyEntry->state, SLOT_RUNNING);
-	add_to_own(TOTAL_ADMITTED, 1);
+	count_admission();
+	begin_turn();
 }
 
 static inline void
@@ -350,23 +397,51 @@ wake_all(const WakeList *wakes)
 		SetLatch(&GetPGProcByNumber(wakes->procno[i])->procLatch);
 }
 
+/* Put an entry at the end of a list.  Mutex held. */
+static void
+list_append(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->prev = list->tail;
+	entry->next = NOBODY;
+	if (list->tail == NOBODY)
+		list->head = procno;
+	else
+		entry_of(list->tail)->next = procno;
+	list->tail = procno;
+	list->length++;
+}
+
+/* Take an entry out of its list.  Mutex held. */
+static void
+list_remove(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (entry->prev == NOBODY)
+		list->head = entry->next;
+	else
+		entry_of(entry->prev)->next = entry->next;
+	if (entry->next == NOBODY)
+		list->tail = entry->prev;
+	else
+		entry_of(entry->next)->prev = entry->prev;
+	list->length--;
+	Assert((list->length == 0) == (list->head == NOBODY));
+}
+
 /* Put an entry at the end of the queue.  Mutex held, waiters' flag set. */
 static void
 queue_append(int procno)
 {
-	SlotEntry  *entry = entry_of(procno);
-
-	entry->prev = Slots->tail;
-	entry->next = NOBODY;
-	entry->called = false;
-	if (Slots->tail == NOBODY)
-		Slots->head = procno;
-	else
-		entry_of(Slots->tail)->next = procno;
-	Slots->tail = procno;
-	Slots->waiting++;
+	entry_of(procno)->called = false;
+	list_append(&Slots->queue, procno);
 	if (Slots->watcher == NOBODY)
+	{
 		Slots->watcher = procno;
+		Slots->watcher_dozes = true;
+	}
 }
 
 /*
@@ -375,25 +450,15 @@ queue_append(int procno)
 static void
 queue_remove(int procno, WakeList *wakes)
 {
-	SlotEntry  *entry = entry_of(procno);
+	list_remove(&Slots->queue, procno);
 
-	if (entry->prev == NOBODY)
-		Slots->head = entry->next;
-	else
-		entry_of(entry->prev)->next = entry->next;
-	if (entry->next == NOBODY)
-		Slots->tail = entry->prev;
-	else
-		entry_of(entry->next)->prev = entry->prev;
-	Slots->waiting--;
-	Assert((Slots->waiting == 0) == (Slots->head == NOBODY));
-
-	if (Slots->head == NOBODY)
+	if (Slots->queue.head == NOBODY)
 		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
 
 	if (Slots->watcher == procno)
 	{
-		Slots->watcher = Slots->tail;
+		Slots->watcher = Slots->queue.tail;
+		Slots->watcher_dozes = true;
 		if (Slots->watcher != NOBODY)
 			wake_later(wakes, Slots->watcher);
 	}
@@ -406,7 +471,7 @@ queue_remove(int procno, WakeList *wakes)
 static void
 grant_to_head(TimestampTz now, WakeList *wakes)
 {
-	int			heir = Slots->head;
+	int			heir = Slots->queue.head;
 	SlotEntry  *entry = entry_of(heir);
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
@@ -423,11 +488,11 @@ grant_to_head(TimestampTz now, WakeList *wakes)
 static inline void
 call_head_if_free(WakeList *wakes)
 {
-	if (Slots->head != NOBODY && slot_is_free() &&
-		!entry_of(Slots->head)->called)
+	if (Slots->queue.head != NOBODY && slot_is_free() &&
+		!entry_of(Slots->queue.head)->called)
 	{
-		entry_of(Slots->head)->called = true;
-		wake_later(wakes, Slots->head);
+		entry_of(Slots->queue.head)->called = true;
+		wake_later(wakes, Slots->queue.head);
 	}
 }
 
@@ -439,7 +504,7 @@ head_is_overdue(TimestampTz now)
 
 	if (gate_max_overtake == 0)
 		return true;
-	start = pg_atomic_read_u64(&entry_of(Slots->head)->wait_start);
+	start = pg_atomic_read_u64(&entry_of(Slots->queue.head)->wait_start);
 	return now >= TimestampTzPlusMilliseconds(start, gate_max_overtake);
 }
 
@@ -458,6 +523,67 @@ forget_lender(void)
  */
 
 /*
+ * Go on with the slot that this backend retained, if it still has it.
+ */
+static bool
+resume_turn(TimestampTz since)
+{
+	bool		still_mine;
+
+	SpinLockAcquire(&Slots->mutex);
+	still_mine = pg_atomic_read_u32(&MyEntry->state) == SLOT_RETAINED;
+	if (still_mine)
+	{
+		list_remove(&Slots->retained, my_procno);
+		pg_atomic_write_u64(&MyEntry->since, since);
+		pg_atomic_write_u32(&MyEntry->state, SLOT_RUNNING);
+	}
+	SpinLockRelease(&Slots->mutex);
+
+	retained_mine = false;
+	if (still_mine)
+		count_admission();
+	return still_mine;
+}
+
+/*
+ * Keep this backend's slot for its next transaction, if others wait (else it
+ * can as well be free) and the turn is not over.
+ */
+static bool
+retain_slot(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now;
+	uint32		running = SLOT_RUNNING;
+
+	if ((pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) == 0)
+		return false;
+	now = GetCurrentTimestamp();
+	if (now >= turn_end)
+		return false;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->queue.head != NOBODY &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		pg_atomic_compare_exchange_u32(&MyEntry->state, &running,
+									   SLOT_RETAINED))
+	{
+		retained_mine = true;
+		pg_atomic_write_u64(&MyEntry->since, now);
+		list_append(&Slots->retained, my_procno);
+		if (Slots->watcher_dozes)
+		{
+			Slots->watcher_dozes = false;
+			wake_later(&wakes, Slots->watcher);
+		}
+	}
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+	return retained_mine;
+}
+
+/*
  * Take a slot if one is free and nobody waits.  This is the hot path.
  * since: when this backend's work began, for the views.
  */
@@ -468,6 +594,8 @@ slots_try_take(TimestampTz since)
 
 	if (unlikely(MyEntry == NULL))
 		attach_entry();
+	if (unlikely(retained_mine) && resume_turn(since))
+		return true;
 
 	word = pg_atomic_read_u32(&Slots->word);
 	while (word < pg_atomic_read_u32(&Slots->effective_limit))
@@ -539,9 +667,9 @@ slots_enqueue(int max_queue_length, TimestampTz now)
 	 */
 	pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
 
-	if (Slots->head == NOBODY && count_up_if_free())
+	if (Slots->queue.head == NOBODY && count_up_if_free())
 		result = SLOT_ENQUEUE_TAKEN;
-	else if (max_queue_length >= 0 && Slots->waiting >= max_queue_length)
+	else if (max_queue_length >= 0 && Slots->queue.length >= max_queue_length)
 	{
 		result = SLOT_ENQUEUE_FULL;
 		Slots->totals[TOTAL_REJECTIONS]++;
@@ -557,7 +685,7 @@ slots_enqueue(int max_queue_length, TimestampTz now)
 		unclaimed = true;
 	}
 
-	if (Slots->head == NOBODY)
+	if (Slots->queue.head == NOBODY)
 		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
 
 	SpinLockRelease(&Slots->mutex);
@@ -579,7 +707,7 @@ slots_claim(void)
 
 	if (pg_atomic_read_u32(&MyEntry->state) != SLOT_WAITING)
 		mine = true;
-	else if (Slots->head == my_procno)
+	else if (Slots->queue.head == my_procno)
 	{
 		/* Nobody but us would have made us head in vain: see above. */
 		TimestampTz now = GetCurrentTimestamp();
@@ -589,7 +717,7 @@ slots_claim(void)
 			mine = true;
 		else
 		{
-			Assert(Slots->head == my_procno);
+			Assert(Slots->queue.head == my_procno);
 			MyEntry->called = false;
 			if (count_up_if_free())
 			{
@@ -606,8 +734,8 @@ slots_claim(void)
 	if (mine)
 	{
 		unclaimed = false;
-		show_progress();
-		add_to_own(TOTAL_ADMITTED, 1);
+		count_admission();
+		begin_turn();
 	}
 	return mine;
 }
@@ -640,8 +768,23 @@ slots_leave_queue(SlotLeaveReason reason)
 }
 
 /*
- * Give a slot back that the caller no longer counts as its own: to the first
- * in the queue if it is its turn, else to whoever takes it.
+ * A slot that is counted has no holder any more: it goes to the first in the
+ * queue if that is overdue, else to whoever takes it.  Mutex held.
+ */
+static void
+pass_slot_on(TimestampTz now, bool to_head, WakeList *wakes)
+{
+	if (Slots->queue.head != NOBODY &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		(to_head || head_is_overdue(now)))
+		grant_to_head(now, wakes);
+	else
+		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+	call_head_if_free(wakes);
+}
+
+/*
+ * Give a slot back that the caller no longer counts as its own.
  */
 static void
 free_slot(void)
@@ -659,13 +802,7 @@ free_slot(void)
 
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
-	if (Slots->head != NOBODY &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		head_is_overdue(now))
-		grant_to_head(now, &wakes);
-	else
-		pg_atomic_fetch_sub_u32(&Slots->word, 1);
-	call_head_if_free(&wakes);
+	pass_slot_on(now, false, &wakes);
 	SpinLockRelease(&Slots->mutex);
 	wake_all(&wakes);
 }
@@ -733,13 +870,64 @@ slots_resume(void)
 }
 
 /*
- * The backend's work is done, well or not: give its slot back.
+ * The backend's work is done, well or not: give its slot back, or keep it for
+ * the rest of its turn.
  */
 void
 slots_give_back(bool failed)
 {
-	drop_slot();
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
+	if (unlikely(gate_turn_length > 0) && !failed && retain_slot())
+		return;
+	drop_slot();
+}
+
+/*
+ * Take a retained slot away from its backend and pass it on.  Mutex held.
+ */
+static void
+end_turn(int procno, TimestampTz now, WakeList *wakes)
+{
+	list_remove(&Slots->retained, procno);
+	pg_atomic_write_u32(&entry_of(procno)->state, SLOT_NONE);
+	pass_slot_on(now, true, wakes);
+}
+
+/*
+ * The watcher's duty while there are turns: pass on the slots of those whose
+ * clients are late.  Returns in how many ms to look again, -1 if it need not
+ * be soon.
+ */
+long
+slots_end_idle_turns(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		again = true;
+	bool		found = false;
+
+	while (again)
+	{
+		WakeList	wakes = {0};
+		int			oldest;
+
+		again = false;
+		SpinLockAcquire(&Slots->mutex);
+		oldest = Slots->retained.head;
+		if (oldest != NOBODY)
+		{
+			found = true;
+			if (now - (TimestampTz) pg_atomic_read_u64(&entry_of(oldest)->since) >= RETAIN_US)
+			{
+				end_turn(oldest, now, &wakes);
+				again = true;
+			}
+		}
+		if (!again)
+			Slots->watcher_dozes = !found;
+		SpinLockRelease(&Slots->mutex);
+		wake_all(&wakes);
+	}
+	return found ? 1 : -1;
 }
 
 /*
@@ -754,9 +942,21 @@ slots_at_exit(int code, Datum arg)
 		if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
 			slots_refuse_grant();
 	}
+	else if (retained_mine)
+	{
+		WakeList	wakes = {0};
+		TimestampTz now = GetCurrentTimestamp();
+
+		SpinLockAcquire(&Slots->mutex);
+		if (pg_atomic_read_u32(&MyEntry->state) == SLOT_RETAINED)
+			end_turn(my_procno, now, &wakes);
+		SpinLockRelease(&Slots->mutex);
+		wake_all(&wakes);
+	}
 	else if (pg_atomic_read_u32(&MyEntry->state) != SLOT_NONE)
 		slots_give_back(true);
 
+	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
 	MyEntry = NULL;
 }
 
@@ -776,7 +976,7 @@ grant_one(void)
 	bool		granted = false;
 
 	SpinLockAcquire(&Slots->mutex);
-	if (Slots->head != NOBODY && count_up_if_free())
+	if (Slots->queue.head != NOBODY && count_up_if_free())
 	{
 		grant_to_head(now, &wakes);
 		granted = true;
@@ -839,7 +1039,7 @@ slots_get_backend(int procno, SlotBackend *backend)
 void
 slots_get_gauges(SlotStats *stats)
 {
-	stats->running = stats->lent = stats->waiting = 0;
+	stats->running = stats->lent = stats->retained = stats->waiting = 0;
 	for (int i = 0; i < Slots->nentries; i++)
 	{
 		switch (slots_state(i))
@@ -854,6 +1054,9 @@ slots_get_gauges(SlotStats *stats)
 				break;
 			case SLOT_LENT:
 				stats->lent++;
+				break;
+			case SLOT_RETAINED:
+				stats->retained++;
 				break;
 		}
 	}

@@ -23,7 +23,8 @@ typedef enum SlotState
 	SLOT_NONE,					/* neither holds nor wants a slot */
 	SLOT_WAITING,				/* is in the queue */
 	SLOT_RUNNING,				/* holds a slot */
-	SLOT_LENT					/* holds a slot on paper; it counts as free */
+	SLOT_LENT,					/* holds a slot on paper; it counts as free */
+	SLOT_RETAINED				/* between two transactions of its turn */
 } SlotState;
 
 /* What became of an attempt to enter the queue. */
@@ -47,6 +48,7 @@ typedef struct SlotStats
 	int			limit;			/* slots; 0 = no limit */
 	int			running;		/* backends */
 	int			lent;			/* backends */
+	int			retained;		/* backends */
 	int			waiting;		/* backends */
 	uint64		admitted;
 	uint64		completed;
@@ -98,8 +100,11 @@ extern void slots_get_gauges(SlotStats *stats);
 extern void slots_get_stats(SlotStats *stats);
 extern void slots_reset_stats(void);
 
-/* Lending: whoever watches tells what the holders do */
+/* The watcher's duties */
 extern bool slots_am_watcher(void);
+extern long slots_end_idle_turns(void);
+
+/* Lending: whoever watches tells what the holders do */
 extern bool slots_lenders_unseen(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);

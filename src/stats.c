@@ -31,7 +31,8 @@ static const char *const state_names[] = {
 	[SLOT_NONE] = "none",
 	[SLOT_WAITING] = "waiting",
 	[SLOT_RUNNING] = "running",
-	[SLOT_LENT] = "lent"
+	[SLOT_LENT] = "lent",
+	[SLOT_RETAINED] = "retained"
 };
 
 static void
@@ -60,8 +61,8 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	SlotStats	stats;
-	Datum		values[18];
-	bool		nulls[18] = {0};
+	Datum		values[19];
+	bool		nulls[19] = {0};
 	int			i = 0;
 
 	check_preloaded();
@@ -72,6 +73,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	values[i++] = Int32GetDatum(stats.limit);
 	values[i++] = Int32GetDatum(stats.running);
 	values[i++] = Int32GetDatum(stats.lent);
+	values[i++] = Int32GetDatum(stats.retained);
 	values[i++] = Int32GetDatum(stats.waiting);
 	values[i++] = Int64GetDatum(stats.admitted);
 	values[i++] = Int64GetDatum(stats.completed);
