@@ -45,6 +45,15 @@
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
+/* The class of waits for a buffer pin has had three names. */
+#if defined(PG_WAIT_BUFFER_PIN)
+#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER_PIN
+#elif defined(PG_WAIT_BUFFERPIN)
+#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFERPIN
+#else
+#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER
+#endif
+
 /* 18: ExecutorRun lost execute_once */
 #if PG_VERSION_NUM >= 180000
 #define EXECUTOR_RUN_PARAMS \

@@ -61,10 +61,23 @@ wait_event_of(const PGPROC *proc)
 	return *(const volatile uint32 *) &proc->wait_event_info;
 }
 
+/*
+ * Is this a wait for what another session holds, as a lock is, although it is
+ * not of that class?
+ */
+static inline bool
+event_is_lock_like(uint32 event)
+{
+	return (event & WAIT_CLASS_MASK) == GATE_WAIT_BUFFER_PIN ||
+		event == WAIT_EVENT_SAFE_SNAPSHOT;
+}
+
 /* Is this a wait that lends? */
 static inline bool
 event_lends(uint32 event)
 {
+	if (event_is_lock_like(event))
+		event = PG_WAIT_LOCK;
 	return (gate_lend_classes & WAIT_CLASS_BIT(event)) != 0;
 }
 
