@@ -14,9 +14,13 @@
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
  * src/settings.c has the parameters, src/stats.c the views.
  *
- * The gate is met at top level only.  One counter over all hooks tells that
- * level: planner and utility commands run the executor for what they evaluate,
- * so a counter for each would take their inner statements for top-level ones.
+ * The gate is met at top level only.  Who holds a slot passes, so in transaction
+ * scope it is only utility commands whose level has to be counted: they may
+ * run statements without a slot of their own, or commit inside.  In statement
+ * scope, one counter over all hooks tells the level: planner and utility
+ * commands run the executor for what they evaluate, so a counter for each
+ * would take the end of an inner statement for that of the top-level one.
+ *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
  * locked yet and no snapshot taken), the planner, ExecutorStart for plans from
  * the cache, and ProcessUtility.  Only client backends meet it: neither
@@ -60,7 +64,10 @@ typedef enum UtilityKind
 	UTILITY_HEAVY				/* needs a slot if gate_utility says so */
 } UtilityKind;
 
-/* Levels of planner, executor and utility calls this backend is inside of. */
+/*
+ * Levels of utility calls, and in statement scope of planner and executor calls
+ * too, that this backend is inside of.
+ */
 static int	nesting_level = 0;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -76,17 +83,23 @@ void		_PG_init(void);
 
 static void gate_shmem_request(void);
 static void gate_shmem_startup(void);
+
 static PlannedStmt *gate_planner(PLANNER_PARAMS);
+static PlannedStmt *planner_one_level_down(PLANNER_PARAMS);
+static inline PlannedStmt *call_planner(PLANNER_PARAMS);
 static void gate_ExecutorStart(QueryDesc *queryDesc, int eflags);
+static void ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags);
+static inline void call_ExecutorStart(QueryDesc *queryDesc, int eflags);
 static void gate_ExecutorRun(EXECUTOR_RUN_PARAMS);
+static void ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS);
+static inline void call_ExecutorRun(EXECUTOR_RUN_PARAMS);
 static void gate_ExecutorFinish(QueryDesc *queryDesc);
+static void ExecutorFinish_one_level_down(QueryDesc *queryDesc);
+static inline void call_ExecutorFinish(QueryDesc *queryDesc);
 static void gate_ExecutorEnd(QueryDesc *queryDesc);
-static void gate_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
-								bool readOnlyTree,
-								ProcessUtilityContext context,
-								ParamListInfo params,
-								QueryEnvironment *queryEnv,
-								DestReceiver *dest, QueryCompletion *qc);
+static void gate_ProcessUtility(UTILITY_PARAMS);
+static inline void call_ProcessUtility(UTILITY_PARAMS);
+
 static void gate_xact_callback(XactEvent event, void *arg);
 static void gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 								  SubTransactionId parentSubid, void *arg);
@@ -120,8 +133,6 @@ _PG_init(void)
 	prev_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = gate_ProcessUtility;
 
-	RegisterXactCallback(gate_xact_callback, NULL);
-	RegisterSubXactCallback(gate_subxact_callback, NULL);
 }
 
 static void
@@ -146,13 +157,38 @@ gate_shmem_startup(void)
 
 /*
  * Is there a gate for this process?  This is the one branch that a statement
- * costs while it is off.
+ * costs, in each hook, while it is off.
  */
 static inline bool
 gate_is_on(void)
 {
 	return unlikely(gate_max_active_backends > 0) &&
 		MyBackendType == B_BACKEND;
+}
+
+/* Does the gate have to know where statements, not just transactions, end? */
+static inline bool
+statements_count(void)
+{
+	return gate_is_on() && gate_scope == SCOPE_STATEMENT;
+}
+
+/*
+ * A top-level statement begins: see admission_enter.
+ */
+static inline void
+enter(QueryDesc *query)
+{
+	static bool callbacks_registered = false;
+
+	/* Here, not in _PG_init: so they cost nothing while the gate is off. */
+	if (unlikely(!callbacks_registered))
+	{
+		RegisterXactCallback(gate_xact_callback, NULL);
+		RegisterSubXactCallback(gate_subxact_callback, NULL);
+		callbacks_registered = true;
+	}
+	admission_enter(query);
 }
 
 /*
@@ -162,16 +198,8 @@ gate_is_on(void)
 static inline void
 statement_ends(void)
 {
-	if (gate_scope == SCOPE_STATEMENT && nesting_level == 0)
+	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 		admission_leave(false);
-}
-
-static PlannedStmt *
-call_planner(PLANNER_PARAMS)
-{
-	if (prev_planner_hook)
-		return prev_planner_hook(PLANNER_ARGS);
-	return standard_planner(PLANNER_ARGS);
 }
 
 /*
@@ -180,13 +208,17 @@ call_planner(PLANNER_PARAMS)
 static PlannedStmt *
 gate_planner(PLANNER_PARAMS)
 {
+	if (gate_is_on() && nesting_level == 0)
+		enter(NULL);
+	if (statements_count())
+		return planner_one_level_down(PLANNER_ARGS);
+	return call_planner(PLANNER_ARGS);
+}
+
+static pg_noinline PlannedStmt *
+planner_one_level_down(PLANNER_PARAMS)
+{
 	PlannedStmt *result;
-
-	if (!gate_is_on())
-		return call_planner(PLANNER_ARGS);
-
-	if (nesting_level == 0)
-		admission_enter(NULL);
 
 	nesting_level++;
 	PG_TRY();
@@ -202,13 +234,12 @@ gate_planner(PLANNER_PARAMS)
 	return result;
 }
 
-static void
-call_ExecutorStart(QueryDesc *queryDesc, int eflags)
+static inline PlannedStmt *
+call_planner(PLANNER_PARAMS)
 {
-	if (prev_ExecutorStart)
-		prev_ExecutorStart(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
+	if (prev_planner_hook)
+		return prev_planner_hook(PLANNER_ARGS);
+	return standard_planner(PLANNER_ARGS);
 }
 
 /*
@@ -217,15 +248,17 @@ call_ExecutorStart(QueryDesc *queryDesc, int eflags)
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
-	if (!gate_is_on())
-	{
+	if (gate_is_on() && nesting_level == 0)
+		enter(queryDesc);
+	if (statements_count())
+		ExecutorStart_one_level_down(queryDesc, eflags);
+	else
 		call_ExecutorStart(queryDesc, eflags);
-		return;
-	}
+}
 
-	if (nesting_level == 0)
-		admission_enter(queryDesc);
-
+static pg_noinline void
+ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags)
+{
 	nesting_level++;
 	PG_TRY();
 	{
@@ -238,30 +271,35 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 	PG_END_TRY();
 }
 
-static void
-call_ExecutorRun(EXECUTOR_RUN_PARAMS)
+static inline void
+call_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
-	if (prev_ExecutorRun)
-		prev_ExecutorRun(EXECUTOR_RUN_ARGS);
+	if (prev_ExecutorStart)
+		prev_ExecutorStart(queryDesc, eflags);
 	else
-		standard_ExecutorRun(EXECUTOR_RUN_ARGS);
+		standard_ExecutorStart(queryDesc, eflags);
 }
 
 /*
  * ExecutorRun_hook: in statement scope, a suspended portal goes on without
- * the slot it began with.  The end of a statement that only reads is here: in
- * the extended protocol, ExecutorEnd comes no sooner than with the next
- * statement.
+ * the slot it began with.
  */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
-	if (!gate_is_on())
-	{
+	if (statements_count())
+		ExecutorRun_one_level_down(EXECUTOR_RUN_ARGS);
+	else
 		call_ExecutorRun(EXECUTOR_RUN_ARGS);
-		return;
-	}
+}
 
+/*
+ * The end of a statement that only reads is here: in the extended protocol,
+ * ExecutorEnd comes no sooner than with the next statement.
+ */
+static pg_noinline void
+ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS)
+{
 	if (nesting_level == 0)
 		admission_continue();
 
@@ -281,13 +319,13 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 		statement_ends();
 }
 
-static void
-call_ExecutorFinish(QueryDesc *queryDesc)
+static inline void
+call_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
-	if (prev_ExecutorFinish)
-		prev_ExecutorFinish(queryDesc);
+	if (prev_ExecutorRun)
+		prev_ExecutorRun(EXECUTOR_RUN_ARGS);
 	else
-		standard_ExecutorFinish(queryDesc);
+		standard_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
 /*
@@ -296,12 +334,15 @@ call_ExecutorFinish(QueryDesc *queryDesc)
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (!gate_is_on())
-	{
+	if (statements_count())
+		ExecutorFinish_one_level_down(queryDesc);
+	else
 		call_ExecutorFinish(queryDesc);
-		return;
-	}
+}
 
+static pg_noinline void
+ExecutorFinish_one_level_down(QueryDesc *queryDesc)
+{
 	nesting_level++;
 	PG_TRY();
 	{
@@ -314,13 +355,13 @@ gate_ExecutorFinish(QueryDesc *queryDesc)
 	PG_END_TRY();
 }
 
-static void
-call_ExecutorEnd(QueryDesc *queryDesc)
+static inline void
+call_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (prev_ExecutorEnd)
-		prev_ExecutorEnd(queryDesc);
+	if (prev_ExecutorFinish)
+		prev_ExecutorFinish(queryDesc);
 	else
-		standard_ExecutorEnd(queryDesc);
+		standard_ExecutorFinish(queryDesc);
 }
 
 /*
@@ -329,8 +370,12 @@ call_ExecutorEnd(QueryDesc *queryDesc)
 static void
 gate_ExecutorEnd(QueryDesc *queryDesc)
 {
-	call_ExecutorEnd(queryDesc);
-	if (gate_is_on())
+	if (prev_ExecutorEnd)
+		prev_ExecutorEnd(queryDesc);
+	else
+		standard_ExecutorEnd(queryDesc);
+
+	if (statements_count())
 		statement_ends();
 }
 
@@ -425,44 +470,25 @@ utility_needs_slot(Node *stmt)
 	pg_unreachable();
 }
 
-static void
-call_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
-					bool readOnlyTree, ProcessUtilityContext context,
-					ParamListInfo params, QueryEnvironment *queryEnv,
-					DestReceiver *dest, QueryCompletion *qc)
-{
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-							params, queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-								params, queryEnv, dest, qc);
-}
-
 /*
  * ProcessUtility_hook: utility commands, and BEGIN for its transaction.
  */
 static void
-gate_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
-					bool readOnlyTree, ProcessUtilityContext context,
-					ParamListInfo params, QueryEnvironment *queryEnv,
-					DestReceiver *dest, QueryCompletion *qc)
+gate_ProcessUtility(UTILITY_PARAMS)
 {
 	if (!gate_is_on())
 	{
-		call_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-							params, queryEnv, dest, qc);
+		call_ProcessUtility(UTILITY_ARGS);
 		return;
 	}
 
 	if (nesting_level == 0 && utility_needs_slot(pstmt->utilityStmt))
-		admission_enter(NULL);
+		enter(NULL);
 
 	nesting_level++;
 	PG_TRY();
 	{
-		call_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-							params, queryEnv, dest, qc);
+		call_ProcessUtility(UTILITY_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -471,6 +497,15 @@ gate_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 	PG_END_TRY();
 
 	statement_ends();
+}
+
+static inline void
+call_ProcessUtility(UTILITY_PARAMS)
+{
+	if (prev_ProcessUtility)
+		prev_ProcessUtility(UTILITY_ARGS);
+	else
+		standard_ProcessUtility(UTILITY_ARGS);
 }
 
 /*

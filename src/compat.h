@@ -17,6 +17,7 @@
 #include "fmgr.h"
 #include "optimizer/planner.h"
 #include "storage/proc.h"
+#include "tcop/utility.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
@@ -78,6 +79,14 @@
 	ParamListInfo boundParams
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams
 #endif
+
+/* The same in all versions so far, but too long to repeat. */
+#define UTILITY_PARAMS \
+	PlannedStmt *pstmt, const char *queryString, bool readOnlyTree, \
+	ProcessUtilityContext context, ParamListInfo params, \
+	QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc
+#define UTILITY_ARGS \
+	pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc
 
 /* 18: a module says its name and version */
 #if PG_VERSION_NUM >= 180000
