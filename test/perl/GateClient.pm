@@ -1,0 +1,436 @@
+#
+# One client connection, in PostgreSQL's frontend/backend protocol 3.0.
+#
+# The tests need what libpq hides: to send without waiting for the answer,
+# Execute with a row limit, several messages before one Sync, to stop reading
+# for a while, to hang up.  Authentication is "trust", all values are text.
+#
+package GateClient;
+
+use strict;
+use warnings;
+
+use Carp;
+use IO::Select;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
+use PostgreSQL::Test::Utils ();
+use Time::HiRes qw(time);
+
+my $protocol_version = 196608;
+my $cancel_code = 80877102;
+
+# Connects.  Startup parameters, such as user, database or options, can be
+# given; session is the same as options "-c NAME=VALUE ...".  Dies if the server
+# refuses, unless may_fail is set: then closed() is true and result() tells why.
+sub new
+{
+	my ($class, $node, %param) = @_;
+	my $may_fail = delete $param{may_fail};
+	my $session = delete $param{session};
+
+	my $self = bless {
+		node => $node,
+		in => '',
+		unanswered => 1,
+		result => _empty_result()
+	}, $class;
+	$self->{socket} = _connect($node);
+	if (!$self->{socket})
+	{
+		croak "could not connect to the server: $!" if !$may_fail;
+		$self->{closed} = 1;
+		return $self;
+	}
+
+	$param{user} //= getpwuid($<);
+	$param{database} //= 'postgres';
+	$param{options} //= join ' ', map { "-c $_=$session->{$_}" } sort keys %$session
+	  if $session;
+	my $body = pack('N', $protocol_version)
+	  . join('', map { "$_\0$param{$_}\0" } sort keys %param) . "\0";
+	$self->_write(pack('N', 4 + length $body) . $body);
+
+	my $result = $self->result;
+	croak 'the server refused the connection: '
+	  . ($result->{error} ? $result->{error}{M} : 'no reason given')
+	  if $self->{closed} && !$may_fail;
+	return $self;
+}
+
+sub _connect
+{
+	my ($node) = @_;
+
+	return $node->host =~ m{^/}
+	  ? IO::Socket::UNIX->new(
+		Peer => $node->host . '/.s.PGSQL.' . $node->port)
+	  : IO::Socket::INET->new(
+		PeerAddr => $node->host,
+		PeerPort => $node->port);
+}
+
+# Process id of the server process
+sub pid { return $_[0]->{pid}; }
+
+# Has the connection ended?
+sub closed { return $_[0]->{closed}; }
+
+# ----------------------------------------------------------------
+# Sending
+# ----------------------------------------------------------------
+
+sub _write
+{
+	my ($self, $bytes) = @_;
+
+	local $SIG{PIPE} = 'IGNORE';
+	while (length $bytes && !$self->{closed})
+	{
+		my $n = syswrite $self->{socket}, $bytes;
+		last if !defined $n;    # reading will tell
+		substr($bytes, 0, $n, '');
+	}
+	return;
+}
+
+# Sends one message.
+sub message
+{
+	my ($self, $type, $body) = @_;
+
+	$body //= '';
+	$self->_write($type . pack('N', 4 + length $body) . $body);
+	return $self;
+}
+
+# Sends a query in the simple protocol and does not wait for the answer.
+sub start
+{
+	my ($self, $sql) = @_;
+
+	$self->{unanswered}++;
+	return $self->message('Q', "$sql\0");
+}
+
+# The extended protocol.  An empty name is the unnamed statement or portal.
+sub parse
+{
+	my ($self, $statement, $sql) = @_;
+	return $self->message('P', "$statement\0$sql\0" . pack('n', 0));
+}
+
+sub bind
+{
+	my ($self, $portal, $statement, @values) = @_;
+	return $self->message('B',
+			"$portal\0$statement\0"
+		  . pack('n', 0)
+		  . pack('n', scalar @values)
+		  . join('', map { pack('N', length $_) . $_ } @values)
+		  . pack('n', 0));
+}
+
+sub execute
+{
+	my ($self, $portal, $max_rows) = @_;
+	return $self->message('E', "$portal\0" . pack('N', $max_rows // 0));
+}
+
+sub sync
+{
+	my ($self) = @_;
+	$self->{unanswered}++;
+	return $self->message('S');
+}
+
+sub flush { return $_[0]->message('H'); }
+
+# Parse, Bind, Execute and Sync
+sub start_extended
+{
+	my ($self, $sql, @values) = @_;
+	return $self->parse('', $sql)->bind('', '', @values)->execute('')->sync;
+}
+
+# Bind, Execute and Sync of a statement prepared before
+sub start_prepared
+{
+	my ($self, $statement, @values) = @_;
+	return $self->bind('', $statement, @values)->execute('')->sync;
+}
+
+# Prepares a statement.
+sub prepare
+{
+	my ($self, $statement, $sql) = @_;
+
+	$self->parse($statement, $sql)->sync;
+	return $self->_text;
+}
+
+# Sends a FunctionCall message, for a function without arguments.
+sub call_function
+{
+	my ($self, $oid) = @_;
+
+	$self->{unanswered}++;
+	return $self->message('F', pack('Nnnn', $oid, 0, 0, 0));
+}
+
+# The data of COPY FROM STDIN
+sub copy_data { return $_[0]->message('d', $_[1]); }
+sub copy_done { return $_[0]->message('c'); }
+
+# ----------------------------------------------------------------
+# Receiving
+# ----------------------------------------------------------------
+
+sub _empty_result
+{
+	return { rows => [], tags => [], copy => '', notices => [], suspended => 0 };
+}
+
+# Waits for the answer to the oldest unanswered query or Sync.  Returns
+#	rows		array of rows, which are arrays of values
+#	tags		command tags
+#	copy		data of COPY TO STDOUT
+#	notices		texts of notices
+#	error		if any, a hash of its fields by their letters: C is the SQLSTATE
+#	status		of the transaction: I, T or E
+#	suspended	number of portals suspended by their row limits
+#	stopped		what ended the reading early, see read_until
+sub result { return $_[0]->read_until(''); }
+
+# As result, but also returns on the arrival of a message of these types.
+sub read_until
+{
+	my ($self, $types) = @_;
+
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	$self->{stopped} = undef;
+	until ($self->_take_messages($types))
+	{
+		$self->_receive($deadline - time)
+		  or croak 'timed out waiting for an answer of the server';
+	}
+	return $self->_give_result;
+}
+
+# Is there an answer to all that was sent, or the end of the connection?
+sub done
+{
+	my ($self) = @_;
+
+	while (!$self->{closed} && $self->_receive(0)) { }
+	return $self->_take_messages('');
+}
+
+sub _give_result
+{
+	my ($self) = @_;
+
+	my $result = $self->{result};
+	$result->{stopped} = $self->{stopped};
+	if (!$self->{stopped})
+	{
+		$self->{result} = _empty_result();
+		$self->{answered} = 0;
+	}
+	return $result;
+}
+
+# Reads what is there, at most once, waiting up to that many seconds.  Returns
+# false if nothing came.
+sub _receive
+{
+	my ($self, $timeout) = @_;
+
+	my $select = IO::Select->new($self->{socket});
+	return 0 if !$select->can_read($timeout > 0 ? $timeout : 0);
+	if (!sysread $self->{socket}, $self->{in}, 65536, length $self->{in})
+	{
+		$self->{closed} = 1;
+		close $self->{socket};
+	}
+	return 1;
+}
+
+# Takes the messages that have arrived up to the end of an answer.
+sub _take_messages
+{
+	my ($self, $types) = @_;
+
+	return 1 if $self->{answered} || ($types eq '' && $self->{unanswered} == 0);
+	while (length $self->{in} >= 5)
+	{
+		my ($type, $length) = unpack 'aN', $self->{in};
+		last if length $self->{in} < 1 + $length;
+		my $body = substr $self->{in}, 5, $length - 4;
+		substr $self->{in}, 0, 1 + $length, '';
+
+		$self->_take_message($type, $body);
+		return 1 if $self->{answered};
+		if ($types ne '' && index($types, $type) >= 0)
+		{
+			$self->{stopped} = $type;
+			return 1;
+		}
+	}
+	return $self->{closed};
+}
+
+sub _take_message
+{
+	my ($self, $type, $body) = @_;
+	my $result = $self->{result};
+
+	if ($type eq 'D')
+	{
+		push @{ $result->{rows} }, [ _values($body) ];
+	}
+	elsif ($type eq 'C')
+	{
+		push @{ $result->{tags} }, unpack 'Z*', $body;
+	}
+	elsif ($type eq 'E')
+	{
+		$result->{error} //= _fields($body);
+	}
+	elsif ($type eq 'N')
+	{
+		push @{ $result->{notices} }, _fields($body)->{M};
+	}
+	elsif ($type eq 'd')
+	{
+		$result->{copy} .= $body;
+	}
+	elsif ($type eq 's')
+	{
+		$result->{suspended}++;
+	}
+	elsif ($type eq 'K')
+	{
+		($self->{pid}, $self->{key}) = unpack 'Na*', $body;
+	}
+	elsif ($type eq 'Z')
+	{
+		$result->{status} = $body;
+		$self->{unanswered}--;
+		$self->{answered} = 1;
+	}
+	return;
+}
+
+# The fields of an ErrorResponse or NoticeResponse message, by their letters
+sub _fields
+{
+	my ($body) = @_;
+	return { map { substr($_, 0, 1) => substr($_, 1) } split /\0/, $body };
+}
+
+# The values of a DataRow message
+sub _values
+{
+	my ($body) = @_;
+	my @values;
+
+	my $n = unpack 'n', $body;
+	my $at = 2;
+	for (1 .. $n)
+	{
+		my $length = unpack 'N', substr $body, $at, 4;
+		$at += 4;
+		if ($length == 0xFFFFFFFF)
+		{
+			push @values, undef;
+			next;
+		}
+		push @values, substr $body, $at, $length;
+		$at += $length;
+	}
+	return @values;
+}
+
+# Rows as psql -At prints them; dies if there was an error.
+sub _text
+{
+	my ($self) = @_;
+
+	my $result = $self->result;
+	croak "the server said: $result->{error}{C}: $result->{error}{M}"
+	  if $result->{error};
+	croak 'the server closed the connection' if $self->{closed};
+	return join "\n",
+	  map { join '|', map { $_ // '' } @$_ } @{ $result->{rows} };
+}
+
+# ----------------------------------------------------------------
+# Both
+# ----------------------------------------------------------------
+
+# Runs a query in the simple protocol and returns its rows as text; dies if
+# there is an error.
+sub query
+{
+	my ($self, $sql) = @_;
+	return $self->start($sql)->_text;
+}
+
+# The same for a query that was started before.
+sub finish { return $_[0]->_text; }
+
+# Reads at most so many bytes of what the server has sent, and nothing else.
+sub sip
+{
+	my ($self, $bytes) = @_;
+	return sysread $self->{socket}, $self->{in}, $bytes, length $self->{in};
+}
+
+# Waits for a notification.
+sub await_notification { return $_[0]->read_until('A')->{stopped}; }
+
+# Waits for what was started before and returns its SQLSTATE, '00000' if it did
+# well, '08006' if the connection ended without a word.
+sub sqlstate
+{
+	my ($self) = @_;
+
+	my $result = $self->result;
+	return $result->{error}{C} if $result->{error};
+	return $self->{closed} ? '08006' : '00000';
+}
+
+# Asks the server to cancel what the connection is doing, and waits until the
+# request was taken.
+sub cancel
+{
+	my ($self) = @_;
+
+	my $socket = _connect($self->{node}) or return;
+	my $body = pack('NN', $cancel_code, $self->{pid}) . $self->{key};
+	syswrite $socket, pack('N', 4 + length $body) . $body;
+	sysread $socket, my $nothing, 1;
+	return;
+}
+
+# Ends the connection as a client should.
+sub quit
+{
+	my ($self) = @_;
+
+	$self->message('X');
+	return $self->hang_up;
+}
+
+# Ends the connection as a client that was killed.
+sub hang_up
+{
+	my ($self) = @_;
+
+	close $self->{socket} if !$self->{closed};
+	$self->{closed} = 1;
+	return;
+}
+
+1;

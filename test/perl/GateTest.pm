@@ -1,0 +1,370 @@
+#
+# A server with a gate, and what the tests ask of it.
+#
+# What the tests themselves look at goes through the observer, a session that
+# bypasses the gate.
+#
+package GateTest;
+
+use strict;
+use warnings;
+
+use Carp;
+use GateClient;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+# Parameters that are given without their prefix
+my %gate_parameter = map { $_ => 1 }
+  qw(max_active_backends scope bypass queue_timeout max_queue_length
+  gate_utility max_overtake lend_after lend_on);
+
+# Starts a server.  settings: configuration parameters; init: arguments for
+# PostgreSQL::Test::Cluster->init.
+sub new
+{
+	my ($class, $name, %settings) = @_;
+	my $init = delete $settings{init} // {};
+
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init(%$init);
+	my $self = $class->around($node);
+	$self->configure(
+		shared_preload_libraries => 'admission_gate',
+		max_connections => 50,
+		autovacuum => 'off',
+		log_line_prefix => '%m [%p] %b ',
+		restart_after_crash => 'on',
+		%settings);
+	$node->start;
+	$self->value('CREATE EXTENSION admission_gate');
+	return $self;
+}
+
+# For a server that exists.
+sub around
+{
+	my ($class, $node) = @_;
+	return bless { node => $node }, $class;
+}
+
+sub node { return $_[0]->{node}; }
+
+sub _full_name { return $gate_parameter{ $_[0] } ? "admission_gate.$_[0]" : $_[0]; }
+
+# Writes settings to postgresql.conf.
+sub configure
+{
+	my ($self, %settings) = @_;
+
+	$self->{node}->append_conf('postgresql.conf',
+		join "\n",
+		map { _full_name($_) . " = '$settings{$_}'" } sort keys %settings);
+	return;
+}
+
+# Changes settings by ALTER SYSTEM and reload, and waits until the server works
+# by them: new sessions have them, and the limit holds for all.
+sub set
+{
+	my ($self, %settings) = @_;
+
+	for my $name (sort keys %settings)
+	{
+		$self->value("ALTER SYSTEM SET " . _full_name($name) . " = '$settings{$name}'");
+	}
+	$self->value('SELECT pg_reload_conf()');
+	for my $name (sort keys %settings)
+	{
+		my $full_name = _full_name($name);
+		my $unit = $settings{$name} =~ /^-?\d+$/ ? '::numeric' : '';
+		$self->await("SELECT setting$unit = '$settings{$name}' FROM pg_settings WHERE name = '$full_name'",
+			"$full_name = $settings{$name}");
+	}
+	$self->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate",
+		"a limit of $settings{max_active_backends}")
+	  if defined $settings{max_active_backends};
+	return;
+}
+
+# ----------------------------------------------------------------
+# Sessions
+# ----------------------------------------------------------------
+
+# A session of a client; see GateClient.
+sub session
+{
+	my ($self, %param) = @_;
+	return GateClient->new($self->{node}, %param);
+}
+
+# A session that holds a slot, in a transaction.
+sub holder
+{
+	my ($self, %param) = @_;
+
+	my $session = $self->session(%param);
+	$session->query('BEGIN');
+	return $session;
+}
+
+# The session that the tests look through.
+sub observer
+{
+	my ($self) = @_;
+
+	if (!$self->{observer} || $self->{observer}->closed)
+	{
+		$self->{observer} = $self->session(
+			session => {
+				'admission_gate.bypass' => 'on',
+				'application_name' => 'observer'
+			});
+	}
+	return $self->{observer};
+}
+
+# After a restart: the old observer is gone.
+sub forget_observer { undef $_[0]->{observer}; return; }
+
+sub value
+{
+	my ($self, $sql) = @_;
+	return $self->observer->query($sql);
+}
+
+# ----------------------------------------------------------------
+# Waiting for something
+# ----------------------------------------------------------------
+
+# Waits until the function returns true.  Returns whether it did.
+sub await_true
+{
+	my ($self, $function, $what) = @_;
+
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	until ($function->())
+	{
+		if (time > $deadline)
+		{
+			diag "timed out waiting for $what";
+			return 0;
+		}
+		usleep(10_000);
+	}
+	return 1;
+}
+
+# Waits until the query returns true; dies if it does not.
+sub await
+{
+	my ($self, $sql, $what) = @_;
+
+	$self->await_true(sub { $self->value($sql) eq 't' }, $what // $sql)
+	  or croak 'gave up: ' . ($what // $sql) . "\n" . $self->report;
+	return;
+}
+
+# Waits until so many backends queue.
+sub await_waiting
+{
+	my ($self, $n) = @_;
+	$self->await("SELECT waiting = $n FROM pg_stat_admission_gate",
+		"$n waiting backends");
+	return;
+}
+
+# Waits until the session queues.
+sub await_queued
+{
+	my ($self, $session) = @_;
+	$self->await(_state_is($session, 'waiting'), 'a waiting session');
+	return;
+}
+
+# Waits until the session is in a wait of that type, such as Lock.
+sub await_wait_event_type
+{
+	my ($self, $session, $type) = @_;
+	$self->await("SELECT wait_event_type = '$type' FROM pg_stat_activity WHERE pid = "
+		  . $session->pid, "a wait of type $type");
+	return;
+}
+
+# ----------------------------------------------------------------
+# What the gate looks like
+# ----------------------------------------------------------------
+
+sub _state_is
+{
+	my ($session, $state) = @_;
+	return
+	  "SELECT count(*) = 1 FROM pg_stat_admission_gate_backends WHERE pid = "
+	  . $session->pid
+	  . " AND state = '$state'";
+}
+
+# running, lent, waiting
+sub gauges
+{
+	my ($self) = @_;
+	return $self->value('SELECT running, lent, waiting FROM pg_stat_admission_gate');
+}
+
+# The state of a session, empty if it neither holds nor wants a slot
+sub state
+{
+	my ($self, $session) = @_;
+	return $self->value('SELECT state FROM pg_stat_admission_gate_backends WHERE pid = '
+		  . $session->pid);
+}
+
+# One column of the pool's row
+sub counter
+{
+	my ($self, $column) = @_;
+	return $self->value("SELECT $column FROM pg_stat_admission_gate");
+}
+
+# Everything, for the reader of a failed test
+sub report
+{
+	my ($self) = @_;
+	return join "\n",
+	  map { $self->value($_) }
+	  "SELECT row_to_json(s) FROM pg_stat_admission_gate s",
+	  "SELECT b.*, wait_event_type, wait_event, query
+		FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity USING (pid)";
+}
+
+# ----------------------------------------------------------------
+# Assertions
+# ----------------------------------------------------------------
+
+# The session is found asleep in the queue.
+sub ok_waits
+{
+	my ($self, $session, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $end = $self->_waits_or_ends($session);
+	is($end, 'waits', $what) or diag $self->report;
+	return;
+}
+
+# The session finishes without queueing.
+sub ok_passes
+{
+	my ($self, $session, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $end = $self->_waits_or_ends($session);
+	is($end, '00000', $what) or diag $self->report;
+	if ($end eq 'waits')
+	{
+		$session->cancel;
+		$session->result;
+	}
+	return;
+}
+
+# What comes first: the session waits for a slot (by both views), or it ends,
+# then its SQLSTATE.
+sub _waits_or_ends
+{
+	my ($self, $session) = @_;
+	my $pid = $session->pid;
+	my $event =
+	  $self->value("SELECT current_setting('server_version_num')::int >= 170000") eq 't'
+	  ? 'AdmissionGateQueue'
+	  : 'Extension';
+
+	my $waits = 0;
+	$self->await_true(
+		sub {
+			return 1 if $session->done;
+			$waits = $self->value(
+				"SELECT count(*) FROM pg_stat_activity a JOIN pg_stat_admission_gate_backends b USING (pid)
+				WHERE pid = $pid AND b.state = 'waiting' AND wait_event_type = 'Extension'
+				AND wait_event = '$event'");
+			return $waits;
+		},
+		'a session to wait or end') or return 'neither';
+	return 'waits' if $waits;
+	return $session->sqlstate;
+}
+
+# Everything is as if nobody had been here: no slot is held, nobody waits, and
+# the next session is admitted without queueing.  The limit must not be 0.
+sub ok_quiet
+{
+	my ($self, $when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' },
+		'the gauges to be zero');
+	ok($quiet, "$when: no slot is held and nobody waits")
+	  or diag $self->report;
+	return if !$quiet;
+
+	my $before = $self->counter('ARRAY[admitted, queued]');
+	my $next = $self->session;
+	$next->query('SELECT 1');
+	$next->quit;
+	my ($admitted, $queued) = $before =~ /(\d+),(\d+)/;
+	is($self->counter('ARRAY[admitted, queued]'),
+		'{' . ($admitted + 1) . ",$queued}",
+		"$when: the next session is admitted at once");
+	return;
+}
+
+# Every admission has ended in one of the ways it can.  A backend counts its end
+# a moment after it has given its slot back.
+sub ok_adds_up
+{
+	my ($self, $when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $adds_up = $self->await_true(
+		sub {
+			$self->value('SELECT admitted = completed + failed + running + lent FROM pg_stat_admission_gate') eq 't';
+		},
+		'the totals to add up');
+	ok($adds_up, "$when: admitted = completed + failed + running + lent")
+	  or diag $self->report;
+	return;
+}
+
+# Ends all sessions of clients but the observer.
+sub end_sessions
+{
+	my ($self) = @_;
+	$self->value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()");
+	$self->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'",
+		'all sessions to end');
+	return;
+}
+
+# Runs a piece of a test by its own settings.  If it gets stuck, it has failed
+# and the next piece starts afresh.  Afterwards, everything must be quiet.
+sub piece
+{
+	my ($self, $what, $settings, $code) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$self->set(%$settings);
+	if (!eval { $code->(); 1 })
+	{
+		fail("$what: $@");
+		diag $self->report;
+	}
+	$self->end_sessions;
+	$self->ok_quiet("after $what");
+	$self->ok_adds_up("after $what");
+	return;
+}
+
+1;

@@ -1,0 +1,507 @@
+# Proves that no slot is left behind and no wake-up lost, however a statement,
+# a transaction, a session or the server ends: after each ending all gauges are
+# zero and the next session is admitted at once.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $gate = GateTest->new(
+	'endings',
+	max_active_backends => 1,
+	lend_after => -1,
+	max_prepared_transactions => 5);
+my $node = $gate->node;
+
+$gate->value($_) foreach (
+	'CREATE TABLE t (id int PRIMARY KEY, v int)',
+	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
+	'CREATE TABLE dup AS SELECT 1 AS a FROM generate_series(1, 2)',
+	'CREATE TABLE parent (id int PRIMARY KEY)',
+	'CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)',
+	'INSERT INTO parent VALUES (1)',
+	'CREATE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM count(*) FROM t; RETURN 1/0; END $$',
+	'CREATE FUNCTION counts() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM t); END $$',
+	'CREATE FUNCTION immutable_count(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN $1 + (SELECT count(*) FROM pg_class WHERE false); END $$',
+
+	# Each of these stops at advisory lock 1 between two of its transactions.
+	'CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN
+		UPDATE t SET v = v + 1 WHERE id = 1; COMMIT;
+		PERFORM pg_advisory_lock_shared(1); PERFORM pg_advisory_unlock_shared(1); COMMIT;
+		UPDATE t SET v = v + 1 WHERE id = 1; ROLLBACK;
+		PERFORM count(*) FROM t; END $$',
+	'CREATE PROCEDURE commits_and_fails() LANGUAGE plpgsql AS $$ BEGIN
+		UPDATE t SET v = v + 1 WHERE id = 1; COMMIT;
+		PERFORM 1/0; END $$');
+
+# After something ended: nothing is left behind.
+sub clean
+{
+	my ($when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$gate->ok_quiet($when);
+	$gate->ok_adds_up($when);
+	return;
+}
+
+# ----------------------------------------------------------------
+# Errors
+# ----------------------------------------------------------------
+
+{
+	my $session = $gate->session;
+	for my $case (
+		[ '22012', 'SELECT 1/0' ],
+		[ '22012', 'SELECT 1/v FROM t' ],
+		[ '22012', 'SELECT fails()' ],
+		[ '22012', 'DO $$ BEGIN PERFORM fails(); END $$' ],
+		[ '23505', 'INSERT INTO t VALUES (1)' ],
+		[ '23505', 'CREATE UNIQUE INDEX ON dup (a)' ],
+		[ '23505', 'CREATE UNIQUE INDEX CONCURRENTLY dup_a ON dup (a)' ],
+		[ '23503', 'INSERT INTO child VALUES (2)' ],
+		[ '22012', 'COPY (SELECT 1/v FROM t) TO STDOUT' ],
+		[ '22012', 'EXPLAIN ANALYZE SELECT 1/v FROM t' ],
+		[ '22012', 'CALL commits_and_fails()' ],
+		[ '42P01', 'SELECT * FROM nowhere' ],
+		[ '42P01', 'VACUUM nowhere' ],
+		[ '42601', 'SELEKT' ],
+		[ '22012', 'BEGIN; SELECT 1/0; COMMIT' ],
+		[ '22012', 'SELECT 1; SELECT 1/0' ])
+	{
+		my ($sqlstate, $sql) = @$case;
+		is($session->start($sql)->sqlstate, $sqlstate, "$sql fails");
+		$session->query('ROLLBACK');
+		clean("after $sql");
+	}
+
+	$session->start_extended('SELECT 1/$1::int', 0);
+	is($session->sqlstate, '22012', 'an extended statement fails');
+	clean('after an extended statement failed');
+
+	$session->parse('', 'SELECT 1')->bind('', '')->execute('');
+	$session->parse('', 'SELECT 1/$1::int')->bind('', '', 0)->execute('')->sync;
+	is($session->sqlstate, '22012', 'a pipeline fails');
+	clean('after a pipeline failed');
+
+	# The slot goes back at the error, not only at the ROLLBACK.
+	$session->query('BEGIN');
+	$session->start('SELECT 1/0')->result;
+	clean('in a transaction block that has failed');
+	$session->query('ROLLBACK');
+	clean('after its ROLLBACK');
+
+	# A subtransaction's end is not the transaction's.
+	$session->query('BEGIN; SAVEPOINT a');
+	$session->start('SELECT 1/0')->result;
+	$session->query('ROLLBACK TO a');
+	is($gate->gauges, '1|0|0', 'rolling back to a savepoint keeps the slot of the transaction');
+	$session->query('SAVEPOINT b; RELEASE a; COMMIT');
+	clean('after a transaction with savepoints');
+	$session->query('DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$');
+	clean('after an exception was caught');
+
+	# In statement scope, the statement that fails gives its slot back.
+	$session->query('SET admission_gate.scope = statement');
+	$session->query('BEGIN; SAVEPOINT a');
+	for my $sql ('SELECT 1/0', 'UPDATE t SET v = 1/v', 'DO $$ BEGIN PERFORM fails(); END $$')
+	{
+		$session->start($sql)->result;
+		clean("in statement scope, after $sql in a savepoint");
+		$session->query('ROLLBACK TO a');
+		clean('after rolling back to it');
+		is($session->query('SELECT 1'), '1', 'the transaction goes on');
+	}
+	$session->query('COMMIT');
+	clean('after the transaction in statement scope');
+	$session->query('RESET admission_gate.scope');
+
+	# Queries run in the middle of a commit.
+	$session->query('CREATE TEMP TABLE tmp (a int) ON COMMIT DELETE ROWS');
+	$session->query('CREATE INDEX ON tmp (immutable_count(a))');
+	$session->query('INSERT INTO tmp VALUES (1)');
+	clean('after ON COMMIT DELETE ROWS has rebuilt an index');
+	$session->query('BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT');
+	clean('after a deferred constraint and a holdable cursor');
+	$session->query('FETCH 5 FROM c');
+	clean('after a fetch from the holdable cursor');
+	$session->query('BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t');
+	is($session->start('COMMIT')->sqlstate, '22012', 'a holdable cursor fails at commit');
+	clean('after a holdable cursor failed at commit');
+
+	# A function call by the protocol's own message
+	my $oid = $gate->value("SELECT 'counts'::regproc::oid");
+	$session->call_function($oid);
+	is($session->sqlstate, '00000', 'a function can be called by message');
+	clean('after a function call message');
+	$session->quit;
+}
+
+# ----------------------------------------------------------------
+# Cancel, terminate, time-outs, while waiting and while running
+# ----------------------------------------------------------------
+
+# Runs a session into the end that the function brings about, once while it
+# waits and once while it runs.
+sub ends_by
+{
+	my ($what, $sqlstate, $end, @session) = @_;
+
+	my $holder = $gate->holder;
+	my $waiter = $gate->session(@session);
+	my $next = $gate->session;
+	$waiter->start('SELECT 1');
+	$gate->await_waiting(1);
+	$next->start('SELECT 2');
+	$end->($waiter);
+	like($waiter->sqlstate, $sqlstate, "$what ends the wait");
+	$gate->await_waiting(1);
+	$holder->query('COMMIT');
+	is($next->finish, '2', 'and the queue goes on');
+	clean("after $what of a waiting session");
+
+	my $runner = $gate->session(@session);
+	$runner->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($runner, 'Timeout');
+	$next->start('SELECT 3');
+	$end->($runner);
+	like($runner->sqlstate, $sqlstate, "$what ends a running statement");
+	is($next->finish, '3', 'and lets the next one in');
+	clean("after $what of a running session");
+
+	$_->quit foreach ($holder, $waiter, $runner, $next);
+	return;
+}
+
+ends_by('cancel', qr/^57014$/, sub { $_[0]->cancel });
+ends_by('pg_cancel_backend', qr/^57014$/,
+	sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
+ends_by('pg_terminate_backend', qr/^57P01$/,
+	sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
+ends_by('statement_timeout', qr/^57014$/, sub { },
+	session => { statement_timeout => '1500ms' });
+
+# The holder is idle in its transaction.
+{
+	my $holder = $gate->holder;
+	my $next = $gate->session;
+	$next->start('SELECT 1');
+	$gate->await_queued($next);
+	$gate->value('SELECT pg_terminate_backend(' . $holder->pid . ')');
+	is($next->finish, '1', 'terminating an idle holder lets the next one in');
+	clean('after terminating an idle holder');
+
+	my $idle = $gate->session(session => { idle_in_transaction_session_timeout => '500ms' });
+	$idle->query('BEGIN');
+	$next->start('SELECT 2');
+	is($next->finish, '2', 'idle_in_transaction_session_timeout of a holder lets the next one in');
+	clean('after idle_in_transaction_session_timeout');
+	$next->quit;
+}
+
+# queue_timeout
+{
+	my $holder = $gate->holder;
+	my $session = $gate->session(session => { 'admission_gate.queue_timeout' => '50ms' });
+	$session->start('SELECT 1');
+	is($session->sqlstate, '53000', 'queue_timeout ends the wait');
+	$holder->quit;
+	clean('after queue_timeout');
+	$session->quit;
+}
+
+# ----------------------------------------------------------------
+# Clients that go away
+# ----------------------------------------------------------------
+
+{
+	my $holder = $gate->holder;
+	$holder->hang_up;
+	clean('after a client hung up in a transaction');
+	$holder = $gate->holder;
+	$holder->quit;
+	clean('after a client quit in a transaction');
+
+	# The server does not notice by itself that the client of a waiter is gone.
+	$holder = $gate->holder;
+	my $waiter = $gate->session;
+	$waiter->start('SELECT count(*) FROM t');
+	$gate->await_queued($waiter);
+	$waiter->hang_up;
+	$holder->query('COMMIT');
+	clean('after the client of a waiter hung up');
+
+	# Unless it is told to look.
+	$holder->query('BEGIN');
+	$waiter = $gate->session(session => { client_connection_check_interval => '100ms' });
+	my $next = $gate->session;
+	$waiter->start('SELECT 1');
+	$gate->await_waiting(1);
+	$next->start('SELECT 2');
+	$gate->await_waiting(2);
+	$waiter->hang_up;
+	$gate->await_waiting(1);
+	is($gate->state($next), 'waiting', 'client_connection_check_interval takes a waiter out of the queue whose client is gone');
+	$holder->query('COMMIT');
+	is($next->finish, '2', 'and the queue goes on');
+	clean('after client_connection_check_interval ended a wait');
+
+	my $runner = $gate->session(session => { client_connection_check_interval => '100ms' });
+	$runner->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($runner, 'Timeout');
+	$runner->hang_up;
+	clean('after the client of a running session hung up');
+	$_->quit foreach ($holder, $next);
+
+	# psql, killed
+	my $in = "BEGIN;\n\\echo begun\n";
+	my $out = '';
+	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres') ], '<', \$in, '>', \$out);
+	$gate->await_true(sub { $psql->pump_nb; $out =~ /begun/ }, 'psql');
+	is($gate->gauges, '1|0|0', 'psql holds a slot');
+	$psql->signal('KILL');
+	eval { $psql->finish };
+	clean('after psql was killed');
+}
+
+# ----------------------------------------------------------------
+# Transactions that do not end with a plain COMMIT
+# ----------------------------------------------------------------
+
+{
+	my $session = $gate->session;
+
+	$session->query("BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'a'");
+	clean('after PREPARE TRANSACTION');
+	$session->query("COMMIT PREPARED 'a'");
+	$session->query("BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b'");
+	$session->query("ROLLBACK PREPARED 'b'");
+	clean('after COMMIT PREPARED and ROLLBACK PREPARED');
+	is($session->start("BEGIN; CREATE TEMP TABLE x (a int); PREPARE TRANSACTION 'c'")->sqlstate,
+		'0A000', 'PREPARE TRANSACTION fails');
+	$session->query('ROLLBACK');
+	clean('after PREPARE TRANSACTION failed');
+
+	for my $end ('COMMIT', 'ROLLBACK')
+	{
+		$session->query('BEGIN; SELECT count(*) FROM t');
+		$session->query("$end AND CHAIN");
+		clean("after $end AND CHAIN");
+		my $holder = $gate->holder;
+		$session->start('SELECT 1');
+		$gate->ok_waits($session, "the transaction begun by $end AND CHAIN waits for a slot like any other");
+		$holder->query('COMMIT');
+		is($session->finish, '1', 'and has it in turn');
+		is($gate->gauges, '1|0|0', 'until it ends');
+		$session->query($end);
+		clean("after the end of the chain");
+		$holder->quit;
+	}
+	$session->quit;
+}
+
+# ----------------------------------------------------------------
+# Suspended portals
+# ----------------------------------------------------------------
+
+for my $end ('COMMIT', 'ROLLBACK')
+{
+	my $session = $gate->session;
+	$session->query('BEGIN');
+	$session->parse('', 'SELECT id FROM t ORDER BY id')->bind('p', '')->execute('p', 5)->sync;
+	my $result = $session->result;
+	is_deeply(
+		[ $result->{suspended}, scalar @{ $result->{rows} } ],
+		[ 1, 5 ],
+		'a row limit suspends a portal');
+	is($gate->gauges, '1|0|0', 'its transaction keeps the slot');
+	$session->execute('p', 5)->sync;
+	is($session->result->{rows}[4][0], '10', 'the portal goes on');
+	$session->query($end);
+	clean("after $end with a suspended portal");
+
+	# Without a block, the transaction ends with the Sync.
+	$session->parse('', 'SELECT id FROM t ORDER BY id')->bind('', '')->execute('', 5)->flush;
+	$session->read_until('s');
+	is($gate->gauges, '1|0|0', 'a suspended portal outside a block holds the slot');
+	$session->sync->result;
+	clean('after the Sync');
+
+	# In statement scope, it gives the slot back and goes on without waiting.
+	$session->query('SET admission_gate.scope = statement; BEGIN');
+	$session->parse('', 'SELECT id FROM t ORDER BY id')->bind('p', '')->execute('p', 5)->sync->result;
+	clean('with a suspended portal in statement scope');
+	my $holder = $gate->holder;
+	$session->execute('p', 5)->sync;
+	$gate->ok_passes($session, 'a suspended portal in statement scope goes on at once');
+	is($gate->gauges, '1|0|0', 'and gives its slot back again');
+	$session->query($end);
+	$holder->quit;
+	clean("after $end in statement scope");
+	$session->quit;
+}
+
+{
+	my $session = $gate->session;
+	$session->parse('', 'SELECT id FROM t')->bind('', '')->execute('', 5)->flush;
+	$session->read_until('s');
+	$session->hang_up;
+	clean('after a client hung up with a suspended portal');
+}
+
+# ----------------------------------------------------------------
+# Commands that commit inside
+# ----------------------------------------------------------------
+
+{
+	my $session = $gate->session;
+	my $next = $gate->session;
+
+	for my $sql ('CALL commits()', 'DO $$ BEGIN CALL commits(); END $$')
+	{
+		$gate->value('SELECT pg_advisory_lock(1)');
+		my $forced = $gate->counter('forced');
+		$session->start($sql);
+		$gate->await_wait_event_type($session, 'Lock');
+		$next->start('SELECT 1');
+		$gate->ok_waits($next, "$sql keeps its slot between its transactions");
+		is($gate->gauges, '1|0|1', 'the one and only');
+		$gate->value('SELECT pg_advisory_unlock(1)');
+		is($session->sqlstate, '00000', "$sql ends well");
+		is($next->finish, '1', 'and lets the next one in');
+		is($gate->counter('forced'), $forced, 'nobody was forced in');
+		clean("after $sql");
+
+		# Cancelled in between
+		$gate->value('SELECT pg_advisory_lock(1)');
+		$session->start($sql);
+		$gate->await_wait_event_type($session, 'Lock');
+		$next->start('SELECT 1');
+		$gate->await_queued($next);
+		$session->cancel;
+		is($session->sqlstate, '57014', "$sql is cancelled between its transactions");
+		is($next->finish, '1', 'and lets the next one in');
+		$gate->value('SELECT pg_advisory_unlock(1)');
+		clean("after $sql was cancelled");
+	}
+
+	# CREATE INDEX CONCURRENTLY waits for others between its transactions.
+	my $writer = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+	$writer->query('BEGIN; UPDATE t SET v = v WHERE id = 9');
+	$session->start('CREATE INDEX CONCURRENTLY t_v ON t (v)');
+	$gate->await_wait_event_type($session, 'Lock');
+	$next->start('SELECT 1');
+	$gate->ok_waits($next, 'CREATE INDEX CONCURRENTLY keeps its slot while it waits for others');
+	$writer->query('COMMIT');
+	is($session->sqlstate, '00000', 'it ends well');
+	is($next->finish, '1', 'and lets the next one in');
+	clean('after CREATE INDEX CONCURRENTLY');
+
+	for my $sql ('VACUUM', 'VACUUM (ANALYZE) t', 'VACUUM FULL t', 'ANALYZE',
+		'REINDEX TABLE CONCURRENTLY t', 'CLUSTER t USING t_pkey', 'CLUSTER',
+		'DROP INDEX CONCURRENTLY t_v', 'CREATE DATABASE d', 'DROP DATABASE d')
+	{
+		is($session->start($sql)->sqlstate, '00000', "$sql runs");
+		clean("after $sql");
+	}
+	$_->quit foreach ($session, $next, $writer);
+}
+
+# ----------------------------------------------------------------
+# A grant that meets a cancel, a termination or a time-out
+# ----------------------------------------------------------------
+
+# The waiter is hit at about the moment in which the holder lets it in.  The one
+# behind it must be admitted, whoever wins.
+sub race
+{
+	my ($what, $rounds, $new_waiter, $hit, %expected) = @_;
+
+	my %seen = map { $_ => 0 } keys %expected;
+	my $waiter;
+	for my $round (1 .. $rounds)
+	{
+		my $holder = $gate->holder;
+		my $next = $gate->session;
+		$waiter = $gate->session(@$new_waiter) if !$waiter || $waiter->closed;
+		my $before = $gate->counter('queued');
+		$waiter->start('SELECT 1');
+		$gate->await('SELECT queued > ' . $before . ' FROM pg_stat_admission_gate');
+		$next->start('SELECT 2');
+		if ($round % 2)
+		{
+			$holder->start('COMMIT');
+			usleep(rand 300);
+			$hit->($waiter);
+		}
+		else
+		{
+			$hit->($waiter);
+			usleep(rand 300);
+			$holder->start('COMMIT');
+		}
+		$holder->finish;
+		$seen{ $waiter->sqlstate }++;
+		my $end = $next->sqlstate;
+		if ($end ne '00000')
+		{
+			fail("$what: the session behind was not admitted but got $end");
+			return;
+		}
+		# A late signal may end the waiter between two statements.
+		$waiter->quit;
+		undef $waiter;
+		$_->quit foreach ($holder, $next);
+	}
+	note "$what: ", join ', ', map { "$_ $seen{$_} times" } sort keys %seen;
+	is_deeply([ grep { !$expected{$_} } keys %seen ],
+		[], "$what: the waiter runs or gets the error, and the session behind it is admitted");
+	clean("after races of a grant with $what");
+	return;
+}
+
+race('a cancel', 200, [], sub { kill INT => $_[0]->pid }, '00000' => 1, '57014' => 1);
+race('a termination', 100, [], sub { kill TERM => $_[0]->pid },
+	'00000' => 1, '57P01' => 1, '08006' => 1);
+race('queue_timeout', 100, [ session => { 'admission_gate.queue_timeout' => '12ms' } ],
+	sub { usleep(rand 20_000) }, '00000' => 1, '53000' => 1);
+
+# ----------------------------------------------------------------
+# The whole server
+# ----------------------------------------------------------------
+
+# Ends with a holder and several waiters in it.
+sub crash_round
+{
+	my ($what, $crash) = @_;
+
+	my $holder = $gate->holder;
+	my @waiters = map { $gate->session } 1 .. 5;
+	$_->start('SELECT 1') foreach @waiters;
+	$gate->await_waiting(5);
+	$crash->($holder, $waiters[2]);
+	my %end = map { $_->sqlstate => 1 } @waiters;
+	is(join(',', grep { !/^(57P0[1-3]|08006)$/ } keys %end),
+		'', "$what: every session is told");
+	$node->poll_query_until('postgres', 'SELECT true');
+	$gate->forget_observer;
+	clean("after $what");
+	return;
+}
+
+crash_round('a crash of the holder', sub { kill KILL => $_[0]->pid });
+crash_round('a crash of a waiter', sub { kill KILL => $_[1]->pid });
+crash_round('a fast restart', sub { $node->restart('fast') });
+crash_round('an immediate restart', sub { $node->restart('immediate') });
+
+$node->stop;
+
+done_testing();

@@ -1,0 +1,428 @@
+# Proves that every figure of the views means what it says: each is followed
+# through a known sequence of events, and the errors tell the same figures.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $gate = GateTest->new(
+	'counters',
+	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1);
+
+my @totals = qw(admitted completed failed queued overtakes forced lends timeouts
+  rejections cancels);
+
+# What the totals should be by now
+my %expected;
+
+sub reset_totals
+{
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	%expected = map { $_ => 0 } @totals;
+	return;
+}
+
+# Since the last time, these totals have grown by so many and no other has; and
+# every admission has one end.
+sub grew
+{
+	my ($what, %growth) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$expected{$_} += $growth{$_} foreach keys %growth;
+	my $columns = join ', ', map { "'$_=' || $_" } @totals;
+	is($gate->value("SELECT concat_ws(' ', $columns) FROM pg_stat_admission_gate"),
+		join(' ', map { "$_=$expected{$_}" } @totals),
+		"$what: " . join(', ', map { "$_ + $growth{$_}" } sort keys %growth));
+	$gate->ok_adds_up($what);
+	return;
+}
+
+sub gauges_are
+{
+	my ($gauges, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($gate->gauges, $gauges, "$what: running, lent and waiting");
+	return;
+}
+
+my ($one, $two, $three) = map { $gate->session } 1 .. 3;
+
+# ----------------------------------------------------------------
+# Reset
+# ----------------------------------------------------------------
+
+is($gate->value('SELECT stats_reset IS NULL FROM pg_stat_admission_gate'), 't',
+	'stats_reset is null until there is a reset');
+$gate->value('CREATE TABLE times AS SELECT clock_timestamp() AS t');
+reset_totals();
+is( $gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate, times'),
+	't',
+	'stats_reset is the time of the reset');
+grew('reset');
+is($gate->value('SELECT pool, max_active, wait_time, max_wait_time FROM pg_stat_admission_gate'),
+	'default|1|0|0', 'after a reset, no time was waited');
+
+# ----------------------------------------------------------------
+# admitted, completed, failed
+# ----------------------------------------------------------------
+
+$one->query('SELECT 1');
+grew('a statement', admitted => 1, completed => 1);
+$one->query('SELECT 1; SELECT 2');
+grew('two statements in one message, which are one transaction', admitted => 1, completed => 1);
+$one->start('SELECT 1/0')->result;
+grew('a statement that fails', admitted => 1, failed => 1);
+$one->query('BEGIN');
+grew('BEGIN', admitted => 1);
+gauges_are('1|0|0', 'BEGIN');
+$one->query('SELECT 1');
+$one->query('SAVEPOINT a');
+$one->query('ROLLBACK TO a');
+grew('statements in a block');
+$one->query('COMMIT');
+grew('COMMIT', completed => 1);
+gauges_are('0|0|0', 'COMMIT');
+$one->query('BEGIN; SELECT 1');
+$one->query('ROLLBACK');
+grew('ROLLBACK', admitted => 1, failed => 1);
+$one->query('BEGIN');
+$one->start('SELECT 1/0')->result;
+grew('an error in a block', admitted => 1, failed => 1);
+$one->query('ROLLBACK');
+grew('its ROLLBACK');
+$one->query('SET work_mem = 1024');
+$one->query('EXPLAIN SELECT 1');
+$gate->value('SELECT count(*) FROM pg_class');
+grew('what passes, and who bypasses');
+
+# ----------------------------------------------------------------
+# queued, wait_time, max_wait_time
+# ----------------------------------------------------------------
+
+# Lets a session wait for at least so many ms.  Returns how long it was at
+# least and at most.
+sub known_wait
+{
+	my ($ms) = @_;
+
+	$one->query('BEGIN');
+	my $longest = time;
+	$two->start('SELECT 1');
+	$gate->await_queued($two);
+	my $shortest = time;
+	grew('a statement that waits', admitted => 1, queued => 1);
+	gauges_are('1|0|1', 'a statement that waits');
+	usleep(1000 * $ms);
+	my $shown = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
+	cmp_ok($shown, '>=', $ms, 'its wait is shown while it lasts');
+	is( $gate->value('SELECT since BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+			WHERE pid = ' . $two->pid),
+		't',
+		'and when it began');
+	$shortest = time - $shortest;
+	$one->query('COMMIT');
+	$two->finish;
+	$longest = time - $longest;
+	grew('when it was let in', admitted => 1, completed => 2);
+	return (1000 * $shortest, 1000 * $longest);
+}
+
+{
+	my ($at_least, $at_most) = known_wait(300);
+	my $total = $gate->counter('wait_time');
+	cmp_ok($total, '>=', $at_least, 'wait_time is not less than what was waited');
+	cmp_ok($total, '<=', $at_most, 'wait_time is not more than what was waited');
+	is($gate->counter('max_wait_time'), $total, 'max_wait_time is that of the only wait');
+
+	my ($at_least_2, $at_most_2) = known_wait(100);
+	my $both = $gate->counter('wait_time');
+	cmp_ok($both - $total, '>=', $at_least_2, 'wait_time adds up: not less');
+	cmp_ok($both - $total, '<=', $at_most_2, 'wait_time adds up: not more');
+	my $max = $both - $total > $total ? $both - $total : $total;
+	cmp_ok(abs($gate->counter('max_wait_time') - $max), '<', 0.001, 'max_wait_time is that of the longest wait');
+
+	$two->query('BEGIN');
+	my $last = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
+	cmp_ok(abs($last - ($both - $total)), '<', 0.001, 'a running backend shows its last wait');
+	is( $gate->value('SELECT since BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+			WHERE pid = ' . $two->pid),
+		't',
+		'and since when it runs');
+	is($gate->value('SELECT count(*) FROM pg_stat_admission_gate_backends'), '1', 'idle sessions are not shown');
+	$two->query('COMMIT');
+	grew('the look at it', admitted => 1, completed => 1);
+
+	reset_totals();
+	is($gate->value('SELECT wait_time, max_wait_time FROM pg_stat_admission_gate'), '0|0', 'a reset forgets the waits');
+	known_wait(10);
+	cmp_ok($gate->counter('max_wait_time'), '<=', $gate->counter('wait_time'), 'max_wait_time counts from the reset');
+}
+
+# A reset does not unbalance what goes on.
+{
+	$one->query('BEGIN');
+	$two->start('SELECT 1');
+	$gate->await_queued($two);
+	reset_totals();
+	grew('a reset while a backend runs and another waits: the running one counts', admitted => 1);
+	$one->query('COMMIT');
+	$two->finish;
+	grew('their ends', admitted => 1, completed => 2);
+}
+
+# ----------------------------------------------------------------
+# timeouts
+# ----------------------------------------------------------------
+
+{
+	$one->query('BEGIN');
+	$two->query("SET admission_gate.queue_timeout = '100ms'");
+	my $error = $two->start('SELECT 1')->result->{error};
+	is($error->{C}, '53000', 'queue_timeout has SQLSTATE 53000');
+	is($error->{M}, 'canceling statement due to admission queue timeout', 'and says so');
+	like(
+		$error->{D},
+		qr/^Of 1 slots, 1 were in use and 0 lent, with 0 other backends waiting; this one has waited for \d{3,} ms\.$/,
+		'DETAIL has the figures');
+	like($error->{H}, qr/admission_gate\.queue_timeout or admission_gate\.max_active_backends/, 'HINT has the settings');
+	grew('queue_timeout', admitted => 1, queued => 1, timeouts => 1);
+
+	# statement_timeout counts the wait, too; whichever is shorter ends it.
+	$two->query("SET admission_gate.queue_timeout = '1h'; SET statement_timeout = '100ms'");
+	is($two->start('SELECT 1')->sqlstate, '57014', 'statement_timeout counts the wait');
+	grew('statement_timeout', queued => 1, cancels => 1);
+	$two->query('RESET statement_timeout; RESET admission_gate.queue_timeout');
+
+	my $waited = $gate->counter('wait_time');
+	cmp_ok($waited, '>=', 180, 'waits in vain count in wait_time');
+	$one->query('COMMIT');
+	grew('COMMIT', completed => 1);
+}
+
+# ----------------------------------------------------------------
+# rejections
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_queue_length => 1);
+	$one->query('BEGIN');
+	$two->start('SELECT 1');
+	$gate->await_queued($two);
+	my $error = $three->start('SELECT 1')->result->{error};
+	is($error->{C}, '53400', 'a full queue has SQLSTATE 53400');
+	is($error->{M}, 'too many backends are waiting for admission', 'and says so');
+	is( $error->{D},
+		'Of 1 slots, 1 were in use and 0 lent, with 1 other backends waiting; this one has waited for 0 ms.',
+		'DETAIL has the figures');
+	like($error->{H}, qr/admission_gate\.max_queue_length or admission_gate\.max_active_backends/, 'HINT has the settings');
+	grew('a full queue', admitted => 1, queued => 1, rejections => 1);
+	$one->query('COMMIT');
+	$two->finish;
+	grew('the one in the queue', admitted => 1, completed => 2);
+
+	$gate->set(max_queue_length => 0);
+	my $holder = $gate->holder;
+	is($three->start('SELECT 1')->sqlstate, '53400', 'with max_queue_length = 0, nobody waits');
+	grew('it', admitted => 1, rejections => 1);
+	$holder->query('COMMIT');
+	is($three->query('SELECT 1'), '1', 'but enters when a slot is free');
+	grew('it', admitted => 1, completed => 2);
+	$holder->quit;
+	$gate->set(max_queue_length => -1);
+}
+
+# ----------------------------------------------------------------
+# cancels
+# ----------------------------------------------------------------
+
+{
+	$one->query('BEGIN');
+	$two->start('SELECT 1');
+	$gate->await_queued($two);
+	$two->cancel;
+	$two->result;
+	grew('a cancel in the queue', admitted => 1, queued => 1, cancels => 1);
+	my $other = $gate->session;
+	$other->start('SELECT 1');
+	$gate->await_queued($other);
+	$gate->value('SELECT pg_terminate_backend(' . $other->pid . ')');
+	$other->result;
+	$gate->await_waiting(0);
+	grew('a termination in the queue', queued => 1, cancels => 1);
+	$one->query('COMMIT');
+	grew('COMMIT', completed => 1);
+
+	# A cancel of what runs is a failure of that.
+	$one->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($one, 'Timeout');
+	$one->cancel;
+	$one->result;
+	grew('a cancel of what runs', admitted => 1, failed => 1);
+
+	# So is the end of a session in its transaction.
+	$other = $gate->holder;
+	$other->quit;
+	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
+	grew('a session that quits in its transaction', admitted => 1, failed => 1);
+}
+
+# ----------------------------------------------------------------
+# forced
+# ----------------------------------------------------------------
+
+{
+	$two->query('SET admission_gate.scope = statement; BEGIN');
+	$two->query('SELECT 1');
+	grew('the first statement in statement scope', admitted => 1, completed => 1);
+	$two->query('SELECT 1');
+	grew('the second, with a free slot', admitted => 1, completed => 1);
+	$one->query('BEGIN');
+	$two->query('SELECT 1');
+	grew('the third, with none', admitted => 2, completed => 1, forced => 1);
+	gauges_are('1|0|0', 'after it');
+	$two->query('COMMIT; RESET admission_gate.scope');
+	$one->query('COMMIT');
+	grew('COMMIT', completed => 1);
+
+	# Whoever has written before the gate was there may not wait, either.
+	$two->query('SET admission_gate.bypass = on; BEGIN; CREATE TEMP TABLE w (a int); SET admission_gate.bypass = off');
+	$one->query('BEGIN');
+	is($two->query('SELECT 1'), '1', 'a transaction that has written does not wait');
+	grew('it', admitted => 2, forced => 1);
+	gauges_are('2|0|0', 'it');
+	$_->query('COMMIT') foreach ($one, $two);
+	grew('COMMIT', completed => 2);
+}
+
+# ----------------------------------------------------------------
+# overtakes.  The first in the queue is stopped, so that it cannot take the slot
+# it is called for.
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_overtake => 3_600_000);
+	my ($holder, $head, $other) = map { $gate->session } 1 .. 3;
+	$holder->query('BEGIN');
+	$head->start('SELECT 1');
+	$gate->await_queued($head);
+	kill STOP => $head->pid;
+	$holder->query('COMMIT');
+	is($other->query('SELECT 2'), '2', 'a slot is free to whoever comes first');
+	gauges_are('0|0|1', 'meanwhile');
+	kill CONT => $head->pid;
+	$head->finish;
+	grew('overtaking', admitted => 3, completed => 3, queued => 1, overtakes => 1);
+
+	# Strictly first come: the slot is the first one's although it sleeps.
+	$gate->set(max_overtake => 0);
+	$_->quit foreach ($holder, $head, $other);
+	($holder, $head, $other) = map { $gate->session } 1 .. 3;
+	$holder->query('BEGIN');
+	$head->start('SELECT 1');
+	$gate->await_queued($head);
+	kill STOP => $head->pid;
+	$holder->query('COMMIT');
+	$other->start('SELECT 2');
+	$gate->ok_waits($other, 'with max_overtake = 0, a slot goes to the first in the queue');
+	kill CONT => $head->pid;
+	$_->finish foreach ($head, $other);
+	grew('first come, first served', admitted => 3, completed => 3, queued => 2);
+
+	# In between: nobody is overtaken for ever.
+	$gate->set(max_overtake => 20);
+	$_->quit foreach ($holder, $head, $other);
+	($holder, $head, $other) = map { $gate->session } 1 .. 3;
+	$holder->query('BEGIN');
+	$head->start('SELECT 1');
+	$gate->await("SELECT wait_time > 20 FROM pg_stat_admission_gate_backends WHERE pid = " . $head->pid);
+	kill STOP => $head->pid;
+	$holder->query('COMMIT');
+	$other->start('SELECT 2');
+	$gate->ok_waits($other, 'whoever has waited for max_overtake gets the next slot');
+	kill CONT => $head->pid;
+	$_->finish foreach ($head, $other);
+	grew('a bound to overtaking', admitted => 3, completed => 3, queued => 2);
+	$_->quit foreach ($holder, $head, $other);
+}
+
+# ----------------------------------------------------------------
+# lends
+# ----------------------------------------------------------------
+
+{
+	$gate->set(lend_after => 50);
+	my ($holder, $next, $last) = map { $gate->session } 1 .. 3;
+	$holder->query('BEGIN');
+	$next->start('BEGIN');
+	$next->finish;
+	gauges_are('1|1|0', 'an idle holder and who has its slot');
+	is($gate->state($holder), 'lent', 'the holder is shown as lender');
+	grew('lending', admitted => 2, queued => 1, lends => 1);
+
+	$next->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($next, 'Timeout');
+	$holder->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($holder, 'Timeout');
+	gauges_are('2|0|0', 'a lender that works again runs above the limit');
+	$last->start('SELECT 1');
+	$gate->ok_waits($last, 'while the count is above the limit, others wait');
+	$holder->cancel;
+	$holder->result;
+	gauges_are('1|0|1', 'when it is back at the limit, they still wait');
+	$next->cancel;
+	$next->result;
+	is($last->finish, '1', 'when it is below, the next one enters');
+	grew('the return of a lender', admitted => 1, completed => 1, failed => 2, queued => 1);
+
+	# A lender that ends its transaction
+	$_->query('ROLLBACK') foreach ($holder, $next);
+	$holder->query('BEGIN');
+	is($next->query('SELECT 1'), '1', 'an idle holder lends again');
+	gauges_are('0|1|0', 'then');
+	$holder->query('COMMIT');
+	grew('a lender that commits', admitted => 2, completed => 2, queued => 1, lends => 1);
+	gauges_are('0|0|0', 'then');
+	$_->quit foreach ($holder, $next, $last);
+}
+
+# ----------------------------------------------------------------
+# max_active
+# ----------------------------------------------------------------
+
+for my $limit (7, 0, 1)
+{
+	$gate->set(max_active_backends => $limit);
+	is($gate->counter('max_active'), $limit, "max_active is the limit: $limit");
+}
+
+$_->quit foreach ($one, $two, $three);
+$gate->ok_quiet('at the end');
+
+# ----------------------------------------------------------------
+# Without preloading
+# ----------------------------------------------------------------
+
+$gate->configure(shared_preload_libraries => '');
+$gate->node->restart;
+my $session = $gate->session;
+is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
+for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admission_gate_backends', 'SELECT pg_stat_admission_gate_reset()')
+{
+	my $error = $session->start($sql)->result->{error};
+	is($error->{C}, '55000', "$sql fails without preloading");
+	like($error->{M}, qr/must be loaded via "shared_preload_libraries"/, 'and says what to do');
+}
+$session->quit;
+$gate->node->stop;
+
+done_testing();
