@@ -60,7 +60,7 @@ typedef enum UtilityKind
 {
 	UTILITY_LIGHT,				/* passes */
 	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
-	UTILITY_QUERY,				/* runs a query: always needs a slot */
+	UTILITY_QUERY,				/* always needs a slot */
 	UTILITY_HEAVY				/* needs a slot if gate_utility says so */
 } UtilityKind;
 
@@ -151,7 +151,8 @@ gate_shmem_startup(void)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	slots_shmem_init(gate_max_active_backends);
+	slots_shmem_init(gate_max_active_backends,
+					 gate_lend_after, gate_lend_classes);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -174,21 +175,46 @@ statements_count(void)
 }
 
 /*
- * A top-level statement begins: see admission_enter.
+ * See to it that a slot taken in this transaction will be given back.  Not in
+ * _PG_init: so transactions cost nothing while the gate is off.
+ */
+static inline void
+register_callbacks(void)
+{
+	static bool registered = false;
+
+	if (unlikely(!registered))
+	{
+		RegisterXactCallback(gate_xact_callback, NULL);
+		RegisterSubXactCallback(gate_subxact_callback, NULL);
+		registered = true;
+	}
+}
+
+/*
+ * A statement begins: if at top level, see admission_enter.
  */
 static inline void
 enter(QueryDesc *query)
 {
-	static bool callbacks_registered = false;
-
-	/* Here, not in _PG_init: so they cost nothing while the gate is off. */
-	if (unlikely(!callbacks_registered))
+	if (nesting_level == 0)
 	{
-		RegisterXactCallback(gate_xact_callback, NULL);
-		RegisterSubXactCallback(gate_subxact_callback, NULL);
-		callbacks_registered = true;
+		register_callbacks();
+		admission_enter(query);
 	}
-	admission_enter(query);
+}
+
+/*
+ * A statement goes on: if at top level, see admission_continue.
+ */
+static inline void
+go_on(void)
+{
+	if (nesting_level == 0)
+	{
+		register_callbacks();
+		admission_continue();
+	}
 }
 
 /*
@@ -208,7 +234,7 @@ statement_ends(void)
 static PlannedStmt *
 gate_planner(PLANNER_PARAMS)
 {
-	if (gate_is_on() && nesting_level == 0)
+	if (gate_is_on())
 		enter(NULL);
 	if (statements_count())
 		return planner_one_level_down(PLANNER_ARGS);
@@ -248,7 +274,7 @@ call_planner(PLANNER_PARAMS)
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
-	if (gate_is_on() && nesting_level == 0)
+	if (gate_is_on())
 		enter(queryDesc);
 	if (statements_count())
 		ExecutorStart_one_level_down(queryDesc, eflags);
@@ -281,12 +307,14 @@ call_ExecutorStart(QueryDesc *queryDesc, int eflags)
 }
 
 /*
- * ExecutorRun_hook: in statement scope, a suspended portal goes on without
- * the slot it began with.
+ * ExecutorRun_hook: a suspended portal may go on without the slot it began
+ * with, or have begun before the gate was switched on.
  */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
+	if (gate_is_on())
+		go_on();
 	if (statements_count())
 		ExecutorRun_one_level_down(EXECUTOR_RUN_ARGS);
 	else
@@ -300,9 +328,6 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 static pg_noinline void
 ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS)
 {
-	if (nesting_level == 0)
-		admission_continue();
-
 	nesting_level++;
 	PG_TRY();
 	{
@@ -404,6 +429,9 @@ explain_runs(ExplainStmt *stmt)
 static UtilityKind
 classify_utility(Node *stmt)
 {
+	if (is_wait_for_lsn(stmt))
+		return UTILITY_LIGHT;
+
 	switch (nodeTag(stmt))
 	{
 		case T_TransactionStmt:
@@ -412,6 +440,10 @@ classify_utility(Node *stmt)
 				case TRANS_STMT_BEGIN:
 				case TRANS_STMT_START:
 					return UTILITY_BEGIN;
+
+					/* Inside a savepoint, nothing waits any more. */
+				case TRANS_STMT_SAVEPOINT:
+					return UTILITY_QUERY;
 				default:
 					return UTILITY_LIGHT;
 			}
@@ -420,10 +452,15 @@ classify_utility(Node *stmt)
 			return explain_runs((ExplainStmt *) stmt) ?
 				UTILITY_QUERY : UTILITY_LIGHT;
 
+			/* These run queries or users' code. */
 		case T_ExecuteStmt:
 		case T_DeclareCursorStmt:
 		case T_FetchStmt:
 		case T_CreateTableAsStmt:
+		case T_RefreshMatViewStmt:
+		case T_CopyStmt:
+		case T_CallStmt:
+		case T_DoStmt:
 			return UTILITY_QUERY;
 
 			/* In statement scope, nothing may be locked before admission. */
@@ -461,7 +498,7 @@ utility_needs_slot(Node *stmt)
 		case UTILITY_LIGHT:
 			return false;
 		case UTILITY_BEGIN:
-			return gate_scope == SCOPE_TRANSACTION && !IsTransactionBlock();
+			return gate_scope == SCOPE_TRANSACTION;
 		case UTILITY_QUERY:
 			return true;
 		case UTILITY_HEAVY:
@@ -482,7 +519,7 @@ gate_ProcessUtility(UTILITY_PARAMS)
 		return;
 	}
 
-	if (nesting_level == 0 && utility_needs_slot(pstmt->utilityStmt))
+	if (utility_needs_slot(pstmt->utilityStmt))
 		enter(NULL);
 
 	nesting_level++;

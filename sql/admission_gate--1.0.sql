@@ -26,7 +26,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
-LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate() IS
     'statistics: limit, gauges and totals of each pool of slots';

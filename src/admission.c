@@ -74,35 +74,31 @@ errdetail_gate(long waited)
 
 	slots_get_gauges(&stats);
 	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
-					 stats.limit, stats.running, stats.lent, stats.waiting,
-					 waited);
+					 stats.limit, stats.running + stats.retained, stats.lent,
+					 stats.waiting, waited);
+}
+
+/* The time since then in us; 0 if the clock was set back. */
+static inline uint64
+elapsed_since(TimestampTz start)
+{
+	return Max(GetCurrentTimestamp() - start, 0);
 }
 
 /*
  * The watcher's duties.  Returns for how many ms it may sleep, -1 for ever.
- * *next_look: when to look at the holders next, 0 at first.
  */
 static long
-watch(TimestampTz *next_look)
+watch(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	long		interval = lending_interval();
 	long		until_turns = slots_end_idle_turns();
-	long		until_look;
+	long		interval = lending_interval();
 
 	if (interval < 0)
 		return until_turns;
-
-	if (*next_look != 0 && now >= *next_look)
-	{
+	if (slots_holders_unseen(interval))
 		lending_look();
-		*next_look = 0;
-	}
-	if (*next_look == 0)
-		*next_look = TimestampTzPlusMilliseconds(now, interval);
-
-	until_look = TimestampDifferenceMilliseconds(now, *next_look);
-	return until_turns < 0 ? until_look : Min(until_turns, until_look);
+	return until_turns < 0 ? interval : Min(until_turns, interval);
 }
 
 /*
@@ -115,7 +111,6 @@ sleep_in_queue(TimestampTz start)
 {
 	static uint32 wait_event = 0;
 	TimestampTz deadline;
-	TimestampTz next_look = 0;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
@@ -124,7 +119,7 @@ sleep_in_queue(TimestampTz start)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? watch(&next_look) : -1;
+		long		timeout = slots_am_watcher() ? watch() : -1;
 
 		if (gate_queue_timeout > 0)
 		{
@@ -143,10 +138,11 @@ sleep_in_queue(TimestampTz start)
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
 
+		/* First this: it may reset the latch again, for reasons of its own. */
+		CHECK_FOR_INTERRUPTS();
+
 		if (slots_claim())
 			return true;
-
-		CHECK_FOR_INTERRUPTS();
 	}
 }
 
@@ -184,14 +180,14 @@ wait_for_slot(QueryDesc *query)
 			}
 			PG_CATCH();
 			{
-				slots_record_wait(GetCurrentTimestamp() - start);
+				slots_record_wait(elapsed_since(start));
 				if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
 					slots_refuse_grant();
 				PG_RE_THROW();
 			}
 			PG_END_TRY();
 
-			slots_record_wait(GetCurrentTimestamp() - start);
+			slots_record_wait(elapsed_since(start));
 			break;
 	}
 
@@ -199,7 +195,7 @@ wait_for_slot(QueryDesc *query)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate((GetCurrentTimestamp() - start) / 1000),
+				 errdetail_gate(elapsed_since(start) / 1000),
 				 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
 
 	note_admission();

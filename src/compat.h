@@ -88,6 +88,13 @@
 #define UTILITY_ARGS \
 	pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc
 
+/* 19: WAIT FOR LSN sleeps until the standby has got so far */
+#if PG_VERSION_NUM >= 190000
+#define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
+#else
+#define is_wait_for_lsn(stmt)	false
+#endif
+
 /* 18: a module says its name and version */
 #if PG_VERSION_NUM >= 180000
 #define GATE_MODULE_MAGIC \

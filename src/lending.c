@@ -35,7 +35,6 @@
 
 #include "compat.h"
 #include "lending.h"
-#include "settings.h"
 #include "slots.h"
 
 /* Looks per lend_after: a wait is noticed at most a quarter too late. */
@@ -50,9 +49,11 @@
 long
 lending_interval(void)
 {
-	if (gate_lend_after < 0 || gate_lend_classes == 0)
+	int			lend_after = slots_lend_after();
+
+	if (lend_after < 0 || slots_lend_classes() == 0)
 		return -1;
-	return Max(gate_lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
+	return Max(lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
 }
 
 static inline uint32
@@ -78,7 +79,7 @@ event_lends(uint32 event)
 {
 	if (event_is_lock_like(event))
 		event = PG_WAIT_LOCK;
-	return (gate_lend_classes & WAIT_CLASS_BIT(event)) != 0;
+	return (slots_lend_classes() & WAIT_CLASS_BIT(event)) != 0;
 }
 
 /* Add what tells this wait from others of the same process. */
@@ -134,7 +135,8 @@ backend_waits(int procno, uint64 *wait_id)
 	if (event_lends(event) ||
 		((event & WAIT_CLASS_MASK) == PG_WAIT_IPC && workers_wait(proc, wait_id)))
 	{
-		*wait_id |= 1;
+		if (*wait_id == 0)
+			*wait_id = 1;
 		return true;
 	}
 	return false;

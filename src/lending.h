@@ -13,7 +13,7 @@
 /* Wait events as PGPROC.wait_event_info has them. */
 #define WAIT_CLASS_MASK		0xFF000000
 
-/* The bit of an event's class in gate_lend_classes. */
+/* The bit of an event's class in the set that lend_on names. */
 #define WAIT_CLASS_BIT(wait_event_info) \
 	(((uint32) 1) << (((wait_event_info) >> 24) & 0x1F))
 

@@ -3,11 +3,10 @@
  * settings.c
  *		The configuration parameters: names, ranges, who may set them.
  *
- * Every backend has its own copy of each parameter.  Only the limit must be
- * known to all of them at the same moment, also to those that wait and do not
- * reread the configuration meanwhile; so it is published in shared memory by
- * the processes that answer a reload at once and have no stale copy for long
- * (see publish_limit).
+ * Every backend has its own copy of each parameter.  The limit and the conditions
+ * for lending must reach those that wait, too, and do not reread the
+ * configuration meanwhile; so these are published in shared memory, by the
+ * processes that answer a reload at once and have no stale copy for long.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -66,21 +65,36 @@ static const struct
 };
 
 /*
- * Assign hook of max_active_backends: make the new limit known to all.
+ * Does this process publish new settings to all?
  *
  * A client backend rereads the configuration only before its next command, a
  * parallel worker restores its leader's copy: either may be behind by several
- * reloads, and would set an old limit again.  The checkpointer and the two
+ * reloads, and would set an old value again.  The checkpointer and the two
  * writers reread it within moments of every reload, on primaries and standbys,
  * and one of them is free when another is busy writing.
  */
-static void
-publish_limit(int newval, void *extra)
+static bool
+is_publisher(void)
 {
-	if (slots_available() && IsUnderPostmaster &&
+	return slots_available() && IsUnderPostmaster &&
 		(MyBackendType == B_CHECKPOINTER || MyBackendType == B_BG_WRITER ||
-		 MyBackendType == B_WAL_WRITER))
+		 MyBackendType == B_WAL_WRITER);
+}
+
+/* Assign hook of max_active_backends */
+static void
+assign_max_active_backends(int newval, void *extra)
+{
+	if (is_publisher())
 		slots_set_limit(newval);
+}
+
+/* Assign hook of lend_after */
+static void
+assign_lend_after(int newval, void *extra)
+{
+	if (is_publisher())
+		slots_set_lend_after(newval);
 }
 
 /*
@@ -137,6 +151,8 @@ static void
 assign_lend_on(const char *newval, void *extra)
 {
 	gate_lend_classes = *((uint32 *) extra);
+	if (is_publisher())
+		slots_set_lend_classes(gate_lend_classes);
 }
 
 /*
@@ -152,7 +168,7 @@ settings_define(void)
 							&gate_max_active_backends,
 							0, 0, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0,
-							NULL, publish_limit, NULL);
+							NULL, assign_max_active_backends, NULL);
 
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",
@@ -188,7 +204,7 @@ settings_define(void)
 
 	DefineCustomEnumVariable("admission_gate.gate_utility",
 							 "Sets which utility commands need a slot.",
-							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run a query, such as EXECUTE or CREATE TABLE AS.",
+							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run queries or user code, such as EXECUTE, COPY or CALL.",
 							 &gate_utility,
 							 GATE_UTILITY_HEAVY, gate_utility_options,
 							 PGC_SUSET, 0,
@@ -216,7 +232,7 @@ settings_define(void)
 							&gate_lend_after,
 							100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							NULL, assign_lend_after, NULL);
 
 	DefineCustomStringVariable("admission_gate.lend_on",
 							   "Sets in which waits a backend lends its slot to the queue.",

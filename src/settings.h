@@ -36,8 +36,10 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */
 extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
+
+/* As read by this backend; in force is what slots.c has. */
 extern int	gate_lend_after;	/* ms; -1 = never */
-extern uint32 gate_lend_classes;	/* from lend_on: 1 << (wait class >> 24) */
+extern uint32 gate_lend_classes;	/* from lend_on: bits as in lending.h */
 
 extern void settings_define(void);
 

@@ -28,9 +28,10 @@
  *	 - a slot is given back without the mutex only if the same atomic
  *	   instruction sees the waiters' flag clear, and an arriving waiter sets
  *	   the flag before it looks for a free slot for the last time;
- *	 - every section under the mutex ends with call_head_if_free(), so that
- *	   when the mutex is free, "a slot is free and somebody waits" implies
- *	   that the first in the queue has been called and has not answered yet.
+ *	 - every section under the mutex that may free a slot or change the head of
+ *	   the queue ends with call_head_if_free(), so that when the mutex is free,
+ *	   "a slot is free and somebody waits" implies that the first in the queue
+ *	   has been called and has not answered yet.
  * test/model mirrors this protocol in a model checker's language.
  *
  * Lending: one of the waiters is the watcher.  It looks at the holders from
@@ -149,14 +150,11 @@ typedef struct SlotEntry
 	TimestampTz wait_seen;		/* when that was first seen: mutex */
 } SlotEntry;
 
-/* An entry must not straddle more lines than it needs to. */
-StaticAssertDecl(sizeof(SlotEntry) <= PG_CACHE_LINE_SIZE,
-				 "SlotEntry must fit its padded size");
-
+/* One cache line, or more where 64-bit atomics have to be emulated. */
 typedef union PaddedSlotEntry
 {
 	SlotEntry	entry;
-	char		padding[PG_CACHE_LINE_SIZE];
+	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(SlotEntry))];
 } PaddedSlotEntry;
 
 /* A list of entries, linked by proc numbers. */
@@ -181,7 +179,10 @@ typedef struct SlotPool
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */
+	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
+	pg_atomic_uint32 lend_classes;	/* bits of wait classes */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
+	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	uint64		totals[POOL_TOTALS];
 
 	/* What the totals were at the last reset: what is shown counts from it. */
@@ -232,11 +233,12 @@ slots_shmem_size(void)
 }
 
 /*
- * Create the pool with that limit (slots, 0 = none), or find it if it exists.
- * The caller holds AddinShmemInitLock.
+ * Create the pool, with that limit (slots, 0 = none) and those conditions for
+ * lending (see slots_set_lend_after and slots_set_lend_classes), or find it if
+ * it exists.  The caller holds AddinShmemInitLock.
  */
 void
-slots_shmem_init(int limit)
+slots_shmem_init(int limit, int lend_after, uint32 lend_classes)
 {
 	bool		found;
 	void	   *area;
@@ -249,7 +251,10 @@ slots_shmem_init(int limit)
 	memset(Slots, 0, offsetof(SlotPool, entries));
 	pg_atomic_init_u32(&Slots->word, 0);
 	pg_atomic_init_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
+	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
+	pg_atomic_init_u64(&Slots->holders_seen, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
 	Slots->queue.head = Slots->queue.tail = NOBODY;
@@ -709,7 +714,6 @@ slots_claim(void)
 		mine = true;
 	else if (Slots->queue.head == my_procno)
 	{
-		/* Nobody but us would have made us head in vain: see above. */
 		TimestampTz now = GetCurrentTimestamp();
 
 		SpinLockAcquire(&Slots->mutex);
@@ -736,6 +740,8 @@ slots_claim(void)
 		unclaimed = false;
 		count_admission();
 		begin_turn();
+		if (pg_atomic_read_u32(&MyEntry->state) == SLOT_LENT)
+			slots_holder_works(my_procno);	/* we were slow to wake up */
 	}
 	return mine;
 }
@@ -922,7 +928,7 @@ slots_end_idle_turns(void)
 				again = true;
 			}
 		}
-		if (!again)
+		if (!again && Slots->watcher == my_procno)
 			Slots->watcher_dozes = !found;
 		SpinLockRelease(&Slots->mutex);
 		wake_all(&wakes);
@@ -1000,6 +1006,47 @@ slots_set_limit(int limit)
 
 	while (grant_one())
 		 /* the mutex is free in between */ ;
+}
+
+/* Have the watcher go by a new setting. */
+static void
+wake_watcher(void)
+{
+	WakeList	wakes = {0};
+
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->watcher != NOBODY)
+		wake_later(&wakes, Slots->watcher);
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+}
+
+/* Set how long a holder must have been seen waiting to lend: ms, -1 = never. */
+void
+slots_set_lend_after(int lend_after)
+{
+	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
+	wake_watcher();
+}
+
+/* Set in waits of which classes a holder lends: see lending.h for the bits. */
+void
+slots_set_lend_classes(uint32 lend_classes)
+{
+	pg_atomic_write_u32(&Slots->lend_classes, lend_classes);
+	wake_watcher();
+}
+
+int
+slots_lend_after(void)
+{
+	return (int) pg_atomic_read_u32(&Slots->lend_after);
+}
+
+uint32
+slots_lend_classes(void)
+{
+	return pg_atomic_read_u32(&Slots->lend_classes);
 }
 
 /* How many backends there can be: proc numbers are below this. */
@@ -1084,21 +1131,25 @@ sum_own_totals(uint64 *sums)
 void
 slots_get_stats(SlotStats *stats)
 {
+	uint64		baseline[OWN_TOTALS];
 	uint64		own[OWN_TOTALS];
 	uint64		pool[POOL_TOTALS];
 	uint32		epoch;
 
 	slots_get_gauges(stats);
-	sum_own_totals(own);
 
+	/* The baseline first: sums taken later cannot be below it. */
 	SpinLockAcquire(&Slots->mutex);
-	for (int t = 0; t < OWN_TOTALS; t++)
-		own[t] -= Slots->own_baseline[t];
+	memcpy(baseline, Slots->own_baseline, sizeof(baseline));
 	for (int t = 0; t < POOL_TOTALS; t++)
 		pool[t] = Slots->totals[t] - Slots->pool_baseline[t];
 	epoch = Slots->reset_epoch;
 	stats->stats_reset = Slots->stats_reset;
 	SpinLockRelease(&Slots->mutex);
+
+	sum_own_totals(own);
+	for (int t = 0; t < OWN_TOTALS; t++)
+		own[t] -= baseline[t];
 
 	stats->admitted = own[TOTAL_ADMITTED];
 	stats->completed = own[TOTAL_COMPLETED];
@@ -1157,21 +1208,40 @@ slots_am_watcher(void)
 }
 
 /*
+ * Has it been that long (us) since the time in *last?  If so, it becomes now,
+ * and only one of those who ask is told so.
+ */
+static bool
+is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
+{
+	uint64		seen = pg_atomic_read_u64(last);
+
+	return (uint64) now - seen >= interval &&
+		pg_atomic_compare_exchange_u64(last, &seen, now);
+}
+
+/*
  * Should an arriving backend look whether lenders have come back to work?
  * Yes if there are any and nobody has looked lately.
  */
 bool
 slots_lenders_unseen(void)
 {
-	uint64		seen;
-	uint64		now;
+	return (pg_atomic_read_u32(&Slots->word) & WORD_LENDERS) != 0 &&
+		is_due(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER,
+			   GetCurrentTimestamp());
+}
 
-	if ((pg_atomic_read_u32(&Slots->word) & WORD_LENDERS) == 0)
-		return false;
-	now = GetCurrentTimestamp();
-	seen = pg_atomic_read_u64(&Slots->lenders_seen);
-	return now - seen >= LENDERS_UNSEEN_AFTER &&
-		pg_atomic_compare_exchange_u64(&Slots->lenders_seen, &seen, now);
+/*
+ * Should the watcher look at the holders, as nobody has for that long (ms)?
+ * The time is that of the pool, not of the watcher: the watchers may change
+ * faster than that.
+ */
+bool
+slots_holders_unseen(long interval)
+{
+	return is_due(&Slots->holders_seen, (uint64) interval * 1000,
+				  GetCurrentTimestamp());
 }
 
 SlotState
@@ -1198,8 +1268,10 @@ slots_holder_waits(int procno, uint64 wait_id, TimestampTz now)
 	SlotEntry  *entry = entry_of(procno);
 	WakeList	wakes = {0};
 	uint32		running = SLOT_RUNNING;
+	int			lend_after = slots_lend_after();
 
-	Assert(gate_lend_after >= 0);
+	if (lend_after < 0)
+		return;
 
 	SpinLockAcquire(&Slots->mutex);
 	if (entry->wait_id != wait_id)
@@ -1207,7 +1279,7 @@ slots_holder_waits(int procno, uint64 wait_id, TimestampTz now)
 		entry->wait_id = wait_id;
 		entry->wait_seen = now;
 	}
-	if (now >= TimestampTzPlusMilliseconds(entry->wait_seen, gate_lend_after) &&
+	if (now >= TimestampTzPlusMilliseconds(entry->wait_seen, lend_after) &&
 		pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 	{
 		Slots->lent++;
@@ -1229,6 +1301,7 @@ void
 slots_holder_works(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
+	WakeList	wakes = {0};
 	uint32		lent = SLOT_LENT;
 
 	if (entry->wait_id == 0 &&
@@ -1237,10 +1310,16 @@ slots_holder_works(int procno)
 
 	SpinLockAcquire(&Slots->mutex);
 	entry->wait_id = 0;
-	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
+	if (pg_atomic_read_u32(&entry->state) == SLOT_LENT)
 	{
+		/* Count first: from the exchange on, the owner may give it back. */
 		pg_atomic_fetch_add_u32(&Slots->word, 1);
-		forget_lender();
+		if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
+			forget_lender();
+		else
+			pg_atomic_fetch_sub_u32(&Slots->word, 1);	/* the owner left */
 	}
+	call_head_if_free(&wakes);
 	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
 }

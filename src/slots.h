@@ -77,7 +77,7 @@ typedef struct SlotBackend
 
 /* Shared memory */
 extern Size slots_shmem_size(void);
-extern void slots_shmem_init(int limit);
+extern void slots_shmem_init(int limit, int lend_after, uint32 lend_classes);
 extern bool slots_available(void);
 
 /* The backend's own slot */
@@ -94,6 +94,8 @@ extern void slots_give_back(bool failed);
 
 /* The pool */
 extern void slots_set_limit(int limit);
+extern void slots_set_lend_after(int lend_after);
+extern void slots_set_lend_classes(uint32 lend_classes);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_gauges(SlotStats *stats);
@@ -106,6 +108,9 @@ extern long slots_end_idle_turns(void);
 
 /* Lending: whoever watches tells what the holders do */
 extern bool slots_lenders_unseen(void);
+extern bool slots_holders_unseen(long interval);
+extern int	slots_lend_after(void);
+extern uint32 slots_lend_classes(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);

@@ -84,8 +84,11 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 	users->active_stack = pop_only_snapshot();
 	if (ActiveSnapshotSet())
 		return;
+	InvalidateCatalogSnapshot();
+	if (!users->active_stack)
+		return;
 
-	if (users->active_stack && portal_snapshot_active)
+	if (portal_snapshot_active)
 	{
 		users->portal = portal;
 		portal->portalSnapshot = NULL;
@@ -102,7 +105,6 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 		UnregisterSnapshot(query->snapshot);
 		query->snapshot = InvalidSnapshot;
 	}
-	InvalidateCatalogSnapshot();
 }
 
 /*
