@@ -8,26 +8,29 @@
 #   regress    sql/*.sql by pg_regress, on a temporary server
 #   isolation  test/isolation/specs/*.spec by pg_isolation_regress, likewise
 #   tap        test/t/*.pl by prove, which start their own servers
+# and, without a server:
+#   model      test/model/run.sh, which has spin check the protocol of the queue
 #
 # From the environment (make test NAME=value):
-#   TESTS          suites to run, default "regress isolation tap"
+#   TESTS          suites to run, default "regress isolation tap model"
 #   REGRESS        regression tests to run, by name
 #   ISOLATION      isolation tests to run, by name
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
+#   MODEL          configurations of the model to check, by number
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
 
-TESTS=${TESTS:-regress isolation tap}
+TESTS=${TESTS:-regress isolation tap model}
 
 check_suites() {
     local suite
     for suite in $TESTS; do
         case $suite in
-            regress | isolation | tap) ;;
-            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap" ;;
+            regress | isolation | tap | model) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model" ;;
         esac
     done
 }
@@ -57,7 +60,7 @@ chosen() {
 }
 
 # Runs one suite and adds to PASSED and FAILED.  Usage: run_suite SUITE
-# "TESTS" MAKE-ARGUMENTS; a suite without tests is only mentioned.
+# "TESTS" COMMAND...; a suite without tests is only mentioned.
 run_suite() {
     local suite=$1 tests=$2 log=$WORK/log/$1 status=0 passed failed start=$SECONDS
     shift 2
@@ -66,8 +69,7 @@ run_suite() {
         return
     fi
     timeout --foreground -k 10 "${SUITE_TIMEOUT:-1200}" \
-        make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck "$@" \
-        >"$log.out" 2>"$log.err" || status=$?
+        "$@" >"$log.out" 2>"$log.err" || status=$?
     stop_servers
     read -r passed failed < <(count_results "$log.out")
     # A suite that died, or that ran nothing, has not passed.
@@ -101,19 +103,24 @@ head_line() { printf -- '---- %s\n' "${1#"$WORK"/}"; }
 run_regress() {
     local tests
     tests=$(chosen REGRESS REGRESS)
-    run_suite regress "$tests" REGRESS="$tests" ISOLATION= TAP_TESTS= "${TEMP_SERVER[@]}"
+    run_suite regress "$tests" "${CHECK[@]}" REGRESS="$tests" ISOLATION= TAP_TESTS= "${TEMP_SERVER[@]}"
 }
 
 run_isolation() {
     local tests
     tests=$(chosen ISOLATION ISOLATION)
-    run_suite isolation "$tests" REGRESS= ISOLATION="$tests" TAP_TESTS= "${TEMP_SERVER[@]}"
+    run_suite isolation "$tests" "${CHECK[@]}" REGRESS= ISOLATION="$tests" TAP_TESTS= "${TEMP_SERVER[@]}"
 }
 
 run_tap() {
     local tests
     tests=$(chosen PROVE_TESTS TAP_FILES)
-    run_suite tap "$tests" REGRESS= ISOLATION= PROVE_TESTS="$tests" PROVE_FLAGS=--verbose REGRESS_PREP=
+    run_suite tap "$tests" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$tests" PROVE_FLAGS=--verbose REGRESS_PREP=
+}
+
+run_model() {
+    # shellcheck disable=SC2086
+    run_suite model test/model "$WORK/src/test/model/run.sh" ${MODEL:-}
 }
 
 inside() {
@@ -122,6 +129,7 @@ inside() {
     stage_postgres
     WERROR=1 build_extension
     say "testing with $("$STAGE/postgres" --version)"
+    CHECK=(make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck)
     # An empty REGRESS_PREP: the temporary server runs only from here on.
     TEMP_SERVER=(REGRESS_PREP=
         EXTRA_REGRESS_OPTS="--temp-instance=$WORK/server --temp-config=$WORK/src/test/server.conf")
@@ -138,5 +146,5 @@ if [ "${1:-}" = --inside ]; then
 else
     make_workdir
     run_inside test/run.sh "$TESTS" \
-        "TESTS REGRESS ISOLATION TAP_FILES SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA"
+        "TESTS REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA"
 fi

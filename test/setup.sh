@@ -131,6 +131,9 @@ missing_packages() {
     case " $* " in
         *" tap "*) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
     esac
+    case " $* " in
+        *" model "*) command -v spin >/dev/null || echo spin ;;
+    esac
 }
 
 # Headers of exactly the installed server.  When only newer ones are on offer,

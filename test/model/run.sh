@@ -1,0 +1,256 @@
+#!/bin/sh
+#
+# Proves the protocol of src/slots.c: has the model checker spin visit every
+# state of slots.pml, for a number of configurations.  What is proved stands at
+# the top of slots.pml.
+#
+# Usage: test/model/run.sh [--mutants] [NUMBER...]
+#   --mutants  instead, make the mistakes listed below, one at a time, and see
+#              that each is found in its configuration
+#   NUMBER     only these lines of the list
+#
+# Prints TAP and, if something is wrong, the end of the path that leads there;
+# the exit status is 0 if all is well.  Takes a few minutes, up to a minute and
+# 2.5 GB for one configuration.  Leaves nothing behind.
+
+set -u
+
+model=$(cd "$(dirname "$0")" && pwd)/slots.pml
+
+# Name, what to look for, parameters.  What to look for is "states" for the
+# assertions and dead ends, else the name of a temporal formula in slots.pml.
+configurations='
+cancels                  |states|-DINTERRUPTS=2
+cancels, strict order    |states|-DINTERRUPTS=2 -DOVERTAKING=0
+two rounds               |states|-DROUNDS=2
+two rounds, strict order |states|-DROUNDS=2 -DOVERTAKING=0
+four backends            |states|-DBACKENDS=4
+four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DOVERTAKING=0
+full queue               |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
+no queue                 |states|-DMAX_QUEUE=0 -DROUNDS=2
+forced entry             |states|-DFORCE=1 -DINTERRUPTS=1
+limit 1, 2, 1            |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
+limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DOVERTAKING=0
+limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
+lending                  |states|-DLOOKS=2
+lending, strict order    |states|-DLOOKS=2 -DOVERTAKING=0 -DINTERRUPTS=1
+lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
+lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
+lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1
+turns, idle              |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+turns, idle, strict order|states|-DTURNS=1 -DIDLE -DINTERRUPTS=2 -DOVERTAKING=0
+turns, limit 1, 2, 1     |states|-DBACKENDS=2 -DTURNS=1 -DIDLE -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+turns, lending           |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DLOOKS=2
+holder waits for a waiter|states|-DHIDDEN
+holder waits for a waiter|finish|-DHIDDEN
+nobody starves           |served|-DFOREVER
+nobody starves, strict   |served|-DFOREVER -DOVERTAKING=0
+'
+
+# Mistake, what it is, what finds it, in which configuration.
+mutants='
+M_FLAG_LATE         |the flag is set after the last look                |states|-DROUNDS=2
+M_LEAVE_SILENTLY    |no call after leaving the queue                    |states|-DINTERRUPTS=2
+M_REFUSE_AND_KEEP   |a refused grant is not passed on                   |states|-DINTERRUPTS=2
+M_GIVE_BACK_BLINDLY |a slot is given back without a look at the flag    |states|-DROUNDS=2
+M_PLAIN_STORE       |the owner leaves by a plain store                  |states|-DLOOKS=2
+M_GRANT_ABOVE       |a slot is granted above a lowered limit            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
+M_STATE_FIRST       |a lender is at work before its slot counts         |states|-DLOOKS=2
+M_DUTY_LOST         |the watcher leaves without a successor             |states|-DINTERRUPTS=2
+M_DUTY_ASLEEP       |the new watcher is not woken                       |states|-DHIDDEN
+M_DUTY_ASLEEP       |the new watcher is not woken                       |finish|-DHIDDEN
+M_RAISE_SILENTLY    |nobody enters when the limit is raised             |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+M_STILL_CALLED      |who came too late counts as called                 |states|-DROUNDS=2
+M_LEAVE_UNSEEN      |leaves the queue without a look if it is there     |states|-DINTERRUPTS=2
+M_RETURN_UNCOUNTED  |the slot of a returned lender does not count       |states|-DLOOKS=2
+M_RESET_LATE        |the latch is reset after the look                  |states|-DROUNDS=2
+M_NEVER_OVERDUE     |the first in the queue is overtaken for ever       |served|-DFOREVER
+M_FLAG_STAYS        |the flag stays when the queue is empty             |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
+M_LEND_SILENTLY     |no call after a slot was lent                      |states|-DLOOKS=2
+M_CLAIM_UNCOUNTED   |who was called enters without counting             |states|-DROUNDS=2
+M_CLAIM_SILENTLY    |who was called does not see to the next            |states|-DBACKENDS=4 -DLIMIT=2
+M_GIVE_BACK_SILENTLY|no call after a slot was given back                |states|-DROUNDS=2
+M_RETAIN_SILENTLY   |a dozing watcher does not hear of a retained slot  |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_SLEEP_ON          |the watcher sleeps on beside a retained slot       |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_TURN_LOST         |a slot taken from a late client is not passed on   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+'
+
+die()
+{
+	echo "$0: $*" >&2
+	exit 2
+}
+
+# Cut the blanks off both ends.
+trim()
+{
+	echo "$1" | sed 's/^ *//; s/ *$//'
+}
+
+# Run in the background and wait, so that a signal is answered at once.
+child=
+attend()
+{
+	"$@" </dev/null >out 2>&1 &
+	child=$!
+	wait "$child"
+	status=$?
+	child=
+	return "$status"
+}
+
+# Visit all states.  Leaves spin's words in "out" and sets result to "none"
+# (no error, search complete), "error" or "broken" (no answer).
+# Usage: search WHAT PARAMETERS
+search()
+{
+	rm -f pan pan.* slots.pml.trail
+	case $1 in
+		states) options='-DSAFETY -DNOCLAIM' flags= ;;
+		served) options='-DNFAIR=3' flags='-a -f -N served' ;;
+		*) options='' flags="-a -N $1" ;;
+	esac
+	result=broken
+	# shellcheck disable=SC2086
+	attend spin -a $2 "$model" || return
+	# shellcheck disable=SC2086
+	attend gcc -O2 -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
+	# shellcheck disable=SC2086
+	attend ./pan -m10000000 $flags || return
+	if grep -q '^pan:1: ' out && [ -f slots.pml.trail ]; then
+		result=error
+	elif grep -q 'errors: 0$' out && ! grep -q -e 'max search depth' \
+		-e 'Search not completed' -e 'aborted' -e 'out of memory' out; then
+		result=none
+	fi
+}
+
+# Print why it is not ok, and the last steps to there.
+explain()
+{
+	sed 's/^/# /' out
+	if [ -f slots.pml.trail ]; then
+		# shellcheck disable=SC2086
+		attend spin -k slots.pml.trail -p -g $1 "$model"
+		tail -n 100 out | sed 's/^/# /'
+	fi
+}
+
+# Is that line wanted?
+wanted()
+{
+	[ -z "$numbers" ] && return 0
+	case " $numbers " in
+		*" $1 "*) return 0 ;;
+	esac
+	return 1
+}
+
+states()
+{
+	sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' out
+}
+
+seconds()
+{
+	sed -n 's/^pan: elapsed time \([0-9.e+-]*\) seconds/\1/p' out
+}
+
+# Says what the first error is.
+error()
+{
+	sed -n 's/^pan:1: \(.*\) (at depth.*/\1/p' out
+}
+
+# Usage: tell OK NUMBER TEXT PARAMETERS
+tell()
+{
+	if [ "$1" = yes ]; then
+		echo "ok $2 - $3"
+	else
+		echo "not ok $2 - $3"
+		explain "$4"
+		failed=1
+	fi
+}
+
+check_configurations()
+{
+	n=0
+	while IFS='|' read -r name what parameters; do
+		[ -n "$name" ] || continue
+		n=$((n + 1))
+		wanted "$n" || continue
+		search "$what" "$parameters"
+		name=$(trim "$name")
+		[ "$what" = states ] || name="$name: $what"
+		if [ "$result" = none ]; then
+			tell yes "$n" "$name ($(states) states, $(seconds) s)" "$parameters"
+		else
+			tell no "$n" "$name" "$parameters"
+		fi
+	done
+}
+
+check_mutants()
+{
+	n=0
+	while IFS='|' read -r mutant name what parameters; do
+		[ -n "$mutant" ] || continue
+		n=$((n + 1))
+		wanted "$n" || continue
+		mutant=$(trim "$mutant")
+		search "$what" "-DMUTANT=$mutant $parameters"
+		name="$mutant: $(trim "$name")"
+		if [ "$result" = error ]; then
+			tell yes "$n" "$name ($(error))" "$parameters"
+		else
+			tell no "$n" "$name" "$parameters"
+		fi
+	done
+}
+
+list=$configurations
+make_mistakes=no
+if [ "${1:-}" = --mutants ]; then
+	list=$mutants
+	make_mistakes=yes
+	shift
+fi
+numbers="$*"
+case $numbers in
+	*[!0-9\ ]*) die "usage: $0 [--mutants] [NUMBER...]" ;;
+esac
+
+for tool in spin gcc; do
+	command -v "$tool" >/dev/null ||
+		die "$tool is not installed: on Debian and Ubuntu, it is in the package \"$tool\""
+done
+
+work=$(mktemp -d) || die "no temporary directory"
+# shellcheck disable=SC2317
+clean_up()
+{
+	[ -z "$child" ] || kill "$child" 2>/dev/null
+	cd / && rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+cd "$work" || die "cannot enter $work"
+
+failed=0
+if [ -z "$numbers" ]; then
+	echo "1..$(echo "$list" | grep -c '|')"
+fi
+printf '%s' "$list" >list
+if [ "$make_mistakes" = yes ]; then
+	check_mutants <list
+else
+	check_configurations <list
+fi
+exit $failed
