@@ -11,17 +11,17 @@
 #
 # Each workload is warmed up once.  Then runs with the gate off and on take
 # turns, so that a machine that gets slower or faster meets both alike.  Every
-# run starts from a fresh checkpoint and vacuumed tables.  Throughput is the
-# median over the rounds, as pgbench reports it without connection time.
-# Latencies are percentiles over all transactions of all rounds, without the
-# first two seconds of each run.
+# run starts from a fresh checkpoint and vacuumed tables.  What counts of each is
+# its steady part: not the first seconds, in which hundreds of new backends fill
+# their caches, nor the last one.  Throughput is the median over the rounds;
+# latencies are percentiles over the transactions of all rounds.
 #
 # From the environment (make demo NAME=value):
 #   CLIENTS    default 300, less where the machine allows fewer
-#   LIMIT      admission_gate.max_active_backends when on; default twice the
-#              cores, at least 4
+#   LIMIT      admission_gate.max_active_backends when on; default four times
+#              the cores
 #   ROUNDS     default 3
-#   DURATION   seconds per run, default 10
+#   DURATION   seconds per run, default 14
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
@@ -29,11 +29,11 @@
 
 CLIENTS=${CLIENTS:-300}
 CORES=$(nproc)
-LIMIT=${LIMIT:-$((CORES > 2 ? 2 * CORES : 4))}
+LIMIT=${LIMIT:-$((4 * CORES))}
 ROUNDS=${ROUNDS:-3}
-DURATION=${DURATION:-10}
+DURATION=${DURATION:-14}
 WARM_UP=4
-SKIP=2
+SKIP=5
 
 WORKLOADS="hot tpcb"
 declare -A TITLE=([hot]="hot row" [tpcb]="TPC-B")
@@ -119,14 +119,17 @@ run_pgbench() {
         -l --log-prefix="$2.log" ${SCRIPT[$1]}) >"$out" 2>&1 || fail_with "$out"
 }
 
-tps_of() { awk '/^tps = .*without initial/ { printf "%.0f\n", $3 }' "$1"; }
-
-# Adds the latencies of a run's log, in microseconds, to a file.  Columns 5 and
-# 6 of the log are the time at which a transaction ended.
-keep_latencies() {
-    local start
-    start=$(awk '!s || $5 < s { s = $5 } END { print s }' "$WORK/$1".log.*)
-    awk -v from=$((start + SKIP)) '$5 >= from { print $3 }' "$WORK/$1".log.* >>"$2"
+# Counts the steady part of a run, by its log: adds the latencies in microseconds
+# to a file and prints the transactions per second.  Column 5 of the log is the
+# second in which a transaction ended, column 3 its latency.
+count_run() {
+    local from to
+    read -r from to < <(awk '!s || $5 < s { s = $5 } $5 > e { e = $5 } END { print s, e }' "$WORK/$1".log.*)
+    from=$((from + SKIP))
+    [ "$to" -gt "$from" ] || die "a run of $DURATION s is too short: the first $SKIP s do not count"
+    awk -v from="$from" -v to="$to" -v latencies="$2" \
+        '$5 >= from && $5 < to { print $3 >>latencies; n++ } END { printf "%.0f\n", n / (to - from) }' \
+        "$WORK/$1".log.*
     rm -f "$WORK/$1".log.*
 }
 
@@ -138,9 +141,8 @@ measure() {
     RUN=$((RUN + 1))
     printf '[%d/%d] %s, gate %s, round %d: ' "$RUN" "$RUNS" "${TITLE[$1]}" "$2" "$3"
     run_pgbench "$1" "$name" "$DURATION"
-    tps=$(tps_of "$WORK/$name.out")
+    tps=$(count_run "$name" "$WORK/$name.us")
     echo "$tps" >>"$WORK/$name.tps"
-    keep_latencies "$name" "$WORK/$name.us"
     printf '%d transactions/s (%d s left)\n' "$tps" $(((RUNS - RUN) * (DURATION + 2)))
 }
 
@@ -193,7 +195,7 @@ print_machine() {
     say "  huge pages: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) reserved, transparent $(sed 's/.*\[\(.*\)\].*/\1/' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null)."
     say "Settings other than the default: $(sql -c "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
         FROM pg_settings WHERE sourcefile LIKE '%/demo.conf' AND name !~ 'listen_addresses|unix_socket'")."
-    say "$ROUNDS rounds of $DURATION s each; median tps, latencies over all rounds."
+    say "$ROUNDS rounds of $DURATION s each, the first $SKIP s not counted; median tps, latencies over all rounds."
     say "Again: make demo CLIENTS=$CLIENTS LIMIT=$LIMIT ROUNDS=$ROUNDS DURATION=$DURATION"
 }
 

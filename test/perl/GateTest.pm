@@ -19,7 +19,7 @@ use Time::HiRes qw(time usleep);
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake lend_after lend_on);
+  gate_utility max_overtake turn_length lend_after lend_on);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
 # PostgreSQL::Test::Cluster->init.
@@ -65,17 +65,34 @@ sub configure
 	return;
 }
 
-# Changes settings by ALTER SYSTEM and reload, and waits until the server works
-# by them: new sessions have them, and the limit holds for all.
+# Changes settings and reloads them, by ALTER SYSTEM or, in a standby, in
+# postgresql.conf.
+sub set_soon
+{
+	my ($self, %settings) = @_;
+
+	if ($self->value('SELECT pg_is_in_recovery()') eq 't')
+	{
+		$self->configure(%settings);
+	}
+	else
+	{
+		for my $name (sort keys %settings)
+		{
+			$self->value("ALTER SYSTEM SET " . _full_name($name) . " = '$settings{$name}'");
+		}
+	}
+	$self->value('SELECT pg_reload_conf()');
+	return;
+}
+
+# The same, and waits until the server works by them: new sessions have them,
+# and the limit holds for all.
 sub set
 {
 	my ($self, %settings) = @_;
 
-	for my $name (sort keys %settings)
-	{
-		$self->value("ALTER SYSTEM SET " . _full_name($name) . " = '$settings{$name}'");
-	}
-	$self->value('SELECT pg_reload_conf()');
+	$self->set_soon(%settings);
 	for my $name (sort keys %settings)
 	{
 		my $full_name = _full_name($name);
@@ -126,8 +143,24 @@ sub observer
 	return $self->{observer};
 }
 
-# After a restart: the old observer is gone.
-sub forget_observer { undef $_[0]->{observer}; return; }
+# Restarts the server: fast or immediate.
+sub restart
+{
+	my ($self, $mode) = @_;
+
+	$self->{node}->stop($mode);
+	$self->{node}->start;
+	return;
+}
+
+# After a restart: the old observer is gone, and the server may still recover.
+sub await_restart
+{
+	my ($self) = @_;
+
+	undef $self->{observer};
+	return $self->await_true(sub { eval { $self->value('SELECT 1') } }, 'the server to restart');
+}
 
 sub value
 {
@@ -206,7 +239,7 @@ sub _state_is
 	  . " AND state = '$state'";
 }
 
-# running, lent, waiting
+# running, lent, waiting.  (retained is never more than momentary.)
 sub gauges
 {
 	my ($self) = @_;
@@ -303,7 +336,8 @@ sub ok_quiet
 	my ($self, $when) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' },
+	my $quiet = $self->await_true(
+		sub { $self->gauges eq '0|0|0' && $self->counter('retained') == 0 },
 		'the gauges to be zero');
 	ok($quiet, "$when: no slot is held and nobody waits")
 	  or diag $self->report;
@@ -359,6 +393,7 @@ sub piece
 	if (!eval { $code->(); 1 })
 	{
 		fail("$what: $@");
+		$self->{observer}->hang_up;    # perhaps it is stuck itself
 		diag $self->report;
 	}
 	$self->end_sessions;

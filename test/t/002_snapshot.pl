@@ -179,6 +179,8 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	is($session->query('SELECT v FROM t WHERE id = 1'), $number,
 		"after it, the transaction sees what was committed while it waited");
 	$session->query('COMMIT');
+	my $block = "BEGIN ISOLATION LEVEL $level; SELECT v FROM t WHERE id = 1; COMMIT";
+	sees_the_new_value("$block in one message", $session, sub { $session->start($block) });
 	$session->query("SET default_transaction_isolation = '$level'");
 	while_waiting("BEGIN with $level as default", $session, sub { $session->start('BEGIN') });
 	is($session->query('SELECT v FROM t WHERE id = 1'), $number,

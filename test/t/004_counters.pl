@@ -396,6 +396,61 @@ sub known_wait
 }
 
 # ----------------------------------------------------------------
+# Turns
+# ----------------------------------------------------------------
+
+{
+	# The waiter is stopped, so that it neither uses a slot it was granted nor
+	# takes one that is retained.  Strictly first come, a session that has more to
+	# do queues behind it; in its turn, it does all of it first.
+	$gate->set(lend_after => -1, max_overtake => 0);
+	for my $turn (0, 3_600_000)
+	{
+		$gate->set(turn_length => $turn);
+		reset_totals();
+		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
+		$busy->query('BEGIN');
+		$waiter->start('SELECT 1');
+		$gate->await_queued($waiter);
+		kill STOP => $waiter->pid;
+		$busy->start_extended('COMMIT');
+		$busy->start_extended('SELECT 1') for (1 .. 3);
+		$busy->result;
+		if ($turn)
+		{
+			$gate->ok_passes($busy, 'in its turn, a session does not queue again') for (1 .. 3);
+		}
+		else
+		{
+			$gate->ok_waits($busy, 'without turns, a session queues behind those who wait');
+		}
+		kill CONT => $waiter->pid;
+		$waiter->finish;
+		if (!$turn)
+		{
+			$busy->result for (1 .. 3);
+		}
+		$gate->await('SELECT retained = 0 FROM pg_stat_admission_gate');
+		$expected{admitted} = $expected{completed} = 5;
+		$expected{queued} = $turn ? 1 : 2;
+		grew("four transactions beside a waiter with turn_length = $turn");
+		$_->quit foreach ($busy, $waiter);
+	}
+
+	# A client that lets time pass loses its turn.
+	my $holder = $gate->holder;
+	my $waiter = $gate->session;
+	$waiter->start('SELECT 1');
+	$gate->await_queued($waiter);
+	$holder->query('COMMIT');
+	is($waiter->finish, '1', 'a retained slot goes to the next in the queue when its client stays away');
+	gauges_are('0|0|0', 'then');
+	grew('the end of a turn', admitted => 2, completed => 2, queued => 1);
+	$_->quit foreach ($holder, $waiter);
+	$gate->set(turn_length => 0);
+}
+
+# ----------------------------------------------------------------
 # max_active
 # ----------------------------------------------------------------
 

@@ -1,0 +1,407 @@
+# Proves that nothing hangs behind the gate: whoever holds a slot but waits, for
+# its client or for somebody in the queue, lends it; and a transaction that was
+# admitted once never waits at the gate again.
+#
+# Each piece hangs when lending (or forced entry, where it says so) is off.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $gate = GateTest->new(
+	'lending',
+	max_connections => 150,
+	max_prepared_transactions => 5,
+	lend_after => 100);
+
+$gate->value($_) foreach (
+	'CREATE TABLE t (id int PRIMARY KEY, v int)',
+	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
+
+# More than any socket buffers
+my $huge_result = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)";
+
+# The session can run a statement.
+sub works
+{
+	my ($session, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->query('SELECT count(*) FROM t WHERE id = 1'), '1', $what);
+	return;
+}
+
+# ----------------------------------------------------------------
+# Waits for locks
+# ----------------------------------------------------------------
+
+$gate->piece(
+	'two holders and a queued reader', { max_active_backends => 2, lend_on => 'lock' },
+	sub {
+		my ($ddl, $other, $reader) = map { $gate->session } 1 .. 3;
+		$_->query('BEGIN') foreach ($ddl, $other);
+		$reader->start('SELECT count(*) FROM t');
+		$gate->await_queued($reader);
+		$ddl->start('ALTER TABLE t SET (fillfactor = 50), ALTER v SET NOT NULL');
+		$gate->await_wait_event_type($ddl, 'Lock');
+		$other->start('SELECT count(*) FROM t');
+		is($reader->finish, '1000', 'a reader in the queue is let in by the DDL that waits for its lock');
+		is($ddl->sqlstate, '00000', 'then the DDL runs');
+		$ddl->query('COMMIT');
+		is($other->finish, '1000', 'then the reader behind the DDL');
+		$other->query('COMMIT');
+	});
+
+# With lending on client waits alone
+$gate->piece(
+	'a row lock between two statements', { max_active_backends => 1, lend_on => 'client' },
+	sub {
+		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
+		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
+		$waiter->start('UPDATE t SET v = 2 WHERE id = 1');
+		$gate->await_wait_event_type($waiter, 'Lock');
+		works($owner, 'the owner of a row lock goes on beside the one who waits for it');
+		$owner->query('COMMIT');
+		is($waiter->sqlstate, '00000', 'and the waiter has the lock when it commits');
+	});
+
+# Without lending at all: this is forced entry.
+$gate->piece(
+	'a row lock in statement scope', { max_active_backends => 1, lend_on => '' },
+	sub {
+		my ($owner, $waiter) =
+		  map { $gate->session(session => { 'admission_gate.scope' => 'statement' }) } 1 .. 2;
+		$owner->query('BEGIN');
+		$owner->query('UPDATE t SET v = 1 WHERE id = 1');
+		$waiter->start('UPDATE t SET v = 2 WHERE id = 1');
+		$gate->await_wait_event_type($waiter, 'Lock');
+		is($gate->gauges, '1|0|0', 'the one who waits for a row lock has the only slot');
+		works($owner, 'the next statement of the owner is forced in');
+		$owner->query('COMMIT');
+		is($waiter->sqlstate, '00000', 'and the waiter has the lock when it commits');
+	});
+
+# Forced entry, too: the transaction began while there was no limit.
+$gate->piece(
+	'a row lock from before the limit', { max_active_backends => 0, lend_on => '' },
+	sub {
+		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
+		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
+		$gate->set(max_active_backends => 1);
+		$waiter->start('UPDATE t SET v = 2 WHERE id = 1');
+		$gate->await_wait_event_type($waiter, 'Lock');
+		works($owner, 'a transaction from before the limit that has written is forced in');
+		$owner->query('COMMIT');
+		is($waiter->sqlstate, '00000', 'and the waiter has the lock when it commits');
+	});
+
+$gate->piece(
+	'a lock from before the limit', { max_active_backends => 0, lend_on => 'lock' },
+	sub {
+		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
+		$owner->query('BEGIN; LOCK t IN SHARE MODE');
+		$gate->set(max_active_backends => 1);
+		# In DO, so that the table is not locked before the gate
+		$waiter->start('DO $$ BEGIN UPDATE t SET v = 2 WHERE id = 1; END $$');
+		$gate->await_wait_event_type($waiter, 'Lock');
+		works($owner, 'a transaction from before the limit that holds a lock is let in');
+		$owner->query('COMMIT');
+		is($waiter->sqlstate, '00000', 'and the waiter has the lock when it commits');
+	});
+
+$gate->piece(
+	'a buffer pin from before the limit', { max_active_backends => 0, lend_on => 'lock' },
+	sub {
+		my ($owner, $vacuum) = map { $gate->session } 1 .. 2;
+		$gate->value('UPDATE t SET v = v + 1 WHERE id < 10');
+		$owner->query('BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 1 FROM c');
+		$gate->set(max_active_backends => 1);
+		$vacuum->start('VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t');
+		$gate->await_wait_event_type($vacuum, 'BufferPin');
+		$owner->start('FETCH 1 FROM c');
+		is($owner->sqlstate, '00000', 'a transaction from before the limit whose buffer pin is wanted is let in');
+		$owner->query('COMMIT');
+		is($vacuum->sqlstate, '00000', 'and vacuum ends');
+	});
+
+$gate->piece(
+	'a session-level advisory lock', { max_active_backends => 1, lend_on => 'lock' },
+	sub {
+		my ($owner, $holder) = map { $gate->session } 1 .. 2;
+		$owner->query('SELECT pg_advisory_lock(1)');
+		$holder->query('BEGIN');
+		$owner->start('SELECT pg_advisory_unlock(1)');
+		$gate->await_queued($owner);
+		$holder->start('SELECT pg_advisory_lock(1)');
+		is($owner->finish, 't', 'the owner of an advisory lock is let in by the holder that wants it');
+		is($holder->sqlstate, '00000', 'and the holder has it');
+	});
+
+# A genuine deadlock is PostgreSQL's to find.
+for my $limit (1, 2)
+{
+	$gate->piece(
+		"a deadlock at limit $limit",
+		{ max_active_backends => $limit, lend_on => 'client, lock', deadlock_timeout => 500 },
+		sub {
+			my ($one, $two) = map { $gate->session } 1 .. 2;
+			$one->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
+			$two->query('BEGIN; UPDATE t SET v = 2 WHERE id = 2');
+			$one->start('UPDATE t SET v = 1 WHERE id = 2');
+			$gate->await_wait_event_type($one, 'Lock');
+			$two->start('UPDATE t SET v = 2 WHERE id = 1');
+			is(join(',', sort $one->sqlstate, $two->sqlstate),
+				'00000,40P01', "a deadlock of two row locks is found, at limit $limit");
+		});
+}
+
+# ----------------------------------------------------------------
+# Waits for clients
+# ----------------------------------------------------------------
+
+my %client = (max_active_backends => 1, lend_on => 'client');
+
+$gate->piece(
+	'idle transactions', { %client, max_active_backends => 3 },
+	sub {
+		my @idle = map { $gate->holder } 1 .. 3;
+		my $next = $gate->session;
+		works($next, 'a session works although all slots are held by idle transactions');
+		note 'it waited ' . $gate->counter('max_wait_time') . ' ms';
+		my @more = map { $gate->session } 1 .. 10;
+		$_->start('BEGIN; SELECT 1') foreach @more;
+		is(join(',', map { $_->finish } @more), join(',', (1) x 10), 'so do many, that become idle in turn');
+		works($_, 'an idle transaction goes on') foreach @idle;
+		$_->query('COMMIT') foreach (@idle, @more);
+	});
+
+$gate->piece(
+	'a client that does not read', \%client,
+	sub {
+		my ($lazy, $next) = map { $gate->session } 1 .. 2;
+		$lazy->start($huge_result);
+		$gate->await_wait_event_type($lazy, 'Client');
+		works($next, 'a session works beside one whose client does not read its result');
+		is(scalar @{ $lazy->result->{rows} }, 30000, 'which has it all when the client reads on');
+	});
+
+$gate->piece(
+	'a client that reads slowly', \%client,
+	sub {
+		my ($slow, $next) = map { $gate->session } 1 .. 2;
+		$slow->start($huge_result);
+		for (1 .. 10)
+		{
+			$slow->sip(1024);
+			works($next, 'a session works beside one whose client reads slowly');
+		}
+		is(scalar @{ $slow->result->{rows} }, 30000, 'which has it all in the end');
+	});
+
+$gate->piece(
+	'a client that reads slowly and goes', \%client,
+	sub {
+		my ($slow, $next) = map { $gate->session } 1 .. 2;
+		$slow->start($huge_result);
+		$slow->sip(1024);
+		works($next, 'a session works beside one whose client reads slowly');
+		$slow->hang_up;
+		works($next, 'and when that client is gone');
+	});
+
+$gate->piece(
+	'COPY stalled by its client', \%client,
+	sub {
+		my ($in, $out, $next) = map { $gate->session } 1 .. 3;
+		$in->start('COPY t FROM STDIN')->read_until('G');
+		$in->copy_data("2001\t0\n");
+		works($next, 'a session works beside a COPY FROM whose client is silent');
+		$in->copy_data("2002\t0\n");
+		works($next, 'and between its data');
+		$in->copy_done;
+		is($in->result->{tags}[0], 'COPY 2', 'the COPY FROM ends well');
+
+		$out->start("COPY ($huge_result) TO STDOUT");
+		works($next, 'a session works beside a COPY TO whose client does not read');
+		is(length $out->result->{copy}, 30000 * 1001, 'the COPY TO ends well');
+		$next->query('DELETE FROM t WHERE id > 1000');
+	});
+
+$gate->piece(
+	'cursors', \%client,
+	sub {
+		my ($cursor, $next) = map { $gate->session } 1 .. 2;
+		$cursor->query('BEGIN; DECLARE c CURSOR FOR SELECT id FROM t ORDER BY id; FETCH 2 FROM c');
+		works($next, 'a session works beside one with an open cursor');
+		is($cursor->query('FETCH FROM c'), '3', 'the cursor goes on');
+		$cursor->query('DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id');
+		works($next, 'a session works beside one with a holdable cursor');
+		$cursor->query('COMMIT');
+		my $holder = $gate->holder;
+		is($cursor->query('FETCH FROM h'), '1', 'a holdable cursor is read beside an idle holder');
+	});
+
+$gate->piece(
+	'suspended portals', \%client,
+	sub {
+		my ($portal, $next) = map { $gate->session } 1 .. 2;
+		$portal->query('BEGIN');
+		$portal->parse('', 'SELECT id FROM t ORDER BY id')->bind('p', '')->execute('p', 2)->sync->result;
+		works($next, 'a session works beside one with a suspended portal');
+		is($portal->execute('p', 1)->sync->finish, '3', 'the portal goes on');
+		$portal->query('COMMIT');
+
+		$portal->parse('', 'SELECT id FROM t ORDER BY id')->bind('', '')->execute('', 2)->flush;
+		$portal->read_until('s');
+		works($next, 'a session works beside one that does not send its Sync');
+		$portal->execute('', 1)->flush;
+		$portal->read_until('s');
+		works($next, 'nor after more rows');
+		is($portal->sync->finish, "1\n2\n3", 'the rows are all there');
+
+		$portal->parse('', 'SELECT id FROM t WHERE id = 7')->bind('', '')->flush;
+		$portal->read_until('2');
+		works($next, 'a session works beside one that has not come beyond Bind');
+		is($portal->execute('')->sync->finish, '7', 'it executes later');
+	});
+
+$gate->piece(
+	'LISTEN and NOTIFY', \%client,
+	sub {
+		my ($listener, $notifier, $next) = map { $gate->session } 1 .. 3;
+		$listener->query('LISTEN x');
+		$notifier->query('BEGIN; NOTIFY x');
+		works($next, 'a session works beside a transaction that will notify');
+		my $holder = $gate->holder;
+		$notifier->query('COMMIT');
+		is($listener->await_notification, 'A', 'a listener is notified through a full gate');
+	});
+
+$gate->piece(
+	'savepoints', \%client,
+	sub {
+		my ($session, $next) = map { $gate->session } 1 .. 2;
+		$session->query('BEGIN; SAVEPOINT a; UPDATE t SET v = 9 WHERE id = 9');
+		works($next, 'a session works beside one idle in a subtransaction');
+		is($session->start('SELECT 1/0')->sqlstate, '22012', 'which fails');
+		works($next, 'a session works beside one idle in a failed subtransaction');
+		$session->query('ROLLBACK TO a; UPDATE t SET v = 10 WHERE id = 9');
+		works($next, 'a session works beside one that has rolled back to a savepoint');
+		$session->query('RELEASE a; COMMIT');
+		is($gate->value('SELECT v FROM t WHERE id = 9'), '10', 'which commits');
+	});
+
+$gate->piece(
+	'two-phase commit', { %client, lend_on => '' },
+	sub {
+		my ($owner, $waiter, $third) = map { $gate->session } 1 .. 3;
+		$owner->query("BEGIN; UPDATE t SET v = 1 WHERE id = 1; PREPARE TRANSACTION 'x'");
+		$waiter->start('UPDATE t SET v = 2 WHERE id = 1');
+		$gate->await_wait_event_type($waiter, 'Lock');
+		$third->query("COMMIT PREPARED 'x'");
+		is($waiter->sqlstate, '00000', 'a prepared transaction can be committed beside the holder that waits for it');
+	});
+
+# ----------------------------------------------------------------
+# SERIALIZABLE
+# ----------------------------------------------------------------
+
+$gate->piece(
+	'a safe snapshot', { %client, lend_on => 'client, lock' },
+	sub {
+		my ($writer, $reader) = map { $gate->session } 1 .. 2;
+		$writer->query('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 1 WHERE id = 1');
+		$reader->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
+		$reader->start('SELECT count(*) FROM t');
+		$gate->await_wait_event_type($reader, 'IPC');
+		works($writer, 'a writer goes on beside a DEFERRABLE transaction that waits for it');
+		$writer->query('COMMIT');
+		is($reader->finish, '1000', 'which has its snapshot when the writer commits');
+	});
+
+# A lone SERIALIZABLE statement has its snapshot when it enters the queue.
+$gate->piece(
+	'a safe snapshot and a queued writer', { %client, lend_on => 'lock' },
+	sub {
+		my ($writer, $reader) = map { $gate->session } 1 .. 2;
+		$reader->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
+		$writer->query('SET default_transaction_isolation = serializable');
+		$writer->start('UPDATE t SET v = 1 WHERE id = 1');
+		$gate->await_queued($writer);
+		$reader->start('SELECT count(*) FROM t');
+		is($writer->sqlstate, '00000', 'a writer in the queue is let in by the DEFERRABLE transaction that waits for it');
+		is($reader->finish, '1000', 'which then has its snapshot');
+	});
+
+# ----------------------------------------------------------------
+# Sleepers
+# ----------------------------------------------------------------
+
+$gate->piece(
+	'sleepers',
+	{ max_active_backends => 2, lend_on => 'client, lock, timeout', lend_after => 20 },
+	sub {
+		my @sleepers = map { $gate->session } 1 .. 50;
+		my $next = $gate->session;
+		$_->start('SELECT pg_sleep(1000)') foreach @sleepers;
+		works($next, 'a session works beside many that sleep') for (1 .. 20);
+		# The last ones have nobody to lend to.
+		$gate->await('SELECT running + lent = 50 FROM pg_stat_admission_gate');
+		cmp_ok($gate->counter('lent'), '>=', 48, 'all but the last sleepers have lent their slots');
+		works($next, 'a session works beside many that sleep') for (1 .. 20);
+	});
+
+# ----------------------------------------------------------------
+# Those who wait follow a reload.
+# ----------------------------------------------------------------
+
+for my $case ([ lend_after => -1, 100 ], [ lend_on => '', 'client' ])
+{
+	my ($name, $off, $on) = @$case;
+	$gate->piece(
+		"a reload of $name",
+		{ max_active_backends => 1, lend_on => 'client', lend_after => 100, $name => $off },
+		sub {
+			my $holder = $gate->holder;
+			my $waiter = $gate->session;
+			$waiter->start('SELECT 1');
+			$gate->await_queued($waiter);
+			$gate->set($name => $on);
+			is($waiter->finish, '1', "a reload of $name frees a queue that stands still");
+		});
+}
+
+# ----------------------------------------------------------------
+# What does not lend
+# ----------------------------------------------------------------
+
+$gate->piece(
+	'no lending', { max_active_backends => 1, lend_on => 'client, lock', lend_after => -1 },
+	sub {
+		my $holder = $gate->holder;
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+		is($next->start('SELECT 1')->sqlstate, '53000', 'with lend_after = -1, an idle transaction keeps its slot');
+	});
+$gate->piece(
+	'other waits', { max_active_backends => 1, lend_on => 'lock', lend_after => 10 },
+	sub {
+		my $holder = $gate->holder;
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+		is($next->start('SELECT 1')->sqlstate, '53000', 'a wait of a kind that lend_on does not name keeps its slot');
+	});
+$gate->piece(
+	'short waits', { max_active_backends => 1, lend_on => 'client, lock', lend_after => '3600000' },
+	sub {
+		my $holder = $gate->holder;
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+		is($next->start('SELECT 1')->sqlstate, '53000', 'a wait shorter than lend_after keeps its slot');
+	});
+
+$gate->node->stop;
+
+done_testing();

@@ -1,0 +1,325 @@
+# Proves that commands which wait for others in the middle of their work do not
+# hang behind the gate: those that wait for whom the gate keeps waiting, those
+# that open connections to the same server, parallel queries, and what runs
+# inside statements and at commit.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $gate = GateTest->new(
+	'lending_commands',
+	max_connections => 50,
+	wal_level => 'logical',
+	max_worker_processes => 16,
+	lend_after => 100,
+	init => { allows_streaming => 'logical' });
+my $node = $gate->node;
+
+my %lock = (max_active_backends => 1, lend_on => 'lock');
+
+$gate->value($_) foreach (
+	'CREATE TABLE t (id int PRIMARY KEY, v int)',
+	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i',
+	'CREATE INDEX t_v ON t (v)',
+	'CREATE MATERIALIZED VIEW m AS SELECT * FROM t',
+	'CREATE UNIQUE INDEX ON m (id)',
+	'CREATE TABLE parent (id int PRIMARY KEY)',
+	'INSERT INTO parent VALUES (1)',
+	'CREATE TABLE child (id int REFERENCES parent)',
+	'CREATE TABLE locked AS SELECT 1 AS a',
+
+	# Meets advisory lock 1.
+	'CREATE FUNCTION meet() RETURNS int VOLATILE LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN 1; END $$',
+	'CREATE FUNCTION meet_and_catch() RETURNS int LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN RETURN meet(); END $$',
+	'CREATE FUNCTION meet_in_trigger() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM meet(); RETURN NEW; END $$',
+	'CREATE PROCEDURE meet_and_commit() LANGUAGE plpgsql AS
+		$$ BEGIN FOR i IN 1..5 LOOP PERFORM meet(); COMMIT; END LOOP; END $$',
+	'CREATE PROCEDURE lock_and_commit() LANGUAGE plpgsql AS
+		$$ BEGIN FOR i IN 1..5 LOOP LOCK t; COMMIT; END LOOP; END $$',
+	'CREATE TABLE triggered (a int)',
+	'CREATE TRIGGER tr BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION meet_in_trigger()',
+	'CREATE TABLE deferred (a int)',
+	'CREATE CONSTRAINT TRIGGER tr AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION meet_in_trigger()',
+	'CREATE TABLE ruled (a int)',
+	'CREATE RULE ru AS ON INSERT TO ruled DO ALSO SELECT meet()',
+
+	# Workers wait for a table.
+	'CREATE FUNCTION read_locked(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS
+		$$ BEGIN RETURN (SELECT a FROM locked); END $$');
+
+# The session can run a statement.
+sub works
+{
+	my ($session, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->query('SELECT 1'), '1', $what);
+	return;
+}
+
+# ----------------------------------------------------------------
+# Commands that need the locks of those in the queue.  Behind each command,
+# readers, a writer and a statement with a snapshot enter the queue, and all of
+# them have locked the table before.
+# ----------------------------------------------------------------
+
+for my $command (
+	'VACUUM FULL t',
+	'CLUSTER t USING t_pkey',
+	'REINDEX TABLE CONCURRENTLY t',
+	'REINDEX TABLE t',
+	'CREATE INDEX CONCURRENTLY t_v2 ON t (v)',
+	'DROP INDEX CONCURRENTLY t_v2',
+	'CALL lock_and_commit()',
+	'REFRESH MATERIALIZED VIEW CONCURRENTLY m',
+	'REFRESH MATERIALIZED VIEW m',
+	'VACUUM (FREEZE) t',
+	'ALTER TABLE t SET (fillfactor = 90)',
+	'TRUNCATE child, parent')
+{
+	$gate->piece(
+		$command, \%lock,
+		sub {
+			my $holder = $gate->holder;
+			my $session = $gate->session;
+			$session->start($command);
+			$gate->await_queued($session);
+			my @others = map { $gate->session } 1 .. 5;
+			$others[4]->query('SET default_transaction_isolation = "repeatable read"');
+			$others[$_]->start('SELECT count(*) FROM t, m WHERE t.id = m.id') foreach (0, 1, 4);
+			$others[2]->start('UPDATE t SET v = v WHERE id = 1');
+			$others[3]->start('INSERT INTO child SELECT id FROM parent');
+			$gate->await_waiting(6);
+			$holder->query('COMMIT');
+			is($session->sqlstate, '00000', "$command runs beside a queue of sessions that have locked its table");
+			is(join(',', map { $_->sqlstate } @others),
+				join(',', ('00000') x 5), 'and so do they');
+		});
+}
+$gate->value('INSERT INTO parent VALUES (1) ON CONFLICT DO NOTHING');
+
+# Beside a transaction that is idle
+$gate->piece(
+	'commands beside an idle holder', { max_active_backends => 1, lend_on => 'client' },
+	sub {
+		my $holder = $gate->holder;
+		my $session = $gate->session;
+		for my $command ('VACUUM FULL t', 'CLUSTER t USING t_pkey', 'REINDEX TABLE CONCURRENTLY t',
+			'CREATE INDEX CONCURRENTLY t_v3 ON t (v)', 'CALL lock_and_commit()',
+			'REFRESH MATERIALIZED VIEW CONCURRENTLY m', 'CREATE DATABASE d')
+		{
+			is($session->start($command)->sqlstate, '00000', "$command runs beside an idle holder");
+		}
+	});
+
+# DROP DATABASE asks every process to close its files.
+$gate->piece(
+	'DROP DATABASE', \%lock,
+	sub {
+		my $holder = $gate->holder;
+		my $session = $gate->session;
+		$session->start('DROP DATABASE d');
+		$gate->await_queued($session);
+		my @others = map { $gate->session } 1 .. 3;
+		$_->start('SELECT 1') foreach @others;
+		$gate->await_waiting(4);
+		$holder->query('COMMIT');
+		is($session->sqlstate, '00000', 'DROP DATABASE runs beside a queue');
+		is(join(',', map { $_->sqlstate } @others), '00000,00000,00000', 'and so do they');
+	});
+$gate->piece(
+	'DROP DATABASE WITH (FORCE)', \%lock,
+	sub {
+		$gate->value('CREATE DATABASE d');
+		my $holder = $gate->holder;
+		my $session = $gate->session;
+		$session->start('DROP DATABASE d WITH (FORCE)');
+		$gate->await_queued($session);
+		my @others = map { $gate->session(database => 'd') } 1 .. 3;
+		$_->start('SELECT 1') foreach @others;
+		$gate->await_waiting(4);
+		$holder->query('COMMIT');
+		is($session->sqlstate, '00000', 'DROP DATABASE WITH (FORCE) ends sessions in the queue');
+		is(join(',', map { $_->sqlstate } @others), '57P01,57P01,57P01', 'which are told');
+	});
+
+# ----------------------------------------------------------------
+# What runs inside statements and at commit, waiting for a session in the queue
+# ----------------------------------------------------------------
+
+for my $case (
+	[ 'a function', 'SELECT meet()' ],
+	[ 'a PL/pgSQL exception', 'SELECT meet_and_catch()' ],
+	[ 'DO', 'DO $$ BEGIN PERFORM meet(); END $$' ],
+	[ 'a procedure that commits', 'CALL meet_and_commit()' ],
+	[ 'a query run by a function in C', q{SELECT count(*) FROM ts_stat('SELECT to_tsvector(meet()::text)')} ],
+	[ 'a trigger', 'INSERT INTO triggered VALUES (1)' ],
+	[ 'a deferred constraint at commit', 'INSERT INTO deferred VALUES (1)' ],
+	[ 'a deferred constraint at COMMIT of a block', 'BEGIN; INSERT INTO deferred VALUES (1); COMMIT' ],
+	[ 'a rule', 'INSERT INTO ruled VALUES (1)' ],
+	[ 'COPY of a query', 'COPY (SELECT meet()) TO STDOUT' ],
+	[ 'CREATE TABLE AS', 'CREATE TEMP TABLE c AS SELECT meet()' ],
+	[ 'EXPLAIN ANALYZE', 'EXPLAIN ANALYZE SELECT meet()' ],
+	[ 'a holdable cursor at commit', 'BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT meet(); COMMIT' ],
+	[ 'CREATE INDEX on an expression', 'CREATE INDEX t_meet ON t (meet_in_index(v))' ])
+{
+	my ($what, $sql) = @$case;
+
+	$gate->piece(
+		$what, \%lock,
+		sub {
+			$gate->value('CREATE OR REPLACE FUNCTION meet_in_index(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+				$$ BEGIN RETURN public.meet(); END $$');
+			my ($owner, $session) = map { $gate->session } 1 .. 2;
+			$owner->query('SELECT pg_advisory_lock(1)');
+			my $holder = $gate->holder;
+			$session->start($sql);
+			$gate->await_waiting(1);
+			$owner->start('SELECT pg_advisory_unlock(1)');
+			$gate->await_waiting(2);
+			$holder->query('COMMIT');
+			is($session->sqlstate, '00000', "$what waits for the lock of a queued session and has it");
+			is($owner->sqlstate, '00000', 'as that is let in');
+		});
+}
+$gate->value('DROP INDEX t_meet');
+
+# ----------------------------------------------------------------
+# Foreign keys, parallel queries: waits beside which others work
+# ----------------------------------------------------------------
+
+$gate->piece(
+	'a foreign key', \%lock,
+	sub {
+		my $owner = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+		my ($session, $next) = map { $gate->session } 1 .. 2;
+		$owner->query('BEGIN; SELECT * FROM parent FOR UPDATE');
+		$session->start('INSERT INTO child VALUES (1)');
+		$gate->await_wait_event_type($session, 'Lock');
+		works($next, 'a session works beside a foreign key check that waits');
+		$owner->query('COMMIT');
+		is($session->sqlstate, '00000', 'which then finds its row');
+	});
+
+for my $workers (4, 0)
+{
+	$gate->piece(
+		"a parallel query with $workers workers", { %lock, max_parallel_workers => $workers },
+		sub {
+			my ($session, $next) = map { $gate->session } 1 .. 2;
+			$session->query($_)
+			  foreach (
+				'SET min_parallel_table_scan_size = 0',
+				'SET parallel_setup_cost = 0',
+				'SET parallel_tuple_cost = 0',
+				'SET jit = on',
+				'SET jit_above_cost = 0',
+				'SET parallel_leader_participation = ' . ($workers ? 'off' : 'on'));
+			my $query = 'SELECT count(*) FROM t WHERE read_locked(id) = 1';
+			my $plan = $session->query("EXPLAIN (ANALYZE, COSTS off) $query");
+			like($plan, $workers ? qr/Workers Launched: [1-9]/ : qr/Workers Launched: 0/,
+				"a parallel query runs at a limit of one with $workers workers available");
+			is($session->query($query), '1000', 'and is right');
+
+			my $owner = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+			$owner->query('BEGIN; LOCK locked');
+			$session->start($query);
+			$gate->await("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'locked'::regclass AND NOT granted");
+			works($next, 'a session works while all its processes wait for a lock');
+			$owner->query('COMMIT');
+			is($session->finish, '1000', 'and it ends well');
+		});
+}
+$gate->set(max_parallel_workers => 8);
+
+# ----------------------------------------------------------------
+# Connections to the same server
+# ----------------------------------------------------------------
+
+sub contrib
+{
+	my ($extension) = @_;
+	return 0 if $gate->value("SELECT count(*) FROM pg_available_extensions WHERE name = '$extension'") eq '0';
+	$gate->value("CREATE EXTENSION $extension");
+	return 1;
+}
+
+my %extension = (max_active_backends => 1, lend_on => 'client, lock, extension');
+my $host = $node->host;
+my $port = $node->port;
+
+SKIP:
+{
+	skip 'postgres_fdw is not installed', 1 if !contrib('postgres_fdw');
+	$gate->value($_) foreach (
+		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '$host', port '$port', dbname 'postgres')",
+		'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
+		"CREATE FOREIGN TABLE f (id int, v int) SERVER loop OPTIONS (table_name 't')");
+	$gate->piece(
+		'postgres_fdw', \%extension,
+		sub {
+			my $session = $gate->session;
+			is($session->query('SELECT count(*) FROM f'), '1000', 'postgres_fdw reads from the same server at a limit of one');
+			is($session->query('BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
+				'3', 'and writes');
+			is($gate->value('SELECT count(*) FROM t WHERE v = 3'), '3', 'to it');
+			my ($one, $two) = map { $gate->session } 1 .. 2;
+			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach ($one, $two);
+			is(join(',', map { $_->finish } $one, $two), '1000,1000', 'two sessions do it at the same time');
+		});
+}
+
+SKIP:
+{
+	skip 'dblink is not installed', 1 if !contrib('dblink');
+	my $connection = "host=$host port=$port dbname=postgres";
+
+	$gate->piece(
+		'dblink', \%extension,
+		sub {
+			my $session = $gate->session;
+			is($session->query("SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)"),
+				'1000', 'dblink reads from the same server at a limit of one');
+			is($session->query("SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')"),
+				'UPDATE 4', 'and writes');
+		});
+}
+
+# Logical replication within the server: its processes pass, so nothing has to
+# be lent.
+$gate->piece(
+	'logical replication', { max_active_backends => 1, lend_on => '' },
+	sub {
+		$gate->value('CREATE DATABASE subscriber');
+		my $there = $gate->session(
+			database => 'subscriber',
+			session => { 'admission_gate.bypass' => 'on' });
+		$there->query('CREATE TABLE t (id int PRIMARY KEY, v int)');
+		$gate->value('CREATE PUBLICATION p FOR TABLE t');
+		my $holder = $gate->holder;
+		$gate->value("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
+		$there->query("CREATE SUBSCRIPTION s CONNECTION 'host=$host port=$port dbname=postgres'
+			PUBLICATION p WITH (create_slot = false, slot_name = 's')");
+		my $copied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t') eq '1000' }, 'the first copy');
+		ok($copied, 'logical replication copies beside a full gate');
+		$gate->value('INSERT INTO t VALUES (5001, 1)');
+		my $applied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t WHERE id = 5001') eq '1' }, 'apply');
+		ok($applied, 'and applies');
+		$there->query('ALTER SUBSCRIPTION s DISABLE');
+		$there->query('ALTER SUBSCRIPTION s SET (slot_name = NONE)');
+		$there->query('DROP SUBSCRIPTION s');
+	});
+
+$node->stop;
+
+done_testing();

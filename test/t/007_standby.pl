@@ -1,0 +1,196 @@
+# Proves that a hot standby has a gate like a primary: reads are capped, those
+# who wait are cancelled by recovery conflicts only if they are in the way, and
+# the queue outlives a restart of the primary and a promotion.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = GateTest->new(
+	'primary',
+	lend_after => -1,
+	max_standby_streaming_delay => '100ms',
+	wal_receiver_status_interval => '100ms',
+	init => { allows_streaming => 1 });
+$primary->value($_) foreach (
+	'CREATE TABLE t (id int PRIMARY KEY, v int)',
+	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
+	'CREATE TABLE gone (a int)',
+	'CREATE DATABASE gone');
+$primary->node->backup('b');
+
+my $node = PostgreSQL::Test::Cluster->new('standby');
+$node->init_from_backup($primary->node, 'b', has_streaming => 1);
+my $standby = GateTest->around($node);
+$standby->configure(max_active_backends => 1);
+$node->start;
+
+sub catch_up
+{
+	$primary->node->wait_for_catchup($node, 'replay', $primary->node->lsn('insert'));
+	return;
+}
+
+# ----------------------------------------------------------------
+# The cap
+# ----------------------------------------------------------------
+
+{
+	my $holder = $standby->holder;
+	my $session = $standby->session;
+	for my $sql ('SELECT count(*) FROM t', 'COPY t TO STDOUT', 'EXPLAIN ANALYZE SELECT count(*) FROM t', 'BEGIN')
+	{
+		$session->start($sql);
+		$standby->ok_waits($session, "on a standby, $sql waits for a slot");
+		$holder->query('COMMIT');
+		is($session->sqlstate, '00000', 'and runs when it has one');
+		$session->query('COMMIT');
+		$holder->query('BEGIN');
+	}
+	$session->start_extended('SELECT count(*) FROM t');
+	$standby->ok_waits($session, 'on a standby, an extended SELECT waits for a slot');
+	is($standby->value('SELECT backend_xmin IS NULL FROM pg_stat_activity WHERE pid = ' . $session->pid),
+		't', 'without a snapshot');
+	$primary->value('INSERT INTO t VALUES (1001, 0)');
+	catch_up();
+	$holder->query('COMMIT');
+	is($session->finish, '101', 'and sees what was replayed while it waited');
+	$_->quit foreach ($session, $holder);
+
+	my @sessions = map { $standby->session } 1 .. 4;
+	$_->start('BEGIN; SELECT 1') foreach @sessions;
+	$standby->await_waiting(3);
+	$standby->set(max_active_backends => 3);
+	$standby->await_waiting(1);
+	is($standby->gauges, '3|0|1', 'on a standby, a reload raises the limit at once');
+	$standby->set(max_active_backends => 1);
+	$_->result foreach grep { $standby->state($_) eq 'running' } @sessions;
+	$standby->end_sessions;
+	$standby->ok_quiet('on a standby, after all commands');
+	$standby->ok_adds_up('on a standby, after all commands');
+}
+
+# ----------------------------------------------------------------
+# Recovery conflicts
+# ----------------------------------------------------------------
+
+{
+	my $holder = $standby->holder;
+	my ($reader, $repeatable, $other, $last) = map { $standby->session } 1 .. 4;
+
+	# Rows that a snapshot may see are removed: whoever has none is not in the way.
+	$repeatable->query('SET default_transaction_isolation = "repeatable read"');
+	$_->start('SELECT count(*) FROM t') foreach ($reader, $repeatable);
+	$standby->await_waiting(2);
+	$primary->value('UPDATE t SET v = v + 1');
+	$primary->value('VACUUM t');
+	catch_up();
+	is($repeatable->sqlstate, '40001', 'a recovery conflict cancels a waiter that has a snapshot');
+	is($standby->state($reader), 'waiting', 'but not one that has none');
+	$reader->cancel;
+	$reader->result;
+
+	# A lock that a waiter has taken
+	$reader->start('SELECT count(*) FROM gone');
+	$standby->await_queued($reader);
+	$last->start('SELECT 1');
+	$standby->await_waiting(2);
+	$primary->value('DROP TABLE gone');
+	catch_up();
+	is($reader->sqlstate, '40001', 'a recovery conflict cancels a waiter that has locked a table');
+
+	# A database
+	my $there = $standby->session(database => 'gone');
+	$there->start('SELECT 1');
+	$standby->await_queued($there);
+	$primary->value('DROP DATABASE gone');
+	catch_up();
+	is($there->sqlstate, '57P04', 'a dropped database ends a waiter in it');
+
+	$standby->await_waiting(1);
+	$holder->query('COMMIT');
+	is($last->finish, '1', 'the queue goes on after conflicts');
+	$standby->end_sessions;
+	$standby->ok_quiet('after recovery conflicts');
+	$standby->ok_adds_up('after recovery conflicts');
+}
+
+# Lending
+{
+	$standby->set(lend_after => 100);
+	my $holder = $standby->holder;
+	my $next = $standby->session;
+	is($next->query('SELECT 1'), '1', 'on a standby, an idle holder lends its slot');
+	is($holder->query('SELECT 1'), '1', 'and goes on');
+	$standby->set(lend_after => -1);
+	$standby->end_sessions;
+}
+
+# ----------------------------------------------------------------
+# Restart of the primary, restart of the standby, promotion
+# ----------------------------------------------------------------
+
+{
+	my $holder = $standby->holder;
+	my @waiters = map { $standby->session } 1 .. 3;
+	$_->start('SELECT count(*) > 0 FROM t') foreach @waiters;
+	$standby->await_waiting(3);
+	$primary->restart('fast');
+	$primary->await_restart;
+	$primary->value('INSERT INTO t VALUES (1002, 0)');
+	catch_up();
+	is($standby->gauges, '1|0|3', 'a restart of the primary does not touch the queue of the standby');
+	$holder->query('COMMIT');
+	is(join(',', map { $_->finish } @waiters), 't,t,t', 'which goes on');
+
+	$holder->query('BEGIN');
+	$_->start('SELECT 1') foreach @waiters;
+	$standby->await_waiting(3);
+	$standby->restart('fast');
+	is(join(',', map { $_->sqlstate } @waiters), '57P01,57P01,57P01', 'a restart of the standby ends the waiters');
+	ok($standby->await_restart, 'the standby is back');
+	$standby->ok_quiet('after a restart of the standby');
+
+	$holder = $standby->holder;
+	@waiters = map { $standby->session } 1 .. 3;
+	my @statements = ('SELECT count(*) > 0 FROM t', 'INSERT INTO t VALUES (1003, 0)', 'BEGIN');
+	for my $i (0 .. 2)
+	{
+		$waiters[$i]->start($statements[$i]);
+		$standby->await_waiting($i + 1);
+	}
+	$node->promote;
+	is($standby->gauges, '1|0|3', 'a promotion does not touch the queue');
+	is($holder->query('SELECT 1'), '1', 'nor the holder');
+	$holder->query('COMMIT');
+	is($waiters[0]->sqlstate, '00000', 'a waiting SELECT runs after the promotion');
+	is($waiters[1]->sqlstate, '25006', 'a waiting INSERT was begun read-only, as ever before a promotion');
+	is($waiters[2]->sqlstate, '00000', 'a waiting BEGIN begins');
+	$waiters[2]->query('COMMIT');
+	$waiters[1]->query('INSERT INTO t VALUES (1003, 0)');
+	is($standby->value('SELECT count(*) FROM t WHERE id = 1003'), '1', 'the sessions can write from then on');
+	$_->quit foreach ($holder, @waiters);
+	$standby->ok_quiet('after the promotion');
+	$standby->ok_adds_up('after the promotion');
+
+	$standby->set(max_active_backends => 2);
+	$holder = $standby->holder;
+	my ($second, $third) = map { $standby->session } 1 .. 2;
+	$second->query('BEGIN');
+	$third->start('BEGIN');
+	$standby->ok_waits($third, 'a promoted server follows a reload of the limit');
+	$standby->end_sessions;
+	$standby->ok_quiet('at the end');
+}
+
+$node->stop;
+$primary->node->stop;
+
+done_testing();

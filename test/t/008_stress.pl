@@ -1,0 +1,146 @@
+# Proves the cap and its bookkeeping under load: 200 sessions at limit 2.  First
+# the cap itself, counted by the sessions at work and not by the gate; then
+# mixed work with random cancels, terminations and disconnections, after which
+# every session has been answered, nothing is left behind and the totals add up.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateCrowd;
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $gate = GateTest->new(
+	'stress',
+	max_active_backends => 2,
+	max_connections => 250,
+	max_prepared_transactions => 50,
+	max_parallel_workers_per_gather => 2,
+	deadlock_timeout => '100ms',
+	log_statement => 'none',
+	lend_after => -1);
+my $node = $gate->node;
+
+# ----------------------------------------------------------------
+# The cap
+# ----------------------------------------------------------------
+
+# How many sessions are inside this function: each holds an advisory lock while
+# it is, and counts the others'.
+$gate->value(
+	'CREATE FUNCTION at_work() RETURNS bigint VOLATILE LANGUAGE plpgsql AS $$
+	DECLARE n bigint;
+	BEGIN
+		PERFORM pg_advisory_lock(pg_backend_pid());
+		PERFORM pg_sleep(0.001);
+		SELECT count(*) INTO n FROM pg_locks WHERE locktype = \'advisory\';
+		PERFORM pg_advisory_unlock(pg_backend_pid());
+		RETURN n;
+	END $$');
+$gate->value('CREATE TABLE seen (n bigint)');
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my %script = (
+	lone => "SELECT at_work();\nINSERT INTO seen SELECT at_work();\n",
+	block => "BEGIN;\nINSERT INTO seen SELECT at_work();\nSELECT at_work();\nCOMMIT;\n");
+append_to_file("$directory/$_", $script{$_}) foreach keys %script;
+
+for my $mode ('simple', 'extended', 'prepared')
+{
+	$gate->set(turn_length => $mode eq 'extended' ? 20 : 0);
+	$gate->value('TRUNCATE seen');
+	$node->command_ok(
+		[
+			'pgbench', '-n', '-c', '200', '-j', '4', '-t', '5', '-M', $mode,
+			'-f', "$directory/lone", '-f', "$directory/block", '-h', $node->host, '-p', $node->port,
+			'postgres'
+		],
+		"200 pgbench clients run at limit 2, $mode protocol");
+	is($gate->value('SELECT max(n) FROM seen'), '2',
+		"of 200 clients, 2 were at work at the same time and never more, $mode protocol");
+}
+$gate->ok_quiet('after pgbench');
+$gate->ok_adds_up('after pgbench');
+
+# ----------------------------------------------------------------
+# Mixed work
+# ----------------------------------------------------------------
+
+$gate->set(lend_after => 100);
+my $crowd = GateCrowd->new($gate, 100);
+
+append_to_file("$directory/hot", "UPDATE t SET v = v + 1 WHERE id = 1;\n");
+append_to_file("$directory/transaction",
+	"\\set id random(1, 1000)\nBEGIN;\nSELECT v FROM t WHERE id = :id;\nUPDATE t SET v = v + 1 WHERE id = :id;\nINSERT INTO log VALUES (:id);\nCOMMIT;\n");
+my ($out, $err) = ('', '');
+my $pgbench = IPC::Run::start(
+	[
+		'pgbench', '-n', '-c', '100', '-j', '2', '-T', '12', '-M', 'prepared', '--max-tries=0',
+		'-f', "$directory/hot", '-f', "$directory/transaction",
+		'-h', $node->host, '-p', $node->port, 'postgres'
+	],
+	'>', \$out, '2>', \$err);
+
+my %disturbed = (cancel => 0, terminate => 0, hang_up => 0);
+$crowd->work(
+	12,
+	sub {
+		$pgbench->pump_nb;
+		return if rand > 0.5;
+		my $session = $crowd->any_session or return;
+		my $chance = rand;
+		if ($chance < 0.7)
+		{
+			kill INT => $session->pid;
+			$disturbed{cancel}++;
+		}
+		elsif ($chance < 0.85)
+		{
+			kill TERM => $session->pid;
+			$disturbed{terminate}++;
+		}
+		else
+		{
+			$session->hang_up;
+			$disturbed{hang_up}++;
+		}
+	});
+is($crowd->finish, 0, 'every session was answered');
+my $ends = $crowd->ends;
+note 'disturbances: ', join ', ', map { "$_ $disturbed{$_}" } sort keys %disturbed;
+note 'ends: ', join ', ', map { "$_ $ends->{$_}" } sort keys %$ends;
+is(join('; ', $crowd->unexpected_ends), '', 'or was told a good reason');
+ok($pgbench->finish, 'pgbench, which nobody disturbed, ended well') or diag $err;
+like($out, qr/number of transactions actually processed: [1-9]/, 'and has done something');
+$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'");
+note $gate->report;
+
+$gate->ok_quiet('after mixed work');
+$gate->ok_adds_up('after mixed work');
+
+# ----------------------------------------------------------------
+# There is exactly one slot at limit 1: none has leaked, none was made.
+# ----------------------------------------------------------------
+
+$gate->set(max_active_backends => 1, lend_after => -1);
+my ($first, $second) = map { $gate->session } 1 .. 2;
+$first->start('BEGIN');
+$gate->ok_passes($first, 'at limit 1, one session is admitted at once');
+$second->start('BEGIN');
+$gate->ok_waits($second, 'and a second one waits');
+$first->query('COMMIT');
+$second->finish;
+is($gate->gauges, '1|0|0', 'until it has the slot of the first');
+$_->quit foreach ($first, $second);
+$gate->ok_quiet('at the end');
+
+my $log = slurp_file($node->logfile);
+unlike($log, qr/TRAP|PANIC|terminated by signal|WARNING:.*snapshot|XX000/, 'no crash and no internal error in the server log');
+$node->stop;
+
+done_testing();
