@@ -205,8 +205,9 @@ sub is_expected
 {
 	my ($sqlstate, $message) = @_;
 
-	# A race in PostgreSQL itself: an updater among several lockers of a row is
-	# marked as aborted a moment before it ceases to be in progress.
+	# A race in PostgreSQL itself, 15 at least: between an abort's entry in clog
+	# and its leaving the ProcArray, DoesMultiXactIdConflict takes an updater among
+	# several lockers of a row for aborted, MultiXactIdExpand for running.
 	return 1 if $message =~ /new multixact has more than one updating member/;
 	return $expected_sqlstate{$sqlstate};
 }
