@@ -26,6 +26,8 @@
 
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/../test/setup.sh"
+# shellcheck source=bench/common.sh
+. "$(dirname "$0")/common.sh"
 
 CLIENTS=${CLIENTS:-300}
 CORES=$(nproc)
@@ -39,33 +41,15 @@ WORKLOADS="hot tpcb"
 declare -A TITLE=([hot]="hot row" [tpcb]="TPC-B")
 declare -A SCRIPT=([hot]="-f hot.sql" [tpcb]="-b tpcb-like")
 
-check_numbers() {
-    local name
-    for name in CLIENTS LIMIT ROUNDS DURATION; do
-        [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name must be a positive number, not \"${!name}\""
-    done
-    [ "$DURATION" -gt $SKIP ] || die "DURATION must be more than $SKIP: the first $SKIP seconds do not count"
-}
-
-# Lowers CLIENTS to what open files, processes and memory allow.
+# Lowers CLIENTS to what the machine allows.  A backend of these workloads stays
+# well under 8 MB of its own memory.
 fit_clients() {
-    local wanted=$CLIENTS
-    [ "$(ulimit -n)" -gt $((CLIENTS + 100)) ] 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"
-    lower_clients "open files (ulimit -n)" "$(ulimit -n)" 100
-    lower_clients "processes (ulimit -u)" "$(ulimit -u)" 200
-    lower_clients "processes (cgroup)" "$(cat /sys/fs/cgroup/pids.max 2>/dev/null)" 200
-    # A backend of these workloads stays well under 8 MB of its own memory.
-    lower_clients "memory" "$(awk '/^MemAvailable/ { print int($2 / 8192) }' /proc/meminfo)" 64
-    [ "$CLIENTS" = "$wanted" ] || say "$CLIENTS clients instead of $wanted: limited by $REASON"
+    most_clients 8192
+    if [ "$CLIENTS" -gt "$MOST_CLIENTS" ]; then
+        say "$MOST_CLIENTS clients instead of $CLIENTS: limited by $REASON"
+        CLIENTS=$MOST_CLIENTS
+    fi
     [ "$CLIENTS" -ge 10 ] || die "too few clients to show anything"
-}
-
-# Usage: lower_clients REASON AMOUNT RESERVE
-lower_clients() {
-    case $2 in "" | *[!0-9]*) return ;; esac
-    [ "$CLIENTS" -gt $(($2 - $3)) ] || return 0
-    CLIENTS=$(($2 - $3))
-    REASON=$1
 }
 
 sql() { "$STAGE/psql" -XAtq -v ON_ERROR_STOP=1 "$@" || die "psql failed: $*"; }
@@ -190,9 +174,7 @@ print_table() {
 
 print_machine() {
     say ""
-    say "Measured $(date -u '+%Y-%m-%d %H:%M UTC'): $("$STAGE/postgres" --version),"
-    say "  $CORES cores ($(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)), $(awk '/^MemTotal/ { printf "%.0f", $2 / 1048576 }' /proc/meminfo) GB memory, $(uname -sr), data on $(stat -f -c %T "$WORK"),"
-    say "  huge pages: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) reserved, transparent $(sed 's/.*\[\(.*\)\].*/\1/' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null)."
+    say "Measured $(describe_machine)"
     say "Settings other than the default: $(sql -c "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
         FROM pg_settings WHERE sourcefile LIKE '%/demo.conf' AND name !~ 'listen_addresses|unix_socket'")."
     say "$ROUNDS rounds of $DURATION s each, the first $SKIP s not counted; median tps, latencies over all rounds."
@@ -216,7 +198,8 @@ inside() {
     print_machine
 }
 
-check_numbers
+check_positive CLIENTS LIMIT ROUNDS DURATION
+[ "$DURATION" -gt $SKIP ] || die "DURATION must be more than $SKIP: the first $SKIP seconds do not count"
 if [ "${1:-}" = --inside ]; then
     inside
 else

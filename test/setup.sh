@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# What test/run.sh and bench/demo.sh share (sourced, not run): from a bare
+# What test/run.sh, bench/demo.sh and bench/run.sh share (sourced, not run): from a bare
 # checkout to a private PostgreSQL with the extension in it, without a trace
 # left behind.
 #
@@ -134,6 +134,32 @@ missing_packages() {
     case " $* " in
         *" model "*) command -v spin >/dev/null || echo spin ;;
     esac
+    case " $* " in
+        *" bench "*) has_python || echo python3 ;;
+    esac
+}
+
+# Whether there is a Python 3, or one with a given module.
+has_python() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        "$python" -c "import ${1:-sys}" 2>/dev/null && return
+    done
+    return 1
+}
+
+# Lists the missing ones of packages that a script can do without.  Pgbouncer
+# is looked for where not everybody's PATH leads.
+missing_extras() {
+    case " $* " in
+        *" pgbouncer "*) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
+    esac
+    case " $* " in
+        *" matplotlib "*) has_python matplotlib || echo python3-matplotlib ;;
+    esac
+    case " $* " in
+        *" valgrind "*) command -v valgrind >/dev/null || echo valgrind ;;
+    esac
 }
 
 # Headers of exactly the installed server.  When only newer ones are on offer,
@@ -189,6 +215,32 @@ install_packages() {
     allow_cluster
 }
 
+# Installs packages that a script can do without, or says how to.
+want_packages() {
+    local missing
+    mapfile -t missing < <(missing_extras "$@")
+    [ ${#missing[@]} != 0 ] || return 0
+    if command -v apt-get >/dev/null && become_root; then
+        apt_update
+        (install_packages "${missing[@]}")
+        stop_new_pgbouncer "${missing[@]}"
+        mapfile -t missing < <(missing_extras "$@")
+        [ ${#missing[@]} != 0 ] || return 0
+    fi
+    say "going on without ${missing[*]}. To have them:
+  sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+}
+
+# Debian starts what it installs; nobody asked for a pgbouncer of the system's.
+stop_new_pgbouncer() {
+    case " $* " in
+        *" pgbouncer "*) ;;
+        *) return 0 ;;
+    esac
+    "${PRIVILEGED[@]}" systemctl disable --now pgbouncer >>"$WORK/apt.log" 2>&1 ||
+        "${PRIVILEGED[@]}" service pgbouncer stop >>"$WORK/apt.log" 2>&1
+}
+
 apt_failed() {
     tail -n 20 "$WORK/apt.log" >&2
     die "apt-get install failed"
@@ -229,6 +281,7 @@ clean_up() {
     trap '' HUP INT TERM
     allow_cluster
     stop_inside
+    ! declare -F save_results >/dev/null || save_results
     if [ -n "${KEEP:-}" ]; then
         say "kept: $WORK" >&2
     else
@@ -316,9 +369,11 @@ copy_sources() {
         "${AS_USER[@]}" tar -C "$WORK/src" -xf - || die "could not copy the sources"
 }
 
-# The outer half as a whole.  Usage: run_inside SCRIPT SUITES VARIABLES, where
-# SCRIPT is relative to the sources, SUITES are those to install packages for,
-# and VARIABLES name what the inner half may see of the environment.
+# The outer half as a whole.  Usage: run_inside SCRIPT SUITES VARIABLES [EXTRAS],
+# where SCRIPT is relative to the sources, SUITES are those to install packages
+# for, VARIABLES name what the inner half may see of the environment, and EXTRAS
+# are programs that it can do without.  A script that defines save_results has
+# it called at the end, before the throw-away directory goes.
 run_inside() {
     local script=$1 name keep=()
     for name in PATH TERM PERL5LIB $3; do
@@ -327,6 +382,8 @@ run_inside() {
     find_postgres
     # shellcheck disable=SC2086
     require_packages $2
+    # shellcheck disable=SC2086
+    want_packages ${4:-}
     choose_user
     copy_sources
     cd "$WORK" || exit 1
