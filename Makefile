@@ -5,6 +5,7 @@
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
+#   make bench            every measurement, or BENCH="...": see bench/run.sh
 #   make clean
 #
 # WERROR=1 turns compiler warnings into errors; `make test` sets it.
@@ -42,12 +43,12 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
 else
-# Without PostgreSQL's build files only these work: test and demo fetch what
-# they need by themselves.
+# Without PostgreSQL's build files only these work: test, demo and bench fetch
+# what they need by themselves.
 all install installdirs uninstall installcheck:
 	@echo "'$(PG_CONFIG)' leads to no PostgreSQL build files." >&2
 	@echo "Install them (Debian, Ubuntu: postgresql-server-dev-NN) or name another: make PG_CONFIG=/path/to/pg_config" >&2
-	@echo "'make test' and 'make demo' find or install what they need." >&2
+	@echo "'make test', 'make demo' and 'make bench' find or install what they need." >&2
 	@exit 1
 clean:
 	rm -f admission_gate.so *.o *.bc src/*.o src/*.bc
@@ -77,8 +78,11 @@ test:
 demo:
 	@$(here)bench/demo.sh
 
+bench:
+	@$(here)bench/run.sh
+
 # print-NAME shows a variable: the scripts ask for the lists above.
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test demo
+.PHONY: require-preload test demo bench

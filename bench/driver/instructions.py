@@ -1,0 +1,122 @@
+"""How many instructions a select-only transaction takes, counted by callgrind.
+
+A server runs under valgrind, and one pgbench client with prepared statements does
+first few transactions, then more.  The difference of what its two backends have
+executed, divided by that of the transactions, is the cost of one, without what
+the start of a backend costs.  This is repeated
+
+    without  without the library
+    off      with it, no limit
+    gate     with a limit, so that a slot is always free
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import datasets
+import report
+import usage
+from measure import LIMIT
+from plan import default_slots
+from server import Failed, Server, run
+
+TITLE = "Instructions per select-only transaction"
+HEADER = ("variant", "instructions per transaction", "more than without", "transactions", "instructions")
+VALGRIND = shutil.which("valgrind")
+DATASET = "tpcb_10"
+
+
+def lengths(options):
+    return (200, 1200) if options.quick else (1000, 6000)
+
+
+def estimate(options):
+    return 60 if options.quick else 150
+
+
+def carry_out(name, options, say):
+    if not VALGRIND:
+        say("left out: valgrind is missing (sudo apt-get install valgrind)")
+        return
+    few, many = lengths(options)
+    rows, base = [], None
+    with Server(options, 10, settings=[("autovacuum", "off")]) as server:
+        datasets.load(server, DATASET)
+        for variant in ("without", "off", "gate"):
+            prepare(server, variant, options)
+            with Callgrind(server, variant) as counter:
+                counted = counter.backend(many) - counter.backend(few)
+            each = counted / (many - few)
+            base = base or each
+            say(f"{variant}: {each:.0f} instructions per transaction, {(each / base - 1) * 100:+.2f} %")
+            rows.append((variant, f"{each:.1f}", f"{(each / base - 1) * 100:+.3f} %", many - few, counted))
+    report.write_table(options.path("results"), name, TITLE, __doc__.partition("\n\n")[2].strip(), HEADER, rows)
+
+
+def prepare(server, variant, options):
+    server.preload(variant != "without")
+    if variant != "without":
+        server.configure({LIMIT: default_slots(4, options)} if variant == "gate" else {})
+
+
+class Callgrind:
+    """The server under callgrind, while the context lasts."""
+
+    def __init__(self, server, variant):
+        self.server = server
+        self.counts = server.options.path("tmp", "callgrind-" + variant)
+
+    def __enter__(self):
+        server = self.server
+        server.control("-m", "fast", "stop")
+        os.mkdir(self.counts)
+        self.process = subprocess.Popen(
+            [VALGRIND, "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={self.counts}/%p",
+             server.options.program("postgres"), "-D", server.data],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.wait_until_ready()
+        return self
+
+    def __exit__(self, *exception):
+        """SIGINT is a fast shutdown."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+        self.server.start()
+
+    def wait_until_ready(self):
+        """Until it answers, and only its own processes are left."""
+        end = time.monotonic() + 120
+        while True:
+            try:
+                self.server.sql("SELECT 1")
+                break
+            except Failed:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    raise
+                time.sleep(1)
+        time.sleep(5)
+        self.own = set(usage.children(self.process.pid))
+
+    def backend(self, transactions):
+        """The instructions of a backend that lives for that many transactions."""
+        old = set(os.listdir(self.counts))
+        options = self.server.options
+        run([options.program("pgbench"), "-n", "-S", "-M", "prepared", "-c", "1", "-t", str(transactions),
+             "--random-seed=1", DATASET], env={**os.environ, **self.server.address})
+        end = time.monotonic() + 120
+        while not set(usage.children(self.process.pid)) <= self.own:
+            if time.monotonic() > end:
+                raise Failed("a backend under callgrind does not end")
+            time.sleep(0.2)
+        # pgbench's first connection only asks for the scale.
+        return max(self.instructions(name) for name in set(os.listdir(self.counts)) - old)
+
+    def instructions(self, name):
+        with open(os.path.join(self.counts, name)) as file:
+            for line in file:
+                if line.startswith("totals:"):
+                    return int(line.split()[1])
+        return 0

@@ -1,0 +1,140 @@
+"""A throw-away server on a private socket.
+
+One data directory for each benchmark, so that none finds what another left.  The
+settings of all variants are in bench.conf; what one variant needs is set by ALTER
+SYSTEM and taken back before the next.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+
+SETTINGS = {
+    "shared_preload_libraries": "admission_gate",
+    "listen_addresses": "",
+    "shared_buffers": "256MB",
+    # No checkpoint in the middle of a run: each starts after one.
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+}
+
+
+class Failed(Exception):
+    """Something outside went wrong; the text says what."""
+
+
+def run(command, **more):
+    """Runs a program and returns what it prints."""
+    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False, **more)
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)[:200]}\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+class Server:
+    def __init__(self, options, connections, settings=()):
+        self.options = options
+        self.data = options.path("data")
+        self.address = {"PGHOST": options.path("tmp"), "PGPORT": "5432", "PGUSER": "postgres"}
+        self.preloaded = True
+        self.databases = {"postgres"}
+        self.settings = {**SETTINGS, "unix_socket_directories": options.path("tmp"),
+                         "max_connections": str(connections + 20),
+                         **dict(options.server_settings), **dict(settings)}
+
+    def __enter__(self):
+        self.create()
+        self.start()
+        if self.preloaded:
+            self.sql("CREATE EXTENSION admission_gate")
+        return self
+
+    def __exit__(self, *exception):
+        self.stop()
+        shutil.rmtree(self.data)
+
+    def create(self):
+        run([self.options.program("initdb"), "-D", self.data, "-A", "trust", "-U", "postgres", "-N"])
+        with open(os.path.join(self.data, "postgresql.conf"), "a") as file:
+            file.write("include 'bench.conf'\n")
+        self.write_settings()
+
+    def write_settings(self):
+        with open(os.path.join(self.data, "bench.conf"), "w") as file:
+            for name, value in self.settings.items():
+                file.write(f"{name} = '{value}'\n")
+
+    def control(self, *arguments):
+        run([self.options.program("pg_ctl"), "-D", self.data, "-w", "-t", "300",
+             "-l", self.options.path("log", "server.log"), *arguments])
+
+    def start(self):
+        self.control("start")
+        with open(os.path.join(self.data, "postmaster.pid")) as file:
+            self.pid = int(file.readline())
+
+    def stop(self):
+        self.control("-m", "immediate", "stop")
+
+    def preload(self, wanted):
+        """Restarts the server with or without the library, if it is not so."""
+        if wanted == self.preloaded:
+            return
+        self.sql("ALTER SYSTEM RESET ALL", "CHECKPOINT")
+        self.control("-m", "fast", "stop")
+        self.settings["shared_preload_libraries"] = "admission_gate" if wanted else ""
+        self.write_settings()
+        self.start()
+        self.preloaded = wanted
+
+    def sql(self, *statements, database="postgres"):
+        """Runs statements, one transaction each, past the gate."""
+        command = [self.options.program("psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", database]
+        for statement in statements:
+            command += ["-c", statement]
+        return run(command, env=self.environment()).strip()
+
+    def environment(self):
+        """For programs that prepare or watch: they pass the gate."""
+        return {**os.environ, **self.address, "PGOPTIONS": "-c admission_gate.bypass=on"}
+
+    def wait_until(self, query, expected, seconds):
+        """Asks until the answer is as expected; says whether that came about."""
+        end = time.monotonic() + seconds
+        while self.sql(query) != expected:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def configure(self, settings):
+        """Makes these the only settings beside bench.conf, and waits until they
+        are in force."""
+        before = self.sql("SELECT clock_timestamp()")
+        limit = settings.get("admission_gate.max_active_backends", 0)
+        self.sql("ALTER SYSTEM RESET ALL", *(f"ALTER SYSTEM SET {name} = '{value}'"
+                                             for name, value in settings.items()), "SELECT pg_reload_conf()")
+        if not self.wait_until(f"SELECT pg_conf_load_time() >= '{before}'", "t", 60):
+            raise Failed("the server does not reload its settings")
+        if self.preloaded and not self.wait_until("SELECT max_active FROM pg_stat_admission_gate", str(limit), 60):
+            raise Failed(f"the server does not take over the limit of {limit}")
+
+    def end_sessions(self):
+        """Ends all sessions and waits until they are gone."""
+        others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        self.sql(f"SELECT count(pg_terminate_backend(pid)) {others}")
+        if not self.wait_until(f"SELECT count(*) {others}", "0", 300):
+            raise Failed("sessions do not end")
+
+    def huge_pages(self):
+        """How many kB of them the server has."""
+        with open(f"/proc/{self.pid}/status") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("HugetlbPages:")), 0)
+
+    def differing_settings(self):
+        return self.sql("""SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
+                           FROM pg_settings WHERE sourcefile LIKE '%/bench.conf'
+                           AND name !~ 'listen_addresses|unix_socket'""")
+

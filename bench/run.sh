@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+#
+# Measures what the gate costs and gains, against its absence and its peers, on
+# throw-away servers: see test/setup.sh for these, docs/benchmarks.md for what is
+# measured and how to read it.  This file prepares a private PostgreSQL and
+# starts bench/driver/bench.py in it, which does the measuring.
+#
+#   make bench                          everything (hours; it says how many)
+#   make bench BENCH=hot_row            one benchmark, or several by name
+#   make bench QUICK=1                  proves that it works: figures mean nothing
+#
+# Results (CSV, Markdown, SVG) go to bench/results/, or bench/results/quick/.
+#
+# From the environment (make bench NAME=value):
+#   BENCH      any of the names below, default all
+#   CLIENTS    client counts, such as "8 64 500", instead of each benchmark's own
+#   ROUNDS     default 3
+#   DURATION   counted seconds of each run, default 10
+#   SKIP       seconds before them, default 4 and one more per 500 clients
+#   LIMIT      slots, default 4 or 8 per core as each benchmark says
+#   VARIANTS   such as "off gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
+#              max_overtake=0": see docs/benchmarks.md
+#   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
+#              variant "tuned", the gate with these
+#   WORKLOADS  only these workloads of the benchmark
+#   PROTOCOL   of pgbench: prepared (default), extended or simple
+#   ROWS       in the table of update8000, default 5000000
+#   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
+#   RESULTS    another directory for the results
+#   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
+
+# shellcheck source=test/setup.sh
+. "$(dirname "$0")/../test/setup.sh"
+# shellcheck source=bench/common.sh
+. "$(dirname "$0")/common.sh"
+
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed peers knobs instructions waiting shared_memory"
+VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
+
+# An idle backend with a few prepared statements, its page table for 256 MB of
+# shared buffers, and the client's side of it.
+BACKEND_KB=2560
+
+check_benchmarks() {
+    local name
+    for name in $BENCH; do
+        case " $ALL " in
+            *" $name "*) ;;
+            *) die "unknown benchmark \"$name\" in BENCH: choose from $ALL" ;;
+        esac
+    done
+}
+
+check_options() {
+    local name
+    check_benchmarks
+    for name in ROUNDS DURATION SKIP LIMIT ROWS; do
+        [ -z "${!name:-}" ] || check_positive "$name"
+    done
+    [[ ${CLIENTS:-1} =~ ^[0-9\ ]+$ ]] || die "CLIENTS must be numbers, not \"$CLIENTS\""
+    case ${PROTOCOL:-prepared} in
+        prepared | extended | simple) ;;
+        *) die "PROTOCOL must be prepared, extended or simple" ;;
+    esac
+}
+
+# What the benchmarks chosen can make use of.
+extras() {
+    case " $BENCH " in *" instructions "*) echo valgrind ;; esac
+    echo matplotlib pgbouncer
+}
+
+choose_results() {
+    RESULTS=${RESULTS:-$ROOT/bench/results${QUICK:+/quick}}
+    mkdir -p "$RESULTS" || exit 1
+    RESULTS=$(cd "$RESULTS" && pwd)
+    [ -w "$RESULTS" ] || die "cannot write to $RESULTS"
+}
+
+# Called at the end, however it comes.
+save_results() {
+    [ -n "$(ls -A "$WORK/results" 2>/dev/null)" ] || return 0
+    (cd "$WORK/results" && "${AS_USER[@]}" tar -cf - -- *) | tar -C "$RESULTS" --no-same-owner -xf - &&
+        say "results are in $RESULTS"
+}
+
+# The version measured; "+" means with changes.
+source_version() {
+    git -C "$ROOT" describe --always --dirty=+ --exclude='*' 2>/dev/null
+}
+
+# Prints a Python 3 that this user can run, with matplotlib if there is one.
+choose_python() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        "$python" -c 'import matplotlib' 2>/dev/null && echo "$python" && return
+    done
+    for python in python3 /usr/bin/python3; do
+        "$python" -c 'import sys' 2>/dev/null && echo "$python" && return
+    done
+    die "there is no python3 that $(id -un) can run"
+}
+
+inside() {
+    local python
+    export LC_ALL=C STAGE MACHINE BENCH
+    python=$(choose_python) || exit 1
+    most_clients $BACKEND_KB
+    stage_postgres
+    build_extension
+    MACHINE=$(describe_machine)
+    mkdir "$WORK/results"
+    PATH=$PATH:/usr/sbin exec "$python" "$WORK/src/bench/driver/bench.py"
+}
+
+BENCH=${BENCH:-$ALL}
+if [ "${1:-}" = --inside ]; then
+    inside
+else
+    check_options
+    choose_results
+    export COMMIT
+    COMMIT=$(source_version)
+    make_workdir
+    run_inside bench/run.sh bench "$VARIABLES" "$(extras)"
+fi
