@@ -18,12 +18,17 @@
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
 #   MODEL          configurations of the model to check, by number
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
+#   GATE_LENDING=off      show which TAP tests get stuck without lending
+#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
+#   GATE_SLEEPERS         how many sessions sleep beside others, default 200
+#   GATE_SEED             the random numbers of a stress or chaos test to repeat
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
 
 TESTS=${TESTS:-regress isolation tap model}
+SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0}))}
 
 check_suites() {
     local suite
@@ -68,7 +73,7 @@ run_suite() {
         printf '%-10s no tests\n' "$suite"
         return
     fi
-    timeout --foreground -k 10 "${SUITE_TIMEOUT:-1200}" \
+    timeout --foreground -k 10 "$SUITE_TIMEOUT" \
         "$@" >"$log.out" 2>"$log.err" || status=$?
     stop_servers
     read -r passed failed < <(count_results "$log.out")
@@ -76,7 +81,7 @@ run_suite() {
     if [ "$failed" = 0 ] && { [ "$status" != 0 ] || [ "$passed" = 0 ]; }; then
         failed=1
     fi
-    [ "$status" != 124 ] || say "$suite was stopped after ${SUITE_TIMEOUT:-1200} s"
+    [ "$status" != 124 ] || say "$suite was stopped after $SUITE_TIMEOUT s"
     printf '%-10s %s passed, %s failed (%s s)\n' "$suite" "$passed" "$failed" $((SECONDS - start))
     [ "$failed" = 0 ] || show_failure "$log"
     PASSED=$((PASSED + passed))
@@ -146,5 +151,6 @@ if [ "${1:-}" = --inside ]; then
 else
     make_workdir
     run_inside test/run.sh "$TESTS" \
-        "TESTS REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA"
+        "TESTS REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
+        GATE_LENDING GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED"
 fi

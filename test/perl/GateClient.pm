@@ -17,6 +17,9 @@ use IO::Socket::UNIX;
 use PostgreSQL::Test::Utils ();
 use Time::HiRes qw(time);
 
+# For how many seconds to wait for an answer, or for anything else in these tests
+our $patience = $PostgreSQL::Test::Utils::timeout_default;
+
 my $protocol_version = 196608;
 my $cancel_code = 80877102;
 
@@ -207,7 +210,7 @@ sub read_until
 {
 	my ($self, $types) = @_;
 
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $deadline = time + $patience;
 	$self->{stopped} = undef;
 	until ($self->_take_messages($types))
 	{

@@ -4,6 +4,10 @@
 # What the tests themselves look at goes through the observer, a session that
 # bypasses the gate.
 #
+# GATE_LENDING=off in the environment runs every piece (see piece) with
+# lend_after = -1, to show what it proves: a piece that is there because of
+# lending must get stuck then, within seconds, and is reported as ok if it does.
+#
 package GateTest;
 
 use strict;
@@ -13,8 +17,14 @@ use Carp;
 use GateClient;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Test2::API ();
 use Test::More;
 use Time::HiRes qw(time usleep);
+
+my $lending_is_off = ($ENV{GATE_LENDING} // 'on') eq 'off';
+
+# For how many seconds a piece that must get stuck may be
+my $stuck_after = 1;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
@@ -65,25 +75,24 @@ sub configure
 	return;
 }
 
-# Changes settings and reloads them, by ALTER SYSTEM or, in a standby, in
-# postgresql.conf.
+# Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them.
 sub set_soon
 {
 	my ($self, %settings) = @_;
 
-	if ($self->value('SELECT pg_is_in_recovery()') eq 't')
-	{
-		$self->configure(%settings);
-	}
-	else
-	{
-		for my $name (sort keys %settings)
-		{
-			$self->value("ALTER SYSTEM SET " . _full_name($name) . " = '$settings{$name}'");
-		}
-	}
+	%settings = $self->_enforced(%settings);
+	$self->value("ALTER SYSTEM SET " . _full_name($_) . " = '$settings{$_}'") foreach sort keys %settings;
 	$self->value('SELECT pg_reload_conf()');
 	return;
+}
+
+# Settings, but for those that have a fixed value just now.
+sub _enforced
+{
+	my ($self, %settings) = @_;
+
+	my $fixed = $self->{fixed} // {};
+	return (%settings, map { $_ => $fixed->{$_} } grep { exists $fixed->{$_} } keys %settings);
 }
 
 # The same, and waits until the server works by them: new sessions have them,
@@ -92,6 +101,7 @@ sub set
 {
 	my ($self, %settings) = @_;
 
+	%settings = $self->_enforced(%settings);
 	$self->set_soon(%settings);
 	for my $name (sort keys %settings)
 	{
@@ -168,6 +178,20 @@ sub value
 	return $self->observer->query($sql);
 }
 
+# Creates an extension of PostgreSQL's contrib that connects to servers.  Returns
+# false if there is none, or one whose waits do not show, so that it cannot lend.
+sub has_contrib
+{
+	my ($self, $extension) = @_;
+
+	my $version = $self->value('SHOW server_version_num');
+	return 0 if $extension eq 'dblink'
+	  && ($version < 150013 || ($version >= 160000 && $version < 160009));
+	return 0 if $self->value("SELECT count(*) FROM pg_available_extensions WHERE name = '$extension'") eq '0';
+	$self->value("CREATE EXTENSION IF NOT EXISTS $extension");
+	return 1;
+}
+
 # ----------------------------------------------------------------
 # Waiting for something
 # ----------------------------------------------------------------
@@ -177,7 +201,7 @@ sub await_true
 {
 	my ($self, $function, $what) = @_;
 
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $deadline = time + $GateClient::patience;
 	until ($function->())
 	{
 		if (time > $deadline)
@@ -382,23 +406,117 @@ sub end_sessions
 	return;
 }
 
+# There is exactly one slot at limit 1: none has leaked, none was made.
+sub ok_one_slot
+{
+	my ($self) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$self->set(max_active_backends => 1, lend_after => -1);
+	my ($first, $second) = map { $self->session } 1 .. 2;
+	$first->start('BEGIN');
+	$self->ok_passes($first, 'at limit 1, one session is admitted at once');
+	$second->start('BEGIN');
+	$self->ok_waits($second, 'and a second one waits');
+	$first->query('COMMIT');
+	$second->finish;
+	is($self->gauges, '1|0|0', 'until it has the slot of the first');
+	$_->quit foreach ($first, $second);
+	$self->ok_quiet('at the end');
+	return;
+}
+
 # Runs a piece of a test by its own settings.  If it gets stuck, it has failed
 # and the next piece starts afresh.  Afterwards, everything must be quiet.
+#
+# A piece must fail if lending is off, unless passes_without_lending tells why
+# it does not.
 sub piece
+{
+	my ($self, $what, $settings, $code, %option) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	if ($lending_is_off)
+	{
+		$self->_piece_without_lending($what, $settings, $code, $option{passes_without_lending});
+	}
+	else
+	{
+		$self->_try_piece($what, $settings, $code);
+	}
+
+	if (!eval { $self->_clean_up; 1 })
+	{
+		fail("cleaning up after $what: $@");
+		$self->restart('immediate');
+		$self->await_restart;
+	}
+	$self->ok_quiet("after $what");
+	$self->ok_adds_up("after $what");
+	return;
+}
+
+sub _try_piece
 {
 	my ($self, $what, $settings, $code) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$self->set(%$settings);
-	if (!eval { $code->(); 1 })
+	return if eval { $self->set(%$settings); $code->(); 1 };
+
+	fail("$what: $@");
+	$self->observer->hang_up;    # perhaps it is stuck itself
+	diag $self->report;
+	return;
+}
+
+# What its tests say is not this test's outcome, but whether one of them fails.
+sub _piece_without_lending
+{
+	my ($self, $what, $settings, $code, $passes) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $events = Test2::API::intercept(
+		sub {
+			local $self->{fixed} = { lend_after => -1 };
+			local $GateClient::patience = $passes ? $GateClient::patience : $stuck_after;
+			$self->_try_piece($what, { lend_after => -1, %$settings }, $code);
+		});
+	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
+
+	if ($passes)
 	{
-		fail("$what: $@");
-		$self->{observer}->hang_up;    # perhaps it is stuck itself
-		diag $self->report;
+		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
 	}
+	else
+	{
+		my ($stuck) = grep { /: (?:timed out|gave up)/ } @failed;
+		ok($stuck, "without lending, this gets stuck: $what");
+		note 'it fails by: ', s/\n.*//sr foreach @failed;
+	}
+	return;
+}
+
+# Ends what a piece may have left behind.
+sub _clean_up
+{
+	my ($self) = @_;
+
 	$self->end_sessions;
-	$self->ok_quiet("after $what");
-	$self->ok_adds_up("after $what");
+	$self->end_prepared_transactions;
+	$self->set(max_active_backends => 1) if $self->counter('max_active') == 0;
+	return;
+}
+
+# Rolls prepared transactions back.  older_than: seconds.
+sub end_prepared_transactions
+{
+	my ($self, $older_than) = @_;
+
+	return if $self->value('SELECT pg_is_in_recovery()') eq 't';
+	$older_than //= 0;
+	my $gids = $self->value("SELECT gid FROM pg_prepared_xacts
+		WHERE database = current_database() AND prepared <= now() - interval '$older_than second'");
+	$self->observer->start("ROLLBACK PREPARED '$_'")->result foreach split /\n/, $gids;
 	return;
 }
 

@@ -2,6 +2,9 @@
 # hang behind the gate: those that wait for whom the gate keeps waiting, those
 # that open connections to the same server, parallel queries, and what runs
 # inside statements and at commit.
+#
+# Each piece gets stuck when lending is off, but for those which say what else
+# lets them pass.  GATE_LENDING=off shows it: see GateTest.pm.
 
 use strict;
 use warnings;
@@ -53,6 +56,11 @@ $gate->value($_) foreach (
 		FOR EACH ROW EXECUTE FUNCTION meet_in_trigger()',
 	'CREATE TABLE ruled (a int)',
 	'CREATE RULE ru AS ON INSERT TO ruled DO ALSO SELECT meet()',
+	'CREATE MATERIALIZED VIEW meeting AS SELECT meet() AS a',
+	'CREATE UNIQUE INDEX ON meeting (a)',
+	'CREATE TABLE indexed AS SELECT 1 AS a',
+	'CREATE FUNCTION meet_in_index(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+		$$ BEGIN RETURN public.meet(); END $$',
 
 	# Workers wait for a table.
 	'CREATE FUNCTION read_locked(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS
@@ -73,23 +81,29 @@ sub works
 # them have locked the table before.
 # ----------------------------------------------------------------
 
-for my $command (
-	'VACUUM FULL t',
-	'CLUSTER t USING t_pkey',
-	'REINDEX TABLE CONCURRENTLY t',
-	'REINDEX TABLE t',
-	'CREATE INDEX CONCURRENTLY t_v2 ON t (v)',
-	'DROP INDEX CONCURRENTLY t_v2',
-	'CALL lock_and_commit()',
-	'REFRESH MATERIALIZED VIEW CONCURRENTLY m',
-	'REFRESH MATERIALIZED VIEW m',
-	'VACUUM (FREEZE) t',
-	'ALTER TABLE t SET (fillfactor = 90)',
-	'TRUNCATE child, parent')
+# A command, what to do before it, and perhaps why it can do without lending
+my @commands = (
+	['VACUUM FULL t'],
+	['CLUSTER t USING t_pkey'],
+	['REINDEX TABLE CONCURRENTLY t'],
+	['REINDEX TABLE t'],
+	[ 'CREATE INDEX CONCURRENTLY t_v2 ON t (v)', 'DROP INDEX IF EXISTS t_v2' ],
+	[ 'DROP INDEX CONCURRENTLY t_v2', 'CREATE INDEX IF NOT EXISTS t_v2 ON t (v)' ],
+	['CALL lock_and_commit()'],
+	['REFRESH MATERIALIZED VIEW m'],
+	['ALTER TABLE t ALTER v SET DEFAULT 0'],
+	[ 'TRUNCATE child, parent', 'INSERT INTO parent VALUES (1) ON CONFLICT DO NOTHING' ],
+	[ 'REFRESH MATERIALIZED VIEW CONCURRENTLY m', '', 'its lock does not conflict with readers' ],
+	[ 'VACUUM (FREEZE) t', '', 'its lock does not conflict with readers and writers' ]);
+
+for (@commands)
 {
+	my ($command, $before, $passes) = @$_;
+
 	$gate->piece(
 		$command, \%lock,
 		sub {
+			$gate->value($before // '');
 			my $holder = $gate->holder;
 			my $session = $gate->session;
 			$session->start($command);
@@ -104,28 +118,31 @@ for my $command (
 			is($session->sqlstate, '00000', "$command runs beside a queue of sessions that have locked its table");
 			is(join(',', map { $_->sqlstate } @others),
 				join(',', ('00000') x 5), 'and so do they');
-		});
+		},
+		passes_without_lending => $passes);
 }
-$gate->value('INSERT INTO parent VALUES (1) ON CONFLICT DO NOTHING');
 
 # Beside a transaction that is idle
-$gate->piece(
-	'commands beside an idle holder', { max_active_backends => 1, lend_on => 'client' },
-	sub {
-		my $holder = $gate->holder;
-		my $session = $gate->session;
-		for my $command ('VACUUM FULL t', 'CLUSTER t USING t_pkey', 'REINDEX TABLE CONCURRENTLY t',
-			'CREATE INDEX CONCURRENTLY t_v3 ON t (v)', 'CALL lock_and_commit()',
-			'REFRESH MATERIALIZED VIEW CONCURRENTLY m', 'CREATE DATABASE d')
-		{
-			is($session->start($command)->sqlstate, '00000', "$command runs beside an idle holder");
-		}
-	});
+for (@commands, [ 'CREATE DATABASE d', 'DROP DATABASE IF EXISTS d' ])
+{
+	my ($command, $before) = @$_;
 
-# DROP DATABASE asks every process to close its files.
+	$gate->piece(
+		"$command beside an idle holder",
+		{ max_active_backends => 1, lend_on => 'client' },
+		sub {
+			$gate->value($before // '');
+			my $holder = $gate->holder;
+			my $session = $gate->session;
+			is($session->start($command)->sqlstate, '00000', "$command runs beside an idle holder");
+		});
+}
+
+# It asks every process to close its files.
 $gate->piece(
 	'DROP DATABASE', \%lock,
 	sub {
+		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
 		my $holder = $gate->holder;
 		my $session = $gate->session;
 		$session->start('DROP DATABASE d');
@@ -136,11 +153,12 @@ $gate->piece(
 		$holder->query('COMMIT');
 		is($session->sqlstate, '00000', 'DROP DATABASE runs beside a queue');
 		is(join(',', map { $_->sqlstate } @others), '00000,00000,00000', 'and so do they');
-	});
+	},
+	passes_without_lending => 'those in the queue answer to it');
 $gate->piece(
 	'DROP DATABASE WITH (FORCE)', \%lock,
 	sub {
-		$gate->value('CREATE DATABASE d');
+		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
 		my $holder = $gate->holder;
 		my $session = $gate->session;
 		$session->start('DROP DATABASE d WITH (FORCE)');
@@ -151,7 +169,8 @@ $gate->piece(
 		$holder->query('COMMIT');
 		is($session->sqlstate, '00000', 'DROP DATABASE WITH (FORCE) ends sessions in the queue');
 		is(join(',', map { $_->sqlstate } @others), '57P01,57P01,57P01', 'which are told');
-	});
+	},
+	passes_without_lending => 'those in the queue can be terminated');
 
 # ----------------------------------------------------------------
 # What runs inside statements and at commit, waiting for a session in the queue
@@ -170,16 +189,15 @@ for my $case (
 	[ 'COPY of a query', 'COPY (SELECT meet()) TO STDOUT' ],
 	[ 'CREATE TABLE AS', 'CREATE TEMP TABLE c AS SELECT meet()' ],
 	[ 'EXPLAIN ANALYZE', 'EXPLAIN ANALYZE SELECT meet()' ],
+	[ 'REFRESH MATERIALIZED VIEW CONCURRENTLY', 'REFRESH MATERIALIZED VIEW CONCURRENTLY meeting' ],
 	[ 'a holdable cursor at commit', 'BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT meet(); COMMIT' ],
-	[ 'CREATE INDEX on an expression', 'CREATE INDEX t_meet ON t (meet_in_index(v))' ])
+	[ 'CREATE INDEX on an expression', 'CREATE INDEX meeting_index ON indexed (meet_in_index(a))' ])
 {
 	my ($what, $sql) = @$case;
 
 	$gate->piece(
 		$what, \%lock,
 		sub {
-			$gate->value('CREATE OR REPLACE FUNCTION meet_in_index(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
-				$$ BEGIN RETURN public.meet(); END $$');
 			my ($owner, $session) = map { $gate->session } 1 .. 2;
 			$owner->query('SELECT pg_advisory_lock(1)');
 			my $holder = $gate->holder;
@@ -192,7 +210,6 @@ for my $case (
 			is($owner->sqlstate, '00000', 'as that is let in');
 		});
 }
-$gate->value('DROP INDEX t_meet');
 
 # ----------------------------------------------------------------
 # Foreign keys, parallel queries: waits beside which others work
@@ -201,6 +218,7 @@ $gate->value('DROP INDEX t_meet');
 $gate->piece(
 	'a foreign key', \%lock,
 	sub {
+		$gate->value('INSERT INTO parent VALUES (1) ON CONFLICT DO NOTHING');
 		my $owner = $gate->session(session => { 'admission_gate.bypass' => 'on' });
 		my ($session, $next) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; SELECT * FROM parent FOR UPDATE');
@@ -240,19 +258,9 @@ for my $workers (4, 0)
 			is($session->finish, '1000', 'and it ends well');
 		});
 }
-$gate->set(max_parallel_workers => 8);
-
 # ----------------------------------------------------------------
 # Connections to the same server
 # ----------------------------------------------------------------
-
-sub contrib
-{
-	my ($extension) = @_;
-	return 0 if $gate->value("SELECT count(*) FROM pg_available_extensions WHERE name = '$extension'") eq '0';
-	$gate->value("CREATE EXTENSION $extension");
-	return 1;
-}
 
 my %extension = (max_active_backends => 1, lend_on => 'client, lock, extension');
 my $host = $node->host;
@@ -260,38 +268,54 @@ my $port = $node->port;
 
 SKIP:
 {
-	skip 'postgres_fdw is not installed', 1 if !contrib('postgres_fdw');
+	skip 'there is no postgres_fdw', 1 if !$gate->has_contrib('postgres_fdw');
 	$gate->value($_) foreach (
 		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '$host', port '$port', dbname 'postgres')",
 		'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
 		"CREATE FOREIGN TABLE f (id int, v int) SERVER loop OPTIONS (table_name 't')");
-	$gate->piece(
-		'postgres_fdw', \%extension,
+	my $loop = sub {
+		my ($what, $code) = @_;
+		$gate->piece("postgres_fdw: $what", \%extension, $code);
+	};
+	$loop->(
+		'a query',
 		sub {
-			my $session = $gate->session;
-			is($session->query('SELECT count(*) FROM f'), '1000', 'postgres_fdw reads from the same server at a limit of one');
-			is($session->query('BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
-				'3', 'and writes');
-			is($gate->value('SELECT count(*) FROM t WHERE v = 3'), '3', 'to it');
-			my ($one, $two) = map { $gate->session } 1 .. 2;
-			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach ($one, $two);
-			is(join(',', map { $_->finish } $one, $two), '1000,1000', 'two sessions do it at the same time');
+			is($gate->session->query('SELECT count(*) FROM f'), '1000', 'postgres_fdw reads from the same server at a limit of one');
+		});
+	$loop->(
+		'a transaction',
+		sub {
+			is($gate->session->query('BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
+				'3', 'postgres_fdw writes to the same server at a limit of one');
+			is($gate->value('SELECT count(*) FROM t WHERE v = 3'), '3', 'and what it wrote is there');
+		});
+	$loop->(
+		'two queries',
+		sub {
+			my @sessions = map { $gate->session } 1 .. 2;
+			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
+			is(join(',', map { $_->finish } @sessions), '1000,1000', 'two sessions use postgres_fdw at the same time');
 		});
 }
 
 SKIP:
 {
-	skip 'dblink is not installed', 1 if !contrib('dblink');
+	skip 'there is no dblink, or none whose waits show', 1 if !$gate->has_contrib('dblink');
 	my $connection = "host=$host port=$port dbname=postgres";
 
 	$gate->piece(
-		'dblink', \%extension,
+		'dblink: a query',
+		\%extension,
 		sub {
-			my $session = $gate->session;
-			is($session->query("SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)"),
+			is($gate->session->query("SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)"),
 				'1000', 'dblink reads from the same server at a limit of one');
-			is($session->query("SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')"),
-				'UPDATE 4', 'and writes');
+		});
+	$gate->piece(
+		'dblink: an update',
+		\%extension,
+		sub {
+			is($gate->session->query("SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')"),
+				'UPDATE 4', 'dblink writes to the same server at a limit of one');
 		});
 }
 
@@ -304,7 +328,15 @@ $gate->piece(
 		my $there = $gate->session(
 			database => 'subscriber',
 			session => { 'admission_gate.bypass' => 'on' });
-		$there->query('CREATE TABLE t (id int PRIMARY KEY, v int)');
+		# With a trigger, or apply would run no query; before it has written anything, or
+		# it would be forced in at worst.
+		$there->query($_) foreach (
+			'CREATE TABLE t (id int PRIMARY KEY, v int)',
+			'CREATE TABLE seen (id int)',
+			'CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
+				$$ BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NEW; END $$',
+			'CREATE TRIGGER tr BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION see()',
+			'ALTER TABLE t ENABLE ALWAYS TRIGGER tr');
 		$gate->value('CREATE PUBLICATION p FOR TABLE t');
 		my $holder = $gate->holder;
 		$gate->value("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
@@ -313,12 +345,13 @@ $gate->piece(
 		my $copied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t') eq '1000' }, 'the first copy');
 		ok($copied, 'logical replication copies beside a full gate');
 		$gate->value('INSERT INTO t VALUES (5001, 1)');
-		my $applied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t WHERE id = 5001') eq '1' }, 'apply');
+		my $applied = $gate->await_true(sub { $there->query('SELECT count(*) FROM seen WHERE id = 5001') eq '1' }, 'apply');
 		ok($applied, 'and applies');
 		$there->query('ALTER SUBSCRIPTION s DISABLE');
 		$there->query('ALTER SUBSCRIPTION s SET (slot_name = NONE)');
 		$there->query('DROP SUBSCRIPTION s');
-	});
+	},
+	passes_without_lending => 'its processes need no slot');
 
 $node->stop;
 

@@ -123,15 +123,15 @@ sub catch_up
 }
 
 # Lending
-{
-	$standby->set(lend_after => 100);
-	my $holder = $standby->holder;
-	my $next = $standby->session;
-	is($next->query('SELECT 1'), '1', 'on a standby, an idle holder lends its slot');
-	is($holder->query('SELECT 1'), '1', 'and goes on');
-	$standby->set(lend_after => -1);
-	$standby->end_sessions;
-}
+$standby->piece(
+	'on a standby, an idle holder', { max_active_backends => 1, lend_after => 100 },
+	sub {
+		my $holder = $standby->holder;
+		my $next = $standby->session;
+		is($next->query('SELECT 1'), '1', 'on a standby, an idle holder lends its slot');
+		is($holder->query('SELECT 1'), '1', 'and goes on');
+	});
+$standby->set(lend_after => -1);
 
 # ----------------------------------------------------------------
 # Restart of the primary, restart of the standby, promotion
