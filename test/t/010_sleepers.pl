@@ -1,0 +1,73 @@
+# Proves that sessions which sleep inside a statement keep nobody out: a crowd of
+# pg_sleep(2000) in a gate of four, and pgbench -S beside it at its usual speed.
+#
+# GATE_SLEEPERS sets how many there are.  Each takes a process and a connection.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $sleepers = $ENV{GATE_SLEEPERS} || 200;
+my $seconds = 4;
+
+my $gate = GateTest->new(
+	'sleepers',
+	max_connections => $sleepers + 50,
+	shared_buffers => '128MB');
+my $node = $gate->node;
+
+# Runs pgbench with these arguments and returns its output; nobody of it waits for
+# long at the gate.
+sub pgbench
+{
+	my (@arguments) = @_;
+
+	local $ENV{PGOPTIONS} = "-c admission_gate.queue_timeout=${GateClient::patience}s";
+	my ($out, $err) = ('', '');
+	IPC::Run::run([ 'pgbench', @arguments, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'>', \$out, '2>', \$err)
+	  or die "pgbench failed, perhaps its sessions gave up: $err";
+	return $out;
+}
+
+# Transactions per second of select-only sessions, twice as many as slots
+sub speed
+{
+	my ($tps) = pgbench('-n', '-S', '-M', 'prepared', '-c', 8, '-j', 2, '-T', $seconds) =~ /^tps = ([\d.]+)/m;
+	return $tps;
+}
+
+pgbench('-i', '-s', 1, '-q');
+
+$gate->piece(
+	"pgbench beside $sleepers sleepers",
+	{ max_active_backends => 4, lend_on => 'client, lock, timeout', lend_after => 10 },
+	sub {
+		my $alone = speed();
+
+		my $start = time;
+		my @sleepers = map { $gate->session } 1 .. $sleepers;
+		note sprintf '%d sessions connected after %.1f s', $sleepers, time - $start;
+		$_->start('SELECT pg_sleep(2000)') foreach @sleepers;
+		$gate->await("SELECT running + lent = $sleepers FROM pg_stat_admission_gate");
+		note sprintf 'and slept after %.1f s', time - $start;
+		# The last ones have nobody to lend to.
+		cmp_ok($gate->counter('lent'), '>=', $sleepers - 4, 'all but the last sleepers have lent their slots');
+
+		my $beside = speed();
+		note sprintf '%.0f tps alone, %.0f tps beside %d sleepers', $alone, $beside, $sleepers;
+		cmp_ok($beside, '>', $alone / 2, 'pgbench -S runs beside them at its usual speed');
+		is($gate->counter('running + lent'), $sleepers, 'they sleep on');
+	});
+
+$node->stop;
+
+done_testing();
