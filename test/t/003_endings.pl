@@ -18,6 +18,7 @@ my $gate = GateTest->new(
 	'endings',
 	max_active_backends => 1,
 	lend_after => -1,
+	max_connections => 150,
 	max_prepared_transactions => 5);
 my $node = $gate->node;
 
@@ -513,6 +514,70 @@ for my $max_overtake (0, 1000)
 		[ session => { 'admission_gate.queue_timeout' => '50ms' } ],
 		sub { usleep(rand 60_000); $_[1]->start('COMMIT') },
 		'00000', '53000');
+}
+
+# ----------------------------------------------------------------
+# A grant that meets client_connection_check_interval
+# ----------------------------------------------------------------
+
+# To look after its client, a waiter resets its latch.  If a grant came between
+# its question for a slot and that, the waiter would sleep on.  So it is stopped
+# before its timer fires, let go for some microseconds then, so that it is
+# stopped again somewhere on its way, and granted a slot.  The interval is a long
+# one afterwards, so that the timer does not wake it again.
+
+# Is there an alarm signal for a session that is stopped?
+sub alarm_is_pending
+{
+	my ($session) = @_;
+
+	my ($pending) = slurp_file('/proc/' . $session->pid . '/status') =~ /^ShdPnd:\s*([0-9a-f]+)/m;
+	return hex($pending) & 1 << 13;
+}
+
+SKIP:
+{
+	skip 'whether a signal is pending is not shown here', 1 if !-r "/proc/$$/status";
+
+	my $tries = 0;
+	for (1 .. 3)
+	{
+		my $holder = $gate->holder;
+		my @waiters = map { $gate->session(session => { client_connection_check_interval => '1s' }) } 1 .. 100;
+		$_->start("SET client_connection_check_interval = '1h'; SELECT 1") foreach @waiters;
+		$gate->await_waiting(100);
+		kill STOP => map { $_->pid } @waiters;
+
+		# Not if the machine was so slow that there was an alarm before.
+		my $deadline = time + 3;
+		my @ready;
+		do
+		{
+			usleep(10_000);
+			@ready = grep { alarm_is_pending($_) } @waiters;
+		} until @ready == @waiters || time > $deadline;
+		$tries += @ready;
+		foreach my $waiter (@ready)
+		{
+			my $until = time + 1e-5 * 30**rand;
+			kill CONT => $waiter->pid;
+			while (time < $until) { }
+			kill STOP => $waiter->pid;
+		}
+
+		$gate->set(max_active_backends => 0);
+		$gate->await('SELECT waiting = 0 FROM pg_stat_admission_gate');
+		kill CONT => map { $_->pid } @waiters;
+		my @asleep;
+		$gate->await_true(sub { !(@asleep = grep { !$_->done } @waiters) }, 'those who were granted slots');
+		is(scalar @asleep, 0, 'nobody misses a grant while looking after his client') or diag $gate->report;
+		$gate->set(max_active_backends => 1);
+		$holder->query('COMMIT');
+		$_->hang_up foreach @asleep;
+		$_->quit foreach (@waiters, $holder);
+	}
+	note "$tries tries";
+	clean('after client_connection_check_interval met grants');
 }
 
 # ----------------------------------------------------------------
