@@ -2,8 +2,11 @@
 # A crowd of sessions that do mixed work at random, and can be disturbed.
 #
 # Each session runs scripts one after the other.  A script is a list of steps:
-# SQL text with placeholders, or a function that sends something by itself, or
-# a number, a pause in ms in which the client does nothing, nor reads.
+# SQL text with placeholders; a function that sends something by itself; a
+# reference to such a function, if there is no answer to wait for yet; or a
+# number, a pause in ms in which the client does nothing, nor reads.
+#
+# GATE_SEED in the environment repeats a sequence of random numbers.
 #
 package GateCrowd;
 
@@ -19,10 +22,12 @@ use Time::HiRes qw(time usleep);
 my %expected_sqlstate = map { $_ => 1 } (
 	'00000',
 	'08006',    # hung up by ourselves, or the server has crashed
+	'08001',    # likewise, for a session in it that connects to it
 	'22012',    # division by zero: from the scripts
 	'23505',    # unique violation: likewise
 	'25P01', '25P02',    # there is no block, or it has failed
 	'25001',    # there is a block
+	'25006',    # this is a standby
 	'34000',    # its cursor or portal is gone with it
 	'3B001',    # its savepoint
 	'40001',    # serialization failure
@@ -47,6 +52,11 @@ my @setup = (
 	'CREATE TABLE child (id int REFERENCES t DEFERRABLE INITIALLY DEFERRED)',
 	'CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN
 		FOR i IN 1..5 LOOP UPDATE t SET v = v + 1 WHERE id = i; COMMIT; END LOOP; END $$',
+	'CREATE TABLE triggered (a int)',
+	'CREATE FUNCTION counts() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		UPDATE t SET v = v + 1 WHERE id = NEW.a; RETURN NEW; END $$',
+	'CREATE TRIGGER tr BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION counts()',
+	'CREATE RULE ru AS ON INSERT TO triggered DO ALSO SELECT count(*) FROM m',
 	'CREATE FUNCTION catches() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE t SET v = v + 1 WHERE id = 7; RETURN 1/0;
 		EXCEPTION WHEN division_by_zero THEN RETURN (SELECT count(*) FROM t); END $$');
@@ -57,6 +67,7 @@ my $drop_leftovers = q{DO $$ DECLARE index regclass; BEGIN
 		AND indexrelid::regclass::text ~ '_cc(new|old)'
 	LOOP EXECUTE 'DROP INDEX ' || index; END LOOP; END $$};
 
+# What it is all about
 my @scripts = (
 	['SELECT 1'],
 	['SELECT count(*) FROM t'],
@@ -77,11 +88,16 @@ my @scripts = (
 	['SELECT catches()'],
 	['SELECT pg_sleep(0.01)'],
 	['SELECT pg_sleep(0.3)'],
+	['SELECT pg_sleep(3)'],
 	[ 'BEGIN', 'INSERT INTO child VALUES (:few)', 'COMMIT' ],
 	['VACUUM t'],
 	['VACUUM (FREEZE) t'],
 	['ANALYZE t'],
 	['VACUUM FULL u'],
+	['CLUSTER u USING u_id'],
+	['INSERT INTO triggered VALUES (:few)'],
+	['TRUNCATE log, triggered'],
+	[q{SELECT count(*) FROM ts_stat('SELECT to_tsvector(v::text) FROM t WHERE id < 50')}],
 	[ 'REINDEX INDEX CONCURRENTLY u_id', $drop_leftovers ],
 	['CREATE INDEX CONCURRENTLY IF NOT EXISTS u_v ON u (v)'],
 	['DROP INDEX CONCURRENTLY IF EXISTS u_v'],
@@ -94,13 +110,21 @@ my @scripts = (
 	['EXPLAIN SELECT count(*) FROM t'],
 	[ 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 100, 'FETCH 10 FROM c', 'COMMIT' ],
 	[ 'BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT', 'FETCH 10 FROM h', 'CLOSE h' ],
-	[ 'LISTEN x', 'NOTIFY x' ],
+	[ 'LISTEN x', 'NOTIFY x', 100, 'UNLISTEN x' ],
+	[ 'BEGIN', 'NOTIFY x', 50, 'COMMIT' ],
 	[ 'SELECT pg_advisory_lock(:few)', 'UPDATE t SET v = v + 1 WHERE id = :few', 'SELECT pg_advisory_unlock_all()' ],
 	[ 'SET admission_gate.scope = statement', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 'SELECT 1', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT', 'RESET admission_gate.scope' ],
 	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
 	[ 'SET statement_timeout = 50', 'SELECT pg_sleep(0.04)', 'RESET statement_timeout' ],
 	[ 'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0', 'SELECT sum(v) FROM t', 'RESET ALL' ],
+	[ 'SET jit_above_cost = 0', 'SELECT sum(v + 1) FROM t', 'RESET jit_above_cost' ],
 	['COPY t TO STDOUT'],
+	[ sub { $_[0]->start("COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT") }, 300 ],
+	[
+		\sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") },
+		200,
+		sub { $_[0]->copy_data("2\n")->copy_done }
+	],
 	[ sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n")->copy_data("2\n")->copy_done } ],
 	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
 	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ],
@@ -128,7 +152,29 @@ my @scripts = (
 	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", 300, "ROLLBACK PREPARED 'g:pid'" ],
 );
 
-# The random numbers can be had again by the seed, which is noted.
+# What works on a standby, too
+my @read_scripts = (
+	['SELECT 1'],
+	['SELECT count(*) FROM t'],
+	['SELECT count(*) FROM u JOIN m USING (id)'],
+	['SELECT 1/0'],
+	['SELECT pg_sleep(0.1)'],
+	['EXPLAIN ANALYZE SELECT count(*) FROM t'],
+	['COPY t TO STDOUT'],
+	['INSERT INTO log VALUES (1)'],
+	[ 'BEGIN', 'SELECT count(*) FROM t', 100, 'SELECT 1', 'COMMIT' ],
+	[ 'BEGIN', 'SELECT 1', 'ROLLBACK AND CHAIN', 50, 'COMMIT' ],
+	[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT sum(v) FROM t', 50, 'SELECT sum(v) FROM t', 'COMMIT' ],
+	[ 'SET default_transaction_isolation = "repeatable read"', 'SELECT sum(v) FROM t', 'RESET default_transaction_isolation' ],
+	[ 'BEGIN', 'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ],
+	[ 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 100, 'FETCH 10 FROM c', 'COMMIT' ],
+	[ 'SELECT pg_advisory_lock(:few)', 'SELECT count(*) FROM t', 'SELECT pg_advisory_unlock_all()' ],
+	[ 'SET admission_gate.scope = statement', 'BEGIN', 'SELECT 1', 50, 'SELECT 2', 'COMMIT', 'RESET admission_gate.scope' ],
+	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
+	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
+	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
+
+# A crowd of that size.  The seed of its random numbers is noted.
 sub new
 {
 	my ($class, $gate, $size) = @_;
@@ -137,13 +183,74 @@ sub new
 	srand $seed;
 	note "seed: GATE_SEED=$seed";
 	$gate->value($_) foreach @setup;
-	my $self = bless {
+	return $class->_gather($gate, $size, @scripts);
+}
+
+# A crowd that only reads, on a server that has the tables already.
+sub readers
+{
+	my ($class, $gate, $size) = @_;
+	return $class->_gather($gate, $size, @read_scripts);
+}
+
+sub _gather
+{
+	my ($class, $gate, $size, @its_scripts) = @_;
+
+	return bless {
 		gate => $gate,
+		scripts => \@its_scripts,
 		sessions => [ map { { steps => [] } } 1 .. $size ],
 		ends => {},
+		disturbances => { map { $_ => 0 } 'cancel', 'terminate', 'hang up' },
 		stopping => 0
 	}, $class;
-	return $self;
+}
+
+# Its server
+sub gate { return $_[0]->{gate}; }
+
+# Scripts, for it to do as well
+sub add_scripts
+{
+	my ($self, @more) = @_;
+
+	push @{ $self->{scripts} }, @more;
+	return;
+}
+
+# Has the crowd work over connections to the same server, too, as far as there
+# are extensions for it.  lend_on should name "extension" at least now and then.
+#
+# These write to a table of their own: nobody finds a deadlock of two sessions
+# if one waits for the other outside the server.
+sub connect_to_itself
+{
+	my ($self) = @_;
+	my $gate = $self->{gate};
+	my ($host, $port) = ($gate->node->host, $gate->node->port);
+
+	$gate->value('CREATE TABLE near AS SELECT id, 0 AS v FROM generate_series(1, 100) id');
+	if ($gate->has_contrib('postgres_fdw'))
+	{
+		$gate->value($_) foreach (
+			"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw
+				OPTIONS (host '$host', port '$port', dbname 'postgres', keep_connections 'off')",
+			'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
+			"CREATE FOREIGN TABLE far (id int, v int) SERVER loop OPTIONS (table_name 'near')");
+		$self->add_scripts(
+			['SELECT count(*) FROM far'],
+			['UPDATE far SET v = v + 1 WHERE id = :few'],
+			[ 'BEGIN', 'SELECT count(*) FROM far', 50, 'SELECT v FROM far WHERE id = :few', 'COMMIT' ]);
+	}
+	if ($gate->has_contrib('dblink'))
+	{
+		my $connection = "host=$host port=$port dbname=postgres";
+		$self->add_scripts(
+			["SELECT * FROM dblink('$connection', 'SELECT count(*) FROM near') AS (n int)"],
+			["SELECT dblink_exec('$connection', 'UPDATE near SET v = v + 1 WHERE id = :few')"]);
+	}
+	return;
 }
 
 # Lets all sessions work for so many seconds, and calls the function about every
@@ -155,22 +262,71 @@ sub work
 	my $end = time + $seconds;
 	while (time < $end)
 	{
-		$self->_step($_) foreach @{ $self->{sessions} };
-		$self->_end_forgotten_transactions;
+		$self->step;
 		$disturb->();
 		usleep(5_000);
 	}
 	return;
 }
 
-# Lets all sessions finish what they are about and go.  Returns how many are
-# stuck.
-sub finish
+# Lets every session that is ready for it take its next step.
+sub step
+{
+	my ($self) = @_;
+
+	$self->_step($_) foreach @{ $self->{sessions} };
+	$self->_end_forgotten_transactions;
+	return;
+}
+
+# Cancels, terminates or hangs up a session at random.
+sub disturb
+{
+	my ($self) = @_;
+
+	my $session = $self->any_session or return;
+	my $chance = rand;
+	my $how = $chance < 0.7 ? 'cancel' : $chance < 0.85 ? 'terminate' : 'hang up';
+	if ($how eq 'hang up')
+	{
+		$session->hang_up;
+	}
+	else
+	{
+		kill +($how eq 'cancel' ? 'INT' : 'TERM') => $session->pid;
+	}
+	$self->{disturbances}{$how}++;
+	return;
+}
+
+# Lets all sessions finish what they are about and go.  Every one must be
+# answered, or told a reason that may be.
+sub ok_finishes
+{
+	my ($self) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $name = $self->{gate}->node->name;
+
+	is($self->_finish, 0, "$name: every session was answered");
+	foreach my $what ('disturbances', 'ends')
+	{
+		my $counts = $self->{$what};
+		note "$name, $what: ", join ', ', map { "$_ $counts->{$_}" } sort keys %$counts;
+	}
+	my $texts = $self->{texts};
+	is( join('; ', map { "$_: $texts->{$_}" } grep { !is_expected($_, $texts->{$_}) } sort keys %$texts),
+		'',
+		"$name: or was told a good reason");
+	return;
+}
+
+# Returns how many are stuck.
+sub _finish
 {
 	my ($self) = @_;
 
 	$self->{stopping} = 1;
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $deadline = time + $GateClient::patience;
 	my @busy = @{ $self->{sessions} };
 	while (@busy && time < $deadline)
 	{
@@ -180,7 +336,7 @@ sub finish
 	}
 	if (@busy)
 	{
-		my $pids = join ',', map { $_->{session}->pid } @busy;
+		my $pids = join ',', map { $_->pid } grep { $_ } map { $_->{session} } @busy;
 		diag "stuck:\n", $self->{gate}->value(
 			"SELECT count(*), state, wait_event_type, wait_event, max(left(query, 60)) FROM pg_stat_activity
 			WHERE pid IN ($pids) GROUP BY 2, 3, 4");
@@ -189,15 +345,27 @@ sub finish
 	return scalar @busy;
 }
 
-# What the statements ended with: SQLSTATE and how often
-sub ends { return $_[0]->{ends}; }
-
-# SQLSTATEs that should not have been seen
-sub unexpected_ends
+# The server log must have no error but the expected.  log_line_prefix has to
+# end with %e.
+sub ok_log
 {
 	my ($self) = @_;
-	return map { "$_: " . ($self->{texts}{$_} // '') }
-	  grep { !is_expected($_, $self->{texts}{$_} // '') } sort keys %{ $self->{ends} };
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $node = $self->{gate}->node;
+
+	my %unexpected;
+	open my $log, '<', $node->logfile or die 'could not open ' . $node->logfile . ": $!";
+	while (my $line = <$log>)
+	{
+		if (my ($sqlstate, $message) = $line =~ / ([0-9A-Z]{5}) ((?:ERROR|FATAL|PANIC): .*)/)
+		{
+			$unexpected{"$sqlstate $message"}++ if !is_expected($sqlstate, $message);
+		}
+		$unexpected{$line}++ if $line =~ /TRAP|was terminated by signal (?!9:)|WARNING:.*(snapshot|leak|buffer)/;
+	}
+	close $log;
+	is(join("\n", sort keys %unexpected), '', $node->name . ': the server log has no error but the expected');
+	return;
 }
 
 # Whether an error is one of those that may happen
@@ -231,7 +399,11 @@ sub any_session
 	return $sessions[ rand @sessions ];
 }
 
-sub _choose { return @{ $scripts[ rand @scripts ] }; }
+sub _choose
+{
+	my ($self) = @_;
+	return @{ $self->{scripts}[ rand @{ $self->{scripts} } ] };
+}
 
 # Lets one session take its next step, if it is ready for it.  Returns false if
 # it has done everything when the crowd is to stop.
@@ -276,11 +448,15 @@ sub _step
 			return 0;
 		}
 		# The first step sees to it that no block is left over.
-		$one->{steps} = [ ($one->{in_block} ? 'ROLLBACK' : ()), _choose() ];
+		$one->{steps} = [ ($one->{in_block} ? 'ROLLBACK' : ()), $self->_choose ];
 	}
 
 	my $step = shift @{ $one->{steps} };
-	if (ref $step)
+	if (ref $step eq 'REF')
+	{
+		$$step->($session);
+	}
+	elsif (ref $step)
 	{
 		$step->($session);
 		$one->{busy} = 1;
@@ -329,11 +505,7 @@ sub _end_forgotten_transactions
 
 	return if time < ($self->{next_look} // 0);
 	$self->{next_look} = time + 0.5;
-	eval {
-		my $gids = $self->{gate}->value(
-			"SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - interval '1 second'");
-		$self->{gate}->observer->start("ROLLBACK PREPARED '$_'")->result foreach split /\n/, $gids;
-	};
+	eval { $self->{gate}->end_prepared_transactions(1) };    # there may be no server
 	return;
 }
 

@@ -23,6 +23,7 @@ my $gate = GateTest->new(
 	max_parallel_workers_per_gather => 2,
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
+	log_line_prefix => '%m [%p] %b %e ',
 	lend_after => -1);
 my $node = $gate->node;
 
@@ -86,35 +87,13 @@ my $pgbench = IPC::Run::start(
 	],
 	'>', \$out, '2>', \$err);
 
-my %disturbed = (cancel => 0, terminate => 0, hang_up => 0);
 $crowd->work(
 	12,
 	sub {
 		$pgbench->pump_nb;
-		return if rand > 0.5;
-		my $session = $crowd->any_session or return;
-		my $chance = rand;
-		if ($chance < 0.7)
-		{
-			kill INT => $session->pid;
-			$disturbed{cancel}++;
-		}
-		elsif ($chance < 0.85)
-		{
-			kill TERM => $session->pid;
-			$disturbed{terminate}++;
-		}
-		else
-		{
-			$session->hang_up;
-			$disturbed{hang_up}++;
-		}
+		$crowd->disturb if rand() < 0.5;
 	});
-is($crowd->finish, 0, 'every session was answered');
-my $ends = $crowd->ends;
-note 'disturbances: ', join ', ', map { "$_ $disturbed{$_}" } sort keys %disturbed;
-note 'ends: ', join ', ', map { "$_ $ends->{$_}" } sort keys %$ends;
-is(join('; ', $crowd->unexpected_ends), '', 'or was told a good reason');
+$crowd->ok_finishes;
 ok($pgbench->finish, 'pgbench, which nobody disturbed, ended well') or diag $err;
 like($out, qr/number of transactions actually processed: [1-9]/, 'and has done something');
 $gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'");
@@ -123,24 +102,8 @@ note $gate->report;
 $gate->ok_quiet('after mixed work');
 $gate->ok_adds_up('after mixed work');
 
-# ----------------------------------------------------------------
-# There is exactly one slot at limit 1: none has leaked, none was made.
-# ----------------------------------------------------------------
-
-$gate->set(max_active_backends => 1, lend_after => -1);
-my ($first, $second) = map { $gate->session } 1 .. 2;
-$first->start('BEGIN');
-$gate->ok_passes($first, 'at limit 1, one session is admitted at once');
-$second->start('BEGIN');
-$gate->ok_waits($second, 'and a second one waits');
-$first->query('COMMIT');
-$second->finish;
-is($gate->gauges, '1|0|0', 'until it has the slot of the first');
-$_->quit foreach ($first, $second);
-$gate->ok_quiet('at the end');
-
-my $log = slurp_file($node->logfile);
-unlike($log, qr/TRAP|PANIC|terminated by signal|WARNING:.*snapshot|XX000/, 'no crash and no internal error in the server log');
+$gate->ok_one_slot;
 $node->stop;
+$crowd->ok_log;
 
 done_testing();

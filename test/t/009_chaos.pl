@@ -1,12 +1,12 @@
 # Chaos: proves that nothing gets lost or stuck when everything happens at once.
-# Hundreds of sessions of mixed work, while the limit and other settings change
-# by reload, sessions are cancelled, terminated, hung up and killed with crash
-# restarts, and the server is restarted in immediate mode.  Afterwards every
+# Hundreds of sessions of mixed work on a primary with logical replication and
+# a standby, while the limit and other settings change by reload, sessions are
+# cancelled, terminated, hung up and killed with crash restarts, both servers
+# are restarted in immediate mode, and the standby is promoted.  Afterwards every
 # session has been answered or told why, the gauges are zero, the totals add
-# up, and the server log has no error but the expected.
+# up, and the server logs have no error but the expected.
 #
-# GATE_CHAOS_SECONDS sets how long it lasts, GATE_SEED repeats a sequence of
-# random numbers.
+# GATE_CHAOS_SECONDS sets how long it lasts.
 
 use strict;
 use warnings;
@@ -16,34 +16,80 @@ use lib "$FindBin::RealBin/../perl";
 
 use GateCrowd;
 use GateTest;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $seconds = $ENV{GATE_CHAOS_SECONDS} || 40;
+my $seconds = $ENV{GATE_CHAOS_SECONDS} || 120;
 
-my $gate = GateTest->new(
-	'chaos',
+my $primary = GateTest->new(
+	'primary',
 	max_active_backends => 5,
-	max_connections => 400,
+	max_connections => 500,
 	max_prepared_transactions => 100,
 	max_parallel_workers_per_gather => 2,
+	shared_buffers => '64MB',
+	wal_level => 'logical',
+	wal_keep_size => '1GB',
+	max_wal_size => '1GB',
 	autovacuum => 'on',
 	autovacuum_naptime => 1,
 	deadlock_timeout => '100ms',
-	fsync => 'off',
 	log_statement => 'none',
-	log_line_prefix => '%m [%p] %b %e ');
-my $node = $gate->node;
-my $crowd = GateCrowd->new($gate, 300);
+	log_line_prefix => '%m [%p] %b %e ',
+	max_standby_streaming_delay => '500ms',
+	wal_receiver_status_interval => '100ms',
+	init => { allows_streaming => 1 });
+my $crowd = GateCrowd->new($primary, 300);
+$crowd->connect_to_itself;
+
+# Logical replication, into another database of the same server
+$primary->value($_) foreach (
+	'CREATE TABLE published (id serial PRIMARY KEY)',
+	'CREATE PUBLICATION p FOR TABLE published',
+	'CREATE DATABASE subscriber',
+	"SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
+$crowd->add_scripts(['INSERT INTO published DEFAULT VALUES']);
+in_subscriber('CREATE TABLE published (id int PRIMARY KEY)');
+in_subscriber('CREATE SUBSCRIPTION s CONNECTION '
+	  . sprintf("'host=%s port=%s dbname=postgres'", $primary->node->host, $primary->node->port)
+	  . " PUBLICATION p WITH (create_slot = false, slot_name = 's')");
+
+$primary->node->backup('b');
+my $node = PostgreSQL::Test::Cluster->new('standby');
+$node->init_from_backup($primary->node, 'b', has_streaming => 1);
+my $standby = GateTest->around($node);
+# After its promotion, it is not to compete for the replication slot.
+$standby->configure(max_logical_replication_workers => 0);
+$node->start;
+my $readers = GateCrowd->readers($standby, 60);
+
+sub in_subscriber
+{
+	my ($sql) = @_;
+
+	my $session = $primary->session(
+		database => 'subscriber',
+		session => { 'admission_gate.bypass' => 'on' });
+	my $result = $session->query($sql);
+	$session->quit;
+	return $result;
+}
 
 sub one_of { return $_[ rand @_ ]; }
 
 # Settings that let every session go on sooner or later
-my %lending = (lend_on => 'client, lock', lend_after => 100);
+my %lending = (lend_on => 'client, lock, extension', lend_after => 100);
 
-my %times = map { $_ => 0 } ('reload', 'cancel', 'terminate', 'hang up', 'crash', 'restart');
-my %next = (reload => 0, crash => time + 5, restart => time + 13);
+my %times = map { $_ => 0 } ('reload', 'crash', 'restart', 'crash of the standby', 'restart of the standby', 'promotion');
+my %next = (
+	reload => 0,
+	crash => time + 5,
+	restart => time + 13,
+	'crash of the standby' => time + 7,
+	'restart of the standby' => time + 16,
+	promotion => time + 0.7 * $seconds);
 
 # A restart makes all slots anew.  To see what leaks, there is none near the end.
 my $last_restart = time + 0.6 * $seconds;
@@ -61,95 +107,77 @@ sub due
 
 sub change_settings
 {
-	$gate->set_soon(
-		max_active_backends => 1 + int rand 50,
-		lend_on => one_of('client, lock', 'client', 'lock', 'client, lock, timeout, io, ipc, extension', ''),
-		lend_after => one_of(0, 10, 100, 1000, -1),
-		max_overtake => one_of(0, 1, 20, 1000),
-		turn_length => one_of(0, 0, 1, 50, 1000),
-		max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
+	my ($gate) = @_;
+
+	# The server may just be restarting.
+	eval {
+		$gate->set_soon(
+			max_active_backends => 1 + int rand 50,
+			lend_on => one_of('client, lock', 'client', 'lock', 'client, lock, timeout, io, ipc, extension', ''),
+			lend_after => one_of(0, 10, 100, 1000, -1),
+			max_overtake => one_of(0, 1, 20, 1000),
+			turn_length => one_of(0, 0, 1, 50, 1000),
+			max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
+		1;
+	} or undef $gate->{observer};
 	return;
 }
 
-sub disturb
+sub crash
 {
-	my $session = $crowd->any_session or return;
-	my $chance = rand;
+	my ($sessions) = @_;
 
-	if ($chance < 0.7)
-	{
-		kill INT => $session->pid;
-		$times{cancel}++;
-	}
-	elsif ($chance < 0.85)
-	{
-		kill TERM => $session->pid;
-		$times{terminate}++;
-	}
-	else
-	{
-		$session->hang_up;
-		$times{'hang up'}++;
-	}
+	my $session = $sessions->any_session;
+	kill KILL => $session->pid if $session;
 	return;
 }
 
 $crowd->work(
 	$seconds,
 	sub {
+		$readers->step;
 		if (due('reload', 1))
 		{
-			# The server may just be restarting.
-			eval { change_settings(); 1 } or undef $gate->{observer};
+			change_settings($_) foreach ($primary, $standby);
 		}
-		if (time < $last_restart && due('crash', 9))
+		if (time < $last_restart)
 		{
-			my $session = $crowd->any_session;
-			kill KILL => $session->pid if $session;
+			crash($crowd) if due('crash', 9);
+			crash($readers) if due('crash of the standby', 11);
+			$primary->restart('immediate') if due('restart', 20);
+			$standby->restart('immediate') if due('restart of the standby', 20);
 		}
-		elsif (time < $last_restart && due('restart', 20))
+		elsif (due('promotion', $seconds))
 		{
-			$gate->restart('immediate');
+			$node->promote;
 		}
-		disturb() if rand() < 0.5;
+		$crowd->disturb if rand() < 0.5;
+		$readers->disturb if rand() < 0.1;
 	});
-
-ok($gate->await_restart, 'the server is there after the chaos');
-$gate->set(%lending, max_active_backends => 2, max_overtake => 20, turn_length => 0, max_queue_length => -1);
-is($crowd->finish, 0, 'every session was answered');
-my $ends = $crowd->ends;
 note 'what happened: ', join ', ', map { "$_ $times{$_}" } sort keys %times;
-note 'ends: ', join ', ', map { "$_ $ends->{$_}" } sort keys %$ends;
-is(join('; ', $crowd->unexpected_ends), '', 'or was told a good reason');
-$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'all sessions to be gone');
-note $gate->report;
 
-$gate->ok_quiet('after the chaos');
-$gate->ok_adds_up('after the chaos');
-
-# There is exactly one slot at limit 1.
-$gate->set(max_active_backends => 1, lend_after => -1);
-my ($first, $second) = map { $gate->session } 1 .. 2;
-$first->start('BEGIN');
-$gate->ok_passes($first, 'at limit 1, one session is admitted at once');
-$second->start('BEGIN');
-$gate->ok_waits($second, 'and a second one waits');
-$first->query('COMMIT');
-$second->finish;
-$_->quit foreach ($first, $second);
-$gate->ok_quiet('at the end');
-$node->stop;
-
-# The server log, line by line
-my %unexpected;
-foreach my $line (split /\n/, slurp_file($node->logfile))
+foreach my $sessions ($crowd, $readers)
 {
-	if (my ($sqlstate, $message) = $line =~ / ([0-9A-Z]{5}) ((?:ERROR|FATAL|PANIC): .*)/)
-	{
-		$unexpected{"$sqlstate $message"}++ if !GateCrowd::is_expected($sqlstate, $message);
-	}
-	$unexpected{$line}++ if $line =~ /TRAP|was terminated by signal (?!9:)|WARNING:.*(snapshot|leak|buffer)/;
+	my $gate = $sessions->gate;
+	my $name = $gate->node->name;
+
+	ok($gate->await_restart, "$name: the server is there after the chaos");
+	$gate->set(%lending, max_active_backends => 2, max_overtake => 20, turn_length => 0, max_queue_length => -1);
+	$sessions->ok_finishes;
+	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'all sessions to be gone');
+	note $gate->report;
+	$gate->ok_quiet("$name, after the chaos");
+	$gate->ok_adds_up("$name, after the chaos");
+	$gate->ok_one_slot;
 }
-is(join("\n", sort keys %unexpected), '', 'the server log has no error but the expected');
+
+my $published = $primary->value('SELECT count(*), sum(id) FROM published');
+cmp_ok($published, 'ne', '0|', 'something was published');
+ok($primary->await_true(sub { in_subscriber('SELECT count(*), sum(id) FROM published') eq $published }, 'apply'),
+	'logical replication has applied it all');
+is($standby->value('SELECT pg_is_in_recovery()'), 'f', 'the standby was promoted');
+
+$_->gate->node->stop foreach ($readers, $crowd);
+$_->ok_log foreach ($readers, $crowd);
 
 done_testing();
