@@ -72,12 +72,17 @@ static int	nesting_level = 0;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-static planner_hook_type prev_planner_hook = NULL;
-static ExecutorStart_hook_type prev_ExecutorStart = NULL;
-static ExecutorRun_hook_type prev_ExecutorRun = NULL;
-static ExecutorFinish_hook_type prev_ExecutorFinish = NULL;
-static ExecutorEnd_hook_type prev_ExecutorEnd = NULL;
-static ProcessUtility_hook_type prev_ProcessUtility = NULL;
+
+/*
+ * What comes after us: the previous hook, or else the standard function.  So
+ * while the gate is off, a hook is one branch and one jump.
+ */
+static planner_hook_type next_planner = standard_planner;
+static ExecutorStart_hook_type next_ExecutorStart = standard_ExecutorStart;
+static ExecutorRun_hook_type next_ExecutorRun = standard_ExecutorRun;
+static ExecutorFinish_hook_type next_ExecutorFinish = standard_ExecutorFinish;
+static ExecutorEnd_hook_type next_ExecutorEnd = standard_ExecutorEnd;
+static ProcessUtility_hook_type next_ProcessUtility = standard_ProcessUtility;
 
 void		_PG_init(void);
 
@@ -85,20 +90,17 @@ static void gate_shmem_request(void);
 static void gate_shmem_startup(void);
 
 static PlannedStmt *gate_planner(PLANNER_PARAMS);
-static PlannedStmt *planner_one_level_down(PLANNER_PARAMS);
-static inline PlannedStmt *call_planner(PLANNER_PARAMS);
 static void gate_ExecutorStart(QueryDesc *queryDesc, int eflags);
-static void ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags);
-static inline void call_ExecutorStart(QueryDesc *queryDesc, int eflags);
 static void gate_ExecutorRun(EXECUTOR_RUN_PARAMS);
-static void ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS);
-static inline void call_ExecutorRun(EXECUTOR_RUN_PARAMS);
 static void gate_ExecutorFinish(QueryDesc *queryDesc);
-static void ExecutorFinish_one_level_down(QueryDesc *queryDesc);
-static inline void call_ExecutorFinish(QueryDesc *queryDesc);
 static void gate_ExecutorEnd(QueryDesc *queryDesc);
 static void gate_ProcessUtility(UTILITY_PARAMS);
-static inline void call_ProcessUtility(UTILITY_PARAMS);
+
+static PlannedStmt *planner_behind_gate(PLANNER_PARAMS);
+static void ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags);
+static void ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS);
+static void ExecutorFinish_one_level_down(QueryDesc *queryDesc);
+static void ProcessUtility_behind_gate(UTILITY_PARAMS);
 
 static void gate_xact_callback(XactEvent event, void *arg);
 static void gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -120,19 +122,24 @@ _PG_init(void)
 	shmem_request_hook = gate_shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = gate_shmem_startup;
-	prev_planner_hook = planner_hook;
+	if (planner_hook)
+		next_planner = planner_hook;
 	planner_hook = gate_planner;
-	prev_ExecutorStart = ExecutorStart_hook;
+	if (ExecutorStart_hook)
+		next_ExecutorStart = ExecutorStart_hook;
 	ExecutorStart_hook = gate_ExecutorStart;
-	prev_ExecutorRun = ExecutorRun_hook;
+	if (ExecutorRun_hook)
+		next_ExecutorRun = ExecutorRun_hook;
 	ExecutorRun_hook = gate_ExecutorRun;
-	prev_ExecutorFinish = ExecutorFinish_hook;
+	if (ExecutorFinish_hook)
+		next_ExecutorFinish = ExecutorFinish_hook;
 	ExecutorFinish_hook = gate_ExecutorFinish;
-	prev_ExecutorEnd = ExecutorEnd_hook;
+	if (ExecutorEnd_hook)
+		next_ExecutorEnd = ExecutorEnd_hook;
 	ExecutorEnd_hook = gate_ExecutorEnd;
-	prev_ProcessUtility = ProcessUtility_hook;
+	if (ProcessUtility_hook)
+		next_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = gate_ProcessUtility;
-
 }
 
 static void
@@ -165,13 +172,6 @@ gate_is_on(void)
 {
 	return unlikely(gate_max_active_backends > 0) &&
 		MyBackendType == B_BACKEND;
-}
-
-/* Does the gate have to know where statements, not just transactions, end? */
-static inline bool
-statements_count(void)
-{
-	return gate_is_on() && gate_scope == SCOPE_STATEMENT;
 }
 
 /*
@@ -235,21 +235,23 @@ static PlannedStmt *
 gate_planner(PLANNER_PARAMS)
 {
 	if (gate_is_on())
-		enter(NULL);
-	if (statements_count())
-		return planner_one_level_down(PLANNER_ARGS);
-	return call_planner(PLANNER_ARGS);
+		return planner_behind_gate(PLANNER_ARGS);
+	return next_planner(PLANNER_ARGS);
 }
 
 static pg_noinline PlannedStmt *
-planner_one_level_down(PLANNER_PARAMS)
+planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
+
+	enter(NULL);
+	if (gate_scope == SCOPE_TRANSACTION)
+		return next_planner(PLANNER_ARGS);
 
 	nesting_level++;
 	PG_TRY();
 	{
-		result = call_planner(PLANNER_ARGS);
+		result = next_planner(PLANNER_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -260,14 +262,6 @@ planner_one_level_down(PLANNER_PARAMS)
 	return result;
 }
 
-static inline PlannedStmt *
-call_planner(PLANNER_PARAMS)
-{
-	if (prev_planner_hook)
-		return prev_planner_hook(PLANNER_ARGS);
-	return standard_planner(PLANNER_ARGS);
-}
-
 /*
  * ExecutorStart_hook: statements whose plan comes from the cache.
  */
@@ -275,35 +269,31 @@ static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
 	if (gate_is_on())
-		enter(queryDesc);
-	if (statements_count())
-		ExecutorStart_one_level_down(queryDesc, eflags);
+		ExecutorStart_behind_gate(queryDesc, eflags);
 	else
-		call_ExecutorStart(queryDesc, eflags);
+		next_ExecutorStart(queryDesc, eflags);
 }
 
 static pg_noinline void
-ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags)
+ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
+	enter(queryDesc);
+	if (gate_scope == SCOPE_TRANSACTION)
+	{
+		next_ExecutorStart(queryDesc, eflags);
+		return;
+	}
+
 	nesting_level++;
 	PG_TRY();
 	{
-		call_ExecutorStart(queryDesc, eflags);
+		next_ExecutorStart(queryDesc, eflags);
 	}
 	PG_FINALLY();
 	{
 		nesting_level--;
 	}
 	PG_END_TRY();
-}
-
-static inline void
-call_ExecutorStart(QueryDesc *queryDesc, int eflags)
-{
-	if (prev_ExecutorStart)
-		prev_ExecutorStart(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
 }
 
 /*
@@ -314,11 +304,9 @@ static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
 	if (gate_is_on())
-		go_on();
-	if (statements_count())
-		ExecutorRun_one_level_down(EXECUTOR_RUN_ARGS);
+		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
 	else
-		call_ExecutorRun(EXECUTOR_RUN_ARGS);
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
 /*
@@ -326,12 +314,19 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
  * ExecutorEnd comes no sooner than with the next statement.
  */
 static pg_noinline void
-ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS)
+ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
+	go_on();
+	if (gate_scope == SCOPE_TRANSACTION)
+	{
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+		return;
+	}
+
 	nesting_level++;
 	PG_TRY();
 	{
-		call_ExecutorRun(EXECUTOR_RUN_ARGS);
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -344,25 +339,16 @@ ExecutorRun_one_level_down(EXECUTOR_RUN_PARAMS)
 		statement_ends();
 }
 
-static inline void
-call_ExecutorRun(EXECUTOR_RUN_PARAMS)
-{
-	if (prev_ExecutorRun)
-		prev_ExecutorRun(EXECUTOR_RUN_ARGS);
-	else
-		standard_ExecutorRun(EXECUTOR_RUN_ARGS);
-}
-
 /*
  * ExecutorFinish_hook: AFTER triggers run here, inside the statement.
  */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (statements_count())
+	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
 		ExecutorFinish_one_level_down(queryDesc);
 	else
-		call_ExecutorFinish(queryDesc);
+		next_ExecutorFinish(queryDesc);
 }
 
 static pg_noinline void
@@ -371,7 +357,7 @@ ExecutorFinish_one_level_down(QueryDesc *queryDesc)
 	nesting_level++;
 	PG_TRY();
 	{
-		call_ExecutorFinish(queryDesc);
+		next_ExecutorFinish(queryDesc);
 	}
 	PG_FINALLY();
 	{
@@ -380,28 +366,19 @@ ExecutorFinish_one_level_down(QueryDesc *queryDesc)
 	PG_END_TRY();
 }
 
-static inline void
-call_ExecutorFinish(QueryDesc *queryDesc)
-{
-	if (prev_ExecutorFinish)
-		prev_ExecutorFinish(queryDesc);
-	else
-		standard_ExecutorFinish(queryDesc);
-}
-
 /*
  * ExecutorEnd_hook: the end of a statement, unless it failed.
  */
 static void
 gate_ExecutorEnd(QueryDesc *queryDesc)
 {
-	if (prev_ExecutorEnd)
-		prev_ExecutorEnd(queryDesc);
-	else
-		standard_ExecutorEnd(queryDesc);
-
-	if (statements_count())
+	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
+	{
+		next_ExecutorEnd(queryDesc);
 		statement_ends();
+	}
+	else
+		next_ExecutorEnd(queryDesc);
 }
 
 /*
@@ -513,19 +490,22 @@ utility_needs_slot(Node *stmt)
 static void
 gate_ProcessUtility(UTILITY_PARAMS)
 {
-	if (!gate_is_on())
-	{
-		call_ProcessUtility(UTILITY_ARGS);
-		return;
-	}
+	if (gate_is_on())
+		ProcessUtility_behind_gate(UTILITY_ARGS);
+	else
+		next_ProcessUtility(UTILITY_ARGS);
+}
 
+static pg_noinline void
+ProcessUtility_behind_gate(UTILITY_PARAMS)
+{
 	if (utility_needs_slot(pstmt->utilityStmt))
 		enter(NULL);
 
 	nesting_level++;
 	PG_TRY();
 	{
-		call_ProcessUtility(UTILITY_ARGS);
+		next_ProcessUtility(UTILITY_ARGS);
 	}
 	PG_FINALLY();
 	{
@@ -534,15 +514,6 @@ gate_ProcessUtility(UTILITY_PARAMS)
 	PG_END_TRY();
 
 	statement_ends();
-}
-
-static inline void
-call_ProcessUtility(UTILITY_PARAMS)
-{
-	if (prev_ProcessUtility)
-		prev_ProcessUtility(UTILITY_ARGS);
-	else
-		standard_ProcessUtility(UTILITY_ARGS);
 }
 
 /*
