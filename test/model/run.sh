@@ -7,7 +7,9 @@
 # Usage: test/model/run.sh [--mutants] [NUMBER...]
 #   --mutants  instead, make the mistakes listed below, one at a time, and see
 #              that each is found in its configuration
-#   NUMBER     only these lines of the list
+#   NUMBER     only these lines of the list, one after the other
+#
+# Without a NUMBER, as many at a time as there are cores and memory for.
 #
 # Prints TAP and, if something is wrong, the end of the path that leads there;
 # the exit status is 0 if all is well.  Takes a few minutes, up to a minute and
@@ -15,7 +17,9 @@
 
 set -u
 
-model=$(cd "$(dirname "$0")" && pwd)/slots.pml
+here=$(cd "$(dirname "$0")" && pwd)
+model=$here/slots.pml
+script=$here/$(basename "$0")
 
 # Name, what to look for, parameters.  What to look for is "states" for the
 # assertions and dead ends, else the name of a temporal formula in slots.pml.
@@ -213,6 +217,14 @@ check_mutants()
 	done
 }
 
+# How many configurations to check at a time.
+jobs()
+{
+	cores=$(nproc 2>/dev/null || echo 1)
+	memory=$(awk '/^MemAvailable/ { print int($2 / 3e6) }' /proc/meminfo 2>/dev/null)
+	[ "${memory:-1}" -ge "$cores" ] && echo "$cores" || echo "$((memory > 0 ? memory : 1))"
+}
+
 list=$configurations
 make_mistakes=no
 if [ "${1:-}" = --mutants ]; then
@@ -234,7 +246,8 @@ work=$(mktemp -d) || die "no temporary directory"
 # shellcheck disable=SC2317
 clean_up()
 {
-	[ -z "$child" ] || kill "$child" 2>/dev/null
+	# shellcheck disable=SC2046
+	[ -z "$child" ] || kill "$child" $(ps -o pid= --ppid "$child") 2>/dev/null
 	cd / && rm -rf "$work"
 }
 trap clean_up EXIT
@@ -243,10 +256,18 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 cd "$work" || die "cannot enter $work"
 
-failed=0
 if [ -z "$numbers" ]; then
-	echo "1..$(echo "$list" | grep -c '|')"
+	total=$(echo "$list" | grep -c '|')
+	echo "1..$total"
+	[ "$make_mistakes" = yes ] && option=--mutants || option=
+	# shellcheck disable=SC2086
+	seq "$total" | xargs -n 1 -P "$(jobs)" "$script" $option &
+	child=$!
+	wait "$child"
+	exit
 fi
+
+failed=0
 printf '%s' "$list" >list
 if [ "$make_mistakes" = yes ]; then
 	check_mutants <list
