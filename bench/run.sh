@@ -26,6 +26,7 @@
 #   PROTOCOL   of pgbench: prepared (default), extended or simple
 #   ROWS       in the table of update8000, default 5000000
 #   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
+#   CPU_GROUP=1  as root: share the CPU by processes, see docs/benchmarks.md
 #   RESULTS    another directory for the results
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
@@ -77,8 +78,42 @@ choose_results() {
     [ -w "$RESULTS" ] || die "cannot write to $RESULTS"
 }
 
+# Puts everything into a control group of its own for the CPU, with a large weight.
+# In the group of all processes, the kernel may share the CPU by sessions: then
+# each backend gets as much as the whole of pgbench.
+enter_cpu_group() {
+    local top=/sys/fs/cgroup weight
+    [ -n "${CPU_GROUP:-}" ] || return 0
+    [ "$(id -u)" = 0 ] || die "CPU_GROUP needs root"
+    if [ -e $top/cgroup.controllers ]; then
+        grep -qw cpu $top/cgroup.subtree_control || die "CPU_GROUP: there is no control of the CPU in $top"
+        FORMER_GROUP=$top$(awk -F: '$1 == 0 { print $3 }' /proc/self/cgroup)
+        weight="cpu.weight 10000"
+    else
+        top=$top/cpu
+        FORMER_GROUP=$top$(awk -F: '$2 ~ /(^|,)cpu(,|$)/ { print $3 }' /proc/self/cgroup)
+        weight="cpu.shares 100000"
+    fi
+    mkdir "$top/${WORK##*/}" || die "could not make a control group for the CPU"
+    GROUP=$top/${WORK##*/}
+    echo "${weight#* }" >"$GROUP/${weight% *}" || exit 1
+    echo $$ >"$GROUP/cgroup.procs" || exit 1
+}
+
+# It cannot be removed before its last process is gone.
+leave_cpu_group() {
+    [ -n "${GROUP:-}" ] || return 0
+    echo $$ >"$FORMER_GROUP/cgroup.procs"
+    for _ in {1..50}; do
+        rmdir "$GROUP" 2>/dev/null && return
+        sleep 0.1
+    done
+    say "could not remove $GROUP" >&2
+}
+
 # Called at the end, however it comes.
 save_results() {
+    leave_cpu_group
     [ -n "$(ls -A "$WORK/results" 2>/dev/null)" ] || return 0
     (cd "$WORK/results" && "${AS_USER[@]}" tar -cf - -- *) | tar -C "$RESULTS" --no-same-owner -xf - &&
         say "results are in $RESULTS"
@@ -122,5 +157,6 @@ else
     export COMMIT
     COMMIT=$(source_version)
     make_workdir
+    enter_cpu_group
     run_inside bench/run.sh bench "$VARIABLES" "$(extras)"
 fi

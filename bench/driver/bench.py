@@ -14,6 +14,7 @@ import sys
 import time
 
 import instructions
+import machine
 import pooler
 import report
 import shared_memory
@@ -93,7 +94,7 @@ def benchmark(name, options):
     files = ResultFiles(options.path("results"), name)
     say(f"\n{name}: {chosen.title}.  {len(runs)} runs, about {clock.time_left()}.")
     with Server(options, max(run.connections for run in runs) + 40) as server:
-        write_machine(name, options, server, runs)
+        machine.write(name, options, server, runs)
         warmed = set()
         clock.began = time.monotonic()
         for number, run in enumerate(runs, 1):
@@ -109,37 +110,6 @@ def benchmark(name, options):
     draw(name, options)
 
 
-def write_machine(name, options, server, runs):
-    """What the figures were measured on, for the report."""
-    counted = sorted({run.duration for run in runs})
-    skipped = sorted({run.skip for run in runs})
-    lines = [f"Measured {options.machine}",
-             f"Source: {options.commit or 'no version known'}.",
-             f"Settings other than the default: {server.differing_settings()}.",
-             f"Huge pages that the server uses: {server.huge_pages() // 1024} MB.",
-             f"{options.rounds} round{'s' * (options.rounds > 1)}; counted {join(counted)} s of each run, after {join(skipped)} s "
-             "in which all clients are at work."]
-    if any(run.variant.kind == "pgbouncer" for run in runs):
-        major, minor = pooler.version()
-        lines.append(f"pgbouncer {major}.{minor}, "
-                     + ("with prepared statements." if pooler.keeps_prepared_statements() else
-                        "which keeps no prepared statements in transaction mode: simple protocol there."))
-    if options.settings:
-        lines.append("tuned: " + ", ".join(f"{key} = {value}" for key, value in options.settings) + ".")
-    if options.quick:
-        lines.append("A quick run: it shows that the benchmark works, the figures mean nothing.")
-    save_machine(name, options, lines)
-
-
-def save_machine(name, options, lines):
-    with open(options.path("results", f"{name}-machine.txt"), "w") as file:
-        file.write("\n".join(lines) + "\n")
-
-
-def join(numbers):
-    return " or ".join(str(number) for number in numbers)
-
-
 def draw(name, options):
     """In a process of its own: matplotlib may be missing, or fail."""
     if not importlib.util.find_spec("matplotlib"):
@@ -153,7 +123,7 @@ def draw(name, options):
 def special(name, options):
     module = SPECIAL[name]
     say(f"\n{name}: {module.TITLE}.  About {duration_text(module.estimate(options))}.")
-    save_machine(name, options, [f"Measured {options.machine}", f"Source: {options.commit or 'no version known'}."])
+    machine.write(name, options)
     module.carry_out(name, options, say)
 
 
@@ -169,6 +139,7 @@ def main():
         say("no pgbouncer, so none of its variants (sudo apt-get install pgbouncer)")
     if options.clients and max(options.clients) > options.most_clients:
         say(f"at most {options.most_clients} clients: limited by {options.reason}")
+    say(machine.scheduling())
     if len(options.benchmarks) > 1:
         say(f"{len(options.benchmarks)} benchmarks, about {duration_text(total(options))}")
     for name in options.benchmarks:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import datasets
 import figures
 import pooler
-import usage
 from pgbench import Load
 from server import Failed
+from usage import Meter
 from variants import Variant
 from workloads import BESIDE, Workload
 
@@ -163,9 +163,6 @@ class Measurement:
             if not self.server.wait_until(lent, "t", 60):
                 self.note = "not all sleepers have lent their slots"
 
-    def take_usage(self):
-        return usage.take(self.server.pid, self.pooler.pids if self.pooler else ())
-
     def cut(self):
         self.server.end_sessions()
         if self.pooler:
@@ -178,10 +175,12 @@ class Measurement:
             self.open_beside(stack)
             load = self.open_clients(stack)
             self.wait_until_lent()
+            meter = stack.enter_context(Meter(self.server.pid, self.pooler.pids if self.pooler else ()))
+            meter.take()
             time.sleep(self.run.skip)
-            before = self.take_usage()
+            before = meter.take()
             time.sleep(self.run.duration)
-            after = self.take_usage()
+            after = meter.take()
             load.check()
             errors = load.aborted()
             load.finish(self.cut)

@@ -35,7 +35,7 @@ class Load:
 
     def __enter__(self):
         with open(self.errors_file, "w") as file:
-            self.process = subprocess.Popen(self.command, env={**os.environ, **self.address},
+            self.process = subprocess.Popen(self.command, env={**os.environ, **self.address}, start_new_session=True,
                                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file)
         return self
 

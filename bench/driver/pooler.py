@@ -81,10 +81,12 @@ class Pooler:
         configuration = self.options.path("tmp", "pgbouncer.ini")
         write(self.options.path("tmp", "pgbouncer.users"), f'"postgres" "{self.password}"\n')
         write(configuration, self.settings)
+        program = self.own_copy()
         try:
             for _ in range(self.processes):
-                self.running.append(subprocess.Popen([PROGRAM, "-q", configuration], stdin=subprocess.DEVNULL,
-                                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                self.running.append(subprocess.Popen([program, "-q", configuration], start_new_session=True,
+                                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                                     stderr=subprocess.DEVNULL))
             self.wait_until_ready()
         except BaseException:
             self.stop()
@@ -93,6 +95,13 @@ class Pooler:
 
     def __exit__(self, *exception):
         self.stop()
+
+    def own_copy(self):
+        """What ends the servers knows them by the place of their program."""
+        copy = self.options.path("pgbouncer")
+        if not os.path.exists(copy):
+            shutil.copy(PROGRAM, copy)
+        return copy
 
     def wait_until_ready(self):
         for attempt in range(50):

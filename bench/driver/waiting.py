@@ -14,11 +14,11 @@ In each, ROUNDS times DURATION seconds are counted (usage.py says what).
 import time
 
 import report
-import usage
 from measure import IDLE, LIMIT, script_file
 from pgbench import Load
 from plan import default_slots
 from server import Failed, Server
+from usage import Meter
 
 TITLE = "The cost of waiting"
 HEADER = ("state", "connections", "round", "seconds", "CPU ms", "% of a core", "switches/s")
@@ -45,13 +45,15 @@ def carry_out(name, options, say):
     rows = []
 
     def count(state):
+        meter.take()
         time.sleep(1 if options.quick else SETTLE)
         for number in range(1, options.rounds + 1):
-            row = (state, clients, number, *window(server, duration(options)))
+            row = (state, clients, number, *window(meter, duration(options)))
             say("{}, {} connections, round {}: {} s, {} ms CPU, {} % of a core, {} switches/s".format(*row))
             rows.append(row)
 
-    with Server(options, clients + slots, settings=[("autovacuum", "off")]) as server:
+    with Server(options, clients + slots, settings=[("autovacuum", "off")]) as server, \
+            Meter(server.pid) as meter:
         server.configure({})
         with clients_of(server, options, "idle", IDLE, clients) as load:
             load.wait_until_at_work()
@@ -79,10 +81,10 @@ def wait_for(server, column, number):
         raise Failed(f"there are not {number} backends {column}")
 
 
-def window(server, seconds):
-    before = usage.take(server.pid)
+def window(meter, seconds):
+    before = meter.take()
     time.sleep(seconds)
-    after = usage.take(server.pid)
+    after = meter.take()
     took = after.middle - before.middle
     cpu = after.cpu - before.cpu
     switches = (after.switches or 0) - (before.switches or 0)
