@@ -62,9 +62,15 @@ $gate->piece(
 		# The last ones have nobody to lend to.
 		cmp_ok($gate->counter('lent'), '>=', $sleepers - 4, 'all but the last sleepers have lent their slots');
 
-		my $beside = speed();
+		# Not always at the first attempt: perhaps the machine has other work.
+		my $beside = 0;
+		for (1 .. 3)
+		{
+			$beside = speed();
+			last if $beside > 0.9 * $alone;
+		}
 		note sprintf '%.0f tps alone, %.0f tps beside %d sleepers', $alone, $beside, $sleepers;
-		cmp_ok($beside, '>', $alone / 2, 'pgbench -S runs beside them at its usual speed');
+		cmp_ok($beside, '>', 0.6 * $alone, 'pgbench -S runs beside them at its usual speed');
 		is($gate->counter('running + lent'), $sleepers, 'they sleep on');
 	});
 
