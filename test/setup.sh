@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 #
-# What test/run.sh, bench/demo.sh and bench/run.sh share (sourced, not run): from a bare
-# checkout to a private PostgreSQL with the extension in it, without a trace
-# left behind.
+# What test/run.sh, bench/demo.sh and bench/run.sh share (sourced, not run): from
+# a bare checkout to a private PostgreSQL with the extension in it, without a
+# trace left behind.
 #
 # A script has two halves.  The outer half runs as the caller, possibly root:
 # it finds PostgreSQL, installs missing packages, makes a throw-away directory,
