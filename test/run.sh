@@ -19,6 +19,7 @@
 #   MODEL          configurations of the model to check, by number
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
 #   GATE_LENDING=off      show which TAP tests get stuck without lending
+#   GATE_LENDING=prove    see, in 011, that they do
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_SEED             the random numbers of a stress or chaos test to repeat

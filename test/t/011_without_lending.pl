@@ -11,7 +11,9 @@ use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'lending is off in all tests' if ($ENV{GATE_LENDING} // 'on') eq 'off';
+# Not by default yet: now and then, one of the files breaks off at its start, or
+# its server does not stop.
+plan skip_all => 'set GATE_LENDING=prove to run this' if ($ENV{GATE_LENDING} // 'on') ne 'prove';
 
 sub run_without_lending
 {
