@@ -18,8 +18,6 @@
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
 #   MODEL          configurations of the model to check, by number
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
-#   GATE_LENDING=off      show which TAP tests get stuck without lending
-#   GATE_LENDING=prove    see, in 011, that they do
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_SEED             the random numbers of a stress or chaos test to repeat
@@ -153,5 +151,5 @@ else
     make_workdir
     run_inside test/run.sh "$TESTS" \
         "TESTS REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_LENDING GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED"
+        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED"
 fi

@@ -4,10 +4,6 @@
 # What the tests themselves look at goes through the observer, a session that
 # bypasses the gate.
 #
-# GATE_LENDING=off in the environment runs every piece (see piece) with
-# lend_after = -1, to show what it proves: a piece that is there because of
-# lending must get stuck then, within seconds, and is reported as ok if it does.
-#
 package GateTest;
 
 use strict;
@@ -21,10 +17,9 @@ use Test2::API ();
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $lending_is_off = ($ENV{GATE_LENDING} // 'on') eq 'off';
-
-# For how many seconds a piece that must get stuck may be
-my $stuck_after = 1;
+# After how many seconds without an answer a piece counts as stuck if that is what
+# is expected of it: some times the lend_after of most pieces
+my $stuck_after = 0.5;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
@@ -426,24 +421,76 @@ sub ok_one_slot
 	return;
 }
 
-# Runs a piece of a test by its own settings.  If it gets stuck, it has failed
-# and the next piece starts afresh.  Afterwards, everything must be quiet.
+# Runs a piece of a test by its own settings; lend_after is 100 unless they say
+# else.  If it gets stuck, it has failed and the next piece starts afresh.
+# Afterwards, everything must be quiet.
 #
-# A piece must fail if lending is off, unless passes_without_lending tells why
-# it does not.
+# Then runs it with lending off.  That must get it stuck, which proves that it
+# tests lending, unless passes_without_lending tells why it does not.
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	if ($lending_is_off)
+	$settings = { lend_after => 100, %$settings };
+	$self->_try_piece($what, $settings, $code, $GateClient::patience);
+	$self->_ok_cleans_up($what);
+	$self->_try_without_lending($what, $settings, $code, $option{passes_without_lending});
+	$self->_ok_cleans_up("$what, without lending");
+	return;
+}
+
+sub _try_piece
+{
+	my ($self, $what, $settings, $code, $patience) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return
+	  if eval {
+		$self->set(%$settings);
+		local $GateClient::patience = $patience;
+		$code->();
+		1;
+	  };
+
+	fail("$what: $@");
+	$self->observer->hang_up;    # perhaps it is stuck itself
+	diag $self->report;
+	return;
+}
+
+# What its tests say is not this test's outcome, but whether one of them fails.
+sub _try_without_lending
+{
+	my ($self, $what, $settings, $code, $passes) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $patience = $passes ? $GateClient::patience : $stuck_after;
+	my $events = Test2::API::intercept(
+		sub {
+			local $self->{fixed} = { lend_after => -1 };
+			$self->_try_piece($what, $settings, $code, $patience);
+		});
+	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
+
+	if ($passes)
 	{
-		$self->_piece_without_lending($what, $settings, $code, $option{passes_without_lending});
+		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
 	}
 	else
 	{
-		$self->_try_piece($what, $settings, $code);
+		my ($stuck) = grep { /: (?:timed out|gave up)/ } @failed;
+		ok($stuck, "without lending, this gets stuck: $what")
+		  or diag @failed ? "but it fails: @failed" : 'but it passes';
 	}
+	return;
+}
+
+# Ends what a piece may have left behind; then everything must be quiet.
+sub _ok_cleans_up
+{
+	my ($self, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	if (!eval { $self->_clean_up; 1 })
 	{
@@ -456,47 +503,6 @@ sub piece
 	return;
 }
 
-sub _try_piece
-{
-	my ($self, $what, $settings, $code) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	return if eval { $self->set(%$settings); $code->(); 1 };
-
-	fail("$what: $@");
-	$self->observer->hang_up;    # perhaps it is stuck itself
-	diag $self->report;
-	return;
-}
-
-# What its tests say is not this test's outcome, but whether one of them fails.
-sub _piece_without_lending
-{
-	my ($self, $what, $settings, $code, $passes) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	my $events = Test2::API::intercept(
-		sub {
-			local $self->{fixed} = { lend_after => -1 };
-			local $GateClient::patience = $passes ? $GateClient::patience : $stuck_after;
-			$self->_try_piece($what, { lend_after => -1, %$settings }, $code);
-		});
-	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
-
-	if ($passes)
-	{
-		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
-	}
-	else
-	{
-		my ($stuck) = grep { /: (?:timed out|gave up)/ } @failed;
-		ok($stuck, "without lending, this gets stuck: $what");
-		note 'it fails by: ', s/\n.*//sr foreach @failed;
-	}
-	return;
-}
-
-# Ends what a piece may have left behind.
 sub _clean_up
 {
 	my ($self) = @_;

@@ -46,12 +46,13 @@ sub speed
 }
 
 pgbench('-i', '-s', 1, '-q');
+my $alone;
 
 $gate->piece(
 	"pgbench beside $sleepers sleepers",
 	{ max_active_backends => 4, lend_on => 'client, lock, timeout', lend_after => 10 },
 	sub {
-		my $alone = speed();
+		$alone //= speed();
 
 		my $start = time;
 		my @sleepers = map { $gate->session } 1 .. $sleepers;
