@@ -21,6 +21,7 @@ my $seconds = 4;
 my $gate = GateTest->new(
 	'sleepers',
 	max_connections => $sleepers + 50,
+	log_statement => 'none',
 	shared_buffers => '128MB');
 my $node = $gate->node;
 
