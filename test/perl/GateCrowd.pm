@@ -377,6 +377,8 @@ sub is_expected
 	# and its leaving the ProcArray, DoesMultiXactIdConflict takes an updater among
 	# several lockers of a row for aborted, MultiXactIdExpand for running.
 	return 1 if $message =~ /new multixact has more than one updating member/;
+	# What ends a session whose client hung up within COPY FROM STDIN
+	return 1 if $message =~ /protocol synchronization was lost/;
 	return $expected_sqlstate{$sqlstate};
 }
 
