@@ -1,7 +1,8 @@
 # Proves that sessions which sleep inside a statement keep nobody out: a crowd of
-# pg_sleep(2000) in a gate of four, and pgbench -S beside it at its usual speed.
+# pg_sleep(2000) in a gate of four, and pgbench -S beside it as fast as without.
 #
-# GATE_SLEEPERS sets how many there are.  Each takes a process and a connection.
+# GATE_SLEEPERS sets how many there are.  Each takes a process, a connection, 1.5 MB
+# of memory, and about 20 ms in all.
 
 use strict;
 use warnings;
@@ -64,15 +65,21 @@ $gate->piece(
 		# The last ones have nobody to lend to.
 		cmp_ok($gate->counter('lent'), '>=', $sleepers - 4, 'all but the last sleepers have lent their slots');
 
+		# Thousands of processes slow others down by themselves.
+		$gate->set(max_active_backends => 0);
+		my $without_gate = speed();
+		$gate->set(max_active_backends => 4);
+
 		# Not always at the first attempt: perhaps the machine has other work.
 		my $beside = 0;
 		for (1 .. 3)
 		{
 			$beside = speed();
-			last if $beside > 0.9 * $alone;
+			last if $beside > 0.9 * $without_gate;
 		}
-		note sprintf '%.0f tps alone, %.0f tps beside %d sleepers', $alone, $beside, $sleepers;
-		cmp_ok($beside, '>', 0.6 * $alone, 'pgbench -S runs beside them at its usual speed');
+		note sprintf '%.0f tps alone; beside %d sleepers %.0f without the gate, %.0f with it',
+		  $alone, $sleepers, $without_gate, $beside;
+		cmp_ok($beside, '>', 0.6 * $without_gate, 'pgbench -S runs beside them as fast as without the gate');
 		is($gate->counter('running + lent'), $sleepers, 'they sleep on');
 	});
 
