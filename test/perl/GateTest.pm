@@ -401,22 +401,25 @@ sub end_sessions
 	return;
 }
 
-# There is exactly one slot at limit 1: none has leaked, none was made.
+# There is exactly one slot at limit 1: none has leaked, none was made.  It goes
+# through a long queue in which nobody arrives later or may be handed the slot, so
+# that each depends on being woken by the one before.
 sub ok_one_slot
 {
 	my ($self) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$self->set(max_active_backends => 1, lend_after => -1);
-	my ($first, $second) = map { $self->session } 1 .. 2;
+	$self->set(max_active_backends => 1, lend_after => -1, max_overtake => 3_600_000);
+	my ($first, @others) = map { $self->session } 0 .. 100;
 	$first->start('BEGIN');
 	$self->ok_passes($first, 'at limit 1, one session is admitted at once');
-	$second->start('BEGIN');
-	$self->ok_waits($second, 'and a second one waits');
+	$_->start('SELECT 1') foreach @others;
+	$self->await_waiting(scalar @others);
+	is($self->gauges, '1|0|100', 'and others wait');
 	$first->query('COMMIT');
-	$second->finish;
-	is($self->gauges, '1|0|0', 'until it has the slot of the first');
-	$_->quit foreach ($first, $second);
+	my $all_done = $self->await_true(sub { !grep { !$_->done } @others }, 'the queue to empty');
+	ok($all_done, 'until each has had the slot') or diag $self->report;
+	$_->quit foreach ($first, @others);
 	$self->ok_quiet('at the end');
 	return;
 }
