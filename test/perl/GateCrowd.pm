@@ -279,23 +279,24 @@ sub step
 	return;
 }
 
-# Cancels, terminates or hangs up a session at random.
+# Cancels, terminates or hangs up sessions at random: one, or up to three at the
+# same time, so that slots are passed on to sessions that are about to leave.
 sub disturb
 {
 	my ($self) = @_;
 
-	my $session = $self->any_session or return;
 	my $chance = rand;
 	my $how = $chance < 0.7 ? 'cancel' : $chance < 0.85 ? 'terminate' : 'hang up';
+	my %sessions = map { $_->pid => $_ } grep { $_ } map { $self->any_session } 1 .. 1 + rand 3;
 	if ($how eq 'hang up')
 	{
-		$session->hang_up;
+		$_->hang_up foreach values %sessions;
 	}
 	else
 	{
-		kill +($how eq 'cancel' ? 'INT' : 'TERM') => $session->pid;
+		kill +($how eq 'cancel' ? 'INT' : 'TERM') => keys %sessions;
 	}
-	$self->{disturbances}{$how}++;
+	$self->{disturbances}{$how} += keys %sessions;
 	return;
 }
 
@@ -382,21 +383,23 @@ sub is_expected
 	return $expected_sqlstate{$sqlstate};
 }
 
-# A connected session at random, half of the time one that holds a slot
+# A connected session at random, often one that holds a slot or is the next to have one
 sub any_session
 {
 	my ($self) = @_;
 
 	my @sessions = grep { $_ && !$_->closed } map { $_->{session} } @{ $self->{sessions} };
-	if (rand() < 0.5)
+	my $preferred = (
+		undef,
+		"WHERE state <> 'waiting'",
+		"WHERE state = 'waiting' ORDER BY wait_time DESC LIMIT 1")[ rand 3 ];
+	if ($preferred)
 	{
 		# There may be no server just now.
-		my $pids = eval {
-			$self->{gate}->value("SELECT pid FROM pg_stat_admission_gate_backends WHERE state <> 'waiting'");
-		} // '';
-		my %holds_slot = map { $_ => 1 } split /\n/, $pids;
-		my @holders = grep { $holds_slot{ $_->pid } } @sessions;
-		@sessions = @holders if @holders;
+		my $pids = eval { $self->{gate}->value("SELECT pid FROM pg_stat_admission_gate_backends $preferred") } // '';
+		my %is_preferred = map { $_ => 1 } split /\n/, $pids;
+		my @found = grep { $is_preferred{ $_->pid } } @sessions;
+		@sessions = @found if @found;
 	}
 	return $sessions[ rand @sessions ];
 }
