@@ -24,6 +24,12 @@
  *			on.  Once it has waited for longer than max_overtake, the next slot
  *			given back is granted to it.
  *
+ * A granted slot is idle until its heir has been given a CPU, and that may take
+ * longer than many statements: if every slot were on such a way, everybody would
+ * have to queue because everybody does.  So, unless max_overtake is 0, a slot is
+ * granted only when the last heir has arrived, or has been granted its slot
+ * max_overtake ago; until then, the next in the queue are called.
+ *
  * No wake-up is lost, because:
  *	 - a slot is given back without the mutex only if the same atomic
  *	   instruction sees the waiters' flag clear, and an arriving waiter sets
@@ -141,6 +147,8 @@ typedef struct SlotEntry
 	int			prev;			/* links in the queue or in the retained list: */
 	int			next;			/* mutex */
 	bool		called;			/* first in the queue and on its way: mutex */
+	bool		inheriting;		/* granted a slot and not awake yet: set under
+								 * the mutex, cleared by the owner without */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 wait_start;	/* TimestampTz */
 	pg_atomic_uint64 last_wait; /* us */
@@ -176,6 +184,7 @@ typedef struct SlotPool
 	int			limit;			/* as set */
 	EntryList	queue;
 	EntryList	retained;
+	int			heir;			/* the last to be granted a slot, or NOBODY */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */
@@ -259,6 +268,7 @@ slots_shmem_init(int limit, int lend_after, uint32 lend_classes)
 	Slots->limit = limit;
 	Slots->queue.head = Slots->queue.tail = NOBODY;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
+	Slots->heir = NOBODY;
 	Slots->watcher = NOBODY;
 	Slots->nentries = MaxBackends;
 
@@ -501,16 +511,38 @@ call_head_if_free(WakeList *wakes)
 	}
 }
 
-/* Has the first in the queue been overtaken for long enough?  Mutex held. */
+/* Did that happen longer than max_overtake ago? */
 static inline bool
-head_is_overdue(TimestampTz now)
+overtaken_since(pg_atomic_uint64 *time, TimestampTz now)
 {
-	TimestampTz start;
+	return now >= TimestampTzPlusMilliseconds(pg_atomic_read_u64(time),
+											  gate_max_overtake);
+}
 
-	if (gate_max_overtake == 0)
-		return true;
-	start = pg_atomic_read_u64(&entry_of(Slots->queue.head)->wait_start);
-	return now >= TimestampTzPlusMilliseconds(start, gate_max_overtake);
+/*
+ * Is the last heir still asleep, and not given up?  Mutex held.
+ */
+static inline bool
+heir_is_coming(TimestampTz now)
+{
+	SlotEntry  *heir;
+
+	if (Slots->heir == NOBODY)
+		return false;
+	heir = entry_of(Slots->heir);
+	return heir->inheriting && !overtaken_since(&heir->since, now);
+}
+
+/*
+ * Has the first in the queue been overtaken for long enough, so that a slot
+ * given back is not for everybody any more?  Mutex held, queue not empty.
+ */
+static inline bool
+head_may_inherit(TimestampTz now)
+{
+	return gate_max_overtake == 0 ||
+		(overtaken_since(&entry_of(Slots->queue.head)->wait_start, now) &&
+		 !heir_is_coming(now));
 }
 
 /* One lender less.  Mutex held. */
@@ -738,6 +770,7 @@ slots_claim(void)
 	if (mine)
 	{
 		unclaimed = false;
+		MyEntry->inheriting = false;
 		count_admission();
 		begin_turn();
 		if (pg_atomic_read_u32(&MyEntry->state) == SLOT_LENT)
@@ -775,15 +808,20 @@ slots_leave_queue(SlotLeaveReason reason)
 
 /*
  * A slot that is counted has no holder any more: it goes to the first in the
- * queue if that is overdue, else to whoever takes it.  Mutex held.
+ * queue, always or if that has been overtaken for long enough, else to whoever
+ * takes it.  Mutex held.
  */
 static void
 pass_slot_on(TimestampTz now, bool to_head, WakeList *wakes)
 {
 	if (Slots->queue.head != NOBODY &&
 		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		(to_head || head_is_overdue(now)))
+		(to_head || head_may_inherit(now)))
+	{
+		Slots->heir = Slots->queue.head;
+		entry_of(Slots->heir)->inheriting = true;
 		grant_to_head(now, wakes);
+	}
 	else
 		pg_atomic_fetch_sub_u32(&Slots->word, 1);
 	call_head_if_free(wakes);
@@ -839,6 +877,7 @@ void
 slots_refuse_grant(void)
 {
 	unclaimed = false;
+	MyEntry->inheriting = false;
 	drop_slot();
 	SpinLockAcquire(&Slots->mutex);
 	Slots->totals[TOTAL_CANCELS]++;

@@ -79,6 +79,7 @@ M_GIVE_BACK_SILENTLY|no call after a slot was given back                |states|
 M_RETAIN_SILENTLY   |a dozing watcher does not hear of a retained slot  |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
 M_SLEEP_ON          |the watcher sleeps on beside a retained slot       |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
 M_TURN_LOST         |a slot taken from a late client is not passed on   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_ALWAYS_COMING     |an heir counts as on its way when it is awake      |served|-DFOREVER
 M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
 '
 

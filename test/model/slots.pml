@@ -128,6 +128,7 @@
 #define M_RETAIN_SILENTLY	21	/* a dozing watcher is not woken */
 #define M_SLEEP_ON			22	/* the watcher sleeps beside retained slots */
 #define M_TURN_LOST			23	/* a slot taken away is not passed on */
+#define M_ALWAYS_COMING		25	/* an heir awake counts as on its way */
 #define M_DOZE_FOR_OTHERS	24	/* who is not watcher any more says that the
 								 * watcher dozes or not */
 
@@ -178,6 +179,7 @@ byte interrupts = INTERRUPTS;
 byte looks = LOOKS;
 #ifdef FOREVER
 bool overdue;					/* 0 has waited for max_overtake */
+byte coming = NOBODY;			/* the last heir, until it is awake */
 #endif
 #ifdef IDLE
 byte idle;						/* backends whose clients say no more */
@@ -606,7 +608,8 @@ inline slots_leave_queue()
 
 /*
  * Is it the head's turn to have the slot that is given back?  The one look at
- * the word decides; head and limit are stable under the mutex.
+ * the word decides; head and limit are stable under the mutex.  Without a clock,
+ * an heir that is on its way is waited for, however long that takes.
  */
 #define GRANTABLE \
 	(queue.head != NOBODY && \
@@ -615,11 +618,19 @@ inline slots_leave_queue()
 #ifdef FOREVER
 #define IS_OVERDUE \
 	(!OVERTAKING || \
-	 (MUTANT != M_NEVER_OVERDUE && (queue.head != 0 || overdue)))
+	 (MUTANT != M_NEVER_OVERDUE && (queue.head != 0 || overdue) && coming == NOBODY))
 #define NOT_OVERDUE		(!IS_OVERDUE)
+#define IS_COMING(p)	coming = p
+#define HAS_COME(p) \
+	if \
+	:: MUTANT != M_ALWAYS_COMING && coming == p -> coming = NOBODY \
+	:: else \
+	fi
 #else
 #define IS_OVERDUE		true	/* either, if overtaking is allowed */
 #define NOT_OVERDUE		OVERTAKING
+#define IS_COMING(p)	skip
+#define HAS_COME(p)		skip
 #endif
 
 /* pass_slot_on() */
@@ -627,7 +638,7 @@ inline pass_slot_on(to_head)
 {
 	if
 	:: atomic { GRANTABLE && (to_head || IS_OVERDUE) ->
-				admitted(effective_limit) };
+				admitted(effective_limit); IS_COMING(queue.head) };
 		grant_to_head()
 	:: !GRANTABLE || (!(to_head) && NOT_OVERDUE) ->
 		word = word - 1
@@ -701,6 +712,7 @@ inline drop_slot()
 /* slots_refuse_grant() */
 inline slots_refuse_grant()
 {
+	HAS_COME(me);
 #if MUTANT == M_REFUSE_AND_KEEP
 	atomic { state[me] = SLOT_NONE; holders-- }
 #else
@@ -1042,7 +1054,7 @@ inline sleep_in_queue()
 		:: else
 		fi;
 		if
-		:: ok -> break
+		:: ok -> HAS_COME(me); break
 		:: else
 		fi;
 		assert(mood != EXPIRED);

@@ -355,6 +355,36 @@ sub known_wait
 	$_->quit foreach ($holder, $head, $other);
 }
 
+# A slot that is handed over lies idle until its heir is on a CPU.  So it is one at
+# a time; but an heir that never comes is not waited for.
+{
+	my $max_overtake = 2_000;
+	$gate->set(max_active_backends => 2, max_overtake => $max_overtake);
+	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
+	$_->query('BEGIN') foreach ($one, $two);
+	foreach my $waiter ($heir, $next)
+	{
+		$waiter->start('SELECT 1');
+		$gate->await_queued($waiter);
+	}
+	$gate->await("SELECT min(wait_time) > $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
+	kill STOP => $_->pid foreach ($heir, $next);
+	$_->query('COMMIT') foreach ($one, $two);
+	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
+	gauges_are('1|0|1', 'meanwhile');
+
+	$gate->await("SELECT now() - since > interval '$max_overtake ms' FROM pg_stat_admission_gate_backends
+		WHERE pid = " . $heir->pid);
+	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
+	$two->start('SELECT 4');
+	$gate->ok_waits($two, 'then the next in the queue is handed one, although the heir has not come');
+	kill CONT => $_->pid foreach ($heir, $next);
+	$_->finish foreach ($heir, $next, $two);
+	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, overtakes => 2);
+	$_->quit foreach ($one, $two, $heir, $next, $other);
+	$gate->set(max_active_backends => 1);
+}
+
 # ----------------------------------------------------------------
 # lends
 # ----------------------------------------------------------------
