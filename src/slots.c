@@ -1283,6 +1283,16 @@ slots_holders_unseen(long interval)
 				  GetCurrentTimestamp());
 }
 
+/*
+ * How many backends hold a slot, lent or not.  A hint, no lock: who came in
+ * meanwhile may be missing.
+ */
+int
+slots_holder_count(void)
+{
+	return slots_in_use() + Slots->lent;
+}
+
 SlotState
 slots_state(int procno)
 {
