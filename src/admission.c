@@ -18,6 +18,8 @@
  */
 #include "postgres.h"
 
+#include <sched.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -203,6 +205,22 @@ wait_for_slot(QueryDesc *query)
 }
 
 /*
+ * Let other processes have the CPU, then look for a free slot once more.  Where
+ * more want a CPU than there are, holders of slots are among them, and a slot
+ * may be free by the time it is our turn again: that is a wait in the kernel's
+ * queue, as without the gate, instead of one in each.  Otherwise this costs next
+ * to nothing.  since: as in slots_try_take.
+ */
+static pg_noinline bool
+try_after_yield(TimestampTz since)
+{
+	if (gate_max_overtake == 0)
+		return false;
+	sched_yield();
+	return slots_try_overtake(since);
+}
+
+/*
  * A top-level statement begins: see to it that this backend holds a slot.
  * query: the descriptor that ExecutorStart was called with, otherwise NULL.
  * May wait and raise errors; the caller holds no LWLock.
@@ -232,13 +250,15 @@ admission_enter(QueryDesc *query)
 
 	if (slots_try_overtake(since))
 		note_admission();
-	else if (may_wait())
-		wait_for_slot(query);
-	else
+	else if (!may_wait())
 	{
 		slots_force(since);
 		note_admission();
 	}
+	else if (try_after_yield(since))
+		note_admission();
+	else
+		wait_for_slot(query);
 }
 
 /*

@@ -48,7 +48,8 @@
  * latches to set is a set, emptied in any order.  Memory is sequentially
  * consistent: what weaker hardware does is argued in slots.c, not shown here.
  * Exit while waiting takes the steps of a cancel, exit while working those of
- * a give-back.
+ * a give-back.  The second look for a free slot before queueing is left out: it
+ * is as if the backend came later.
  *
  * Parameters: see below.  MUTANT names a mistake to make, to see that it is
  * found: the comments with M_ say what it is.
