@@ -1,0 +1,144 @@
+# Proves that the documentation is complete and true: every setting with its
+# default, unit, range and context, every object of the extension with its
+# comment, and every column with its type is in docs/, and nothing that does not
+# exist is.  What there is comes from a server, so this file knows no names.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $top = "$FindBin::RealBin/../..";
+my $gate = GateTest->new('documentation');
+
+sub text { return slurp_file("$top/$_[0]"); }
+
+# The rows of a query, each a reference to its columns
+sub rows
+{
+	my ($sql) = @_;
+	return map { [ split /\|/, $_, -1 ] } split /\n/, $gate->value($sql);
+}
+
+# The headings of a page, each with what stands below it
+sub sections
+{
+	my ($page) = @_;
+	return text($page) =~ /^## (.+?)\n(.*?)(?=^## |\z)/msg;
+}
+
+# What a table says: for each name in its first column the other cells
+sub table
+{
+	my ($text) = @_;
+	return $text =~ /^\| \[?`([^`]+)`(?:\]\([^)]*\))? \| (.*?) \|$/mg;
+}
+
+# ----------------------------------------------------------------
+# Settings
+# ----------------------------------------------------------------
+
+my %set_by = (
+	internal => 'nobody',
+	postmaster => 'restart',
+	sighup => 'reload',
+	superuser => 'superuser',
+	user => 'any user');
+
+# What the table has to say of a setting, as a pattern: zero and -1 mean
+# something special and so have no unit, and a plain number is one of something.
+sub setting_row
+{
+	my ($type, $unit, $context, $default, $min, $max, @options) = @_;
+
+	my $range =
+	    $type eq 'bool' ? 'boolean'
+	  : $type eq 'enum' ? join(', ', map { "`$_`" } @options)
+	  : $type eq 'string' ? qr/[^|]+/
+	  : "$min … $max" . ($unit ? " $unit" : qr/( \w+)?/);
+	if ($type eq 'integer' || $type eq 'real')
+	{
+		$default .= " $unit" if $unit && $default > 0;
+	}
+	else
+	{
+		$default = "`$default`";
+	}
+	return qr/^\Q$default\E \| $range \| $set_by{$context}$/;
+}
+
+my %expected_setting = map { shift @$_ => setting_row(@$_) } rows(
+	q{SELECT substr(name, 16), vartype, unit, context, boot_val, min_val, max_val, array_to_string(enumvals, '|')
+		FROM pg_settings WHERE name LIKE 'admission\_gate.%'});
+my %settings_row = table(text('docs/settings.md'));
+my %settings_section = sections('docs/settings.md');
+
+cmp_ok(scalar keys %expected_setting, '>', 0, 'there are settings');
+for my $name (sort keys %expected_setting)
+{
+	like($settings_row{$name} // '', $expected_setting{$name}, "docs/settings.md tells default, range and context of $name");
+}
+is_deeply([ sort keys %settings_row ], [ sort keys %expected_setting ], 'its table has these and no others');
+is_deeply([ sort keys %settings_section ], [ sort keys %expected_setting ], 'and so have its sections');
+
+# ----------------------------------------------------------------
+# Objects of the extension, and the columns of the views
+# ----------------------------------------------------------------
+
+my %comment = map { @$_ } rows(
+	q{SELECT CASE classid::regclass::text
+			WHEN 'pg_proc' THEN objid::regprocedure::text
+			WHEN 'pg_class' THEN objid::regclass::text
+			ELSE pg_describe_object(classid, objid, 0) END,
+		obj_description(objid, classid::regclass::name)
+	FROM pg_depend
+	WHERE deptype = 'e' AND refclassid = 'pg_extension'::regclass
+		AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'admission_gate')});
+
+my %views_section = sections('docs/views.md');
+my ($index) = text('docs/views.md') =~ /\A(.*?)^## /ms;
+my %index = table($index);
+
+cmp_ok(scalar keys %comment, '>', 0, 'there are objects');
+is_deeply(\%index, \%comment, 'docs/views.md begins with all objects and their comments');
+
+for my $name (sort grep { !/\)$/ } keys %comment)
+{
+	my %column = map { @$_ } rows(
+		"SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+			WHERE attrelid = '$name'::regclass AND attnum > 0");
+	my %documented = table($views_section{$name} // '');
+	s/ \| .*// foreach values %documented;
+	is_deeply(\%documented, \%column, "docs/views.md has the columns of $name and their types");
+}
+
+# ----------------------------------------------------------------
+# Names anywhere
+# ----------------------------------------------------------------
+
+# What looks like a setting, but is the name of a file
+my %file = map { $_ => 1 } qw(control);
+
+for my $page ('README.md', 'CHANGELOG.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md")
+{
+	my $text = text($page);
+	my @settings = grep { !$file{$_} } $text =~ /\badmission_gate\.([a-z_]{3,})/g;
+	is_deeply([ grep { !$expected_setting{$_} } @settings ], [], "$page names no setting that does not exist");
+
+	my @objects = $text =~ /\b(pg_\w*admission_gate\w*)/g;
+	my %exists = map { s/\(.*//r => 1 } keys %comment;
+	is_deeply([ grep { !$exists{$_} } @objects ], [], "$page names no view or function that does not exist");
+}
+
+my $changelog = text('CHANGELOG.md');
+is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort keys %expected_setting ], [], 'CHANGELOG.md has all settings');
+is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort grep { !/\)$/ } keys %comment ], [], 'CHANGELOG.md has all views');
+
+$gate->node->stop;
+
+done_testing();
