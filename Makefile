@@ -6,6 +6,7 @@
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
 #   make bench            every measurement, or BENCH="...": see bench/run.sh
+#   make dist             the archives of a release, from the last commit
 #   make clean
 #
 # WERROR=1 turns compiler warnings into errors; `make test` sets it.
@@ -81,8 +82,17 @@ demo:
 bench:
 	@$(here)bench/run.sh
 
+# The same bytes for the same commit: git takes the times from it.
+dist:
+	@name=admission_gate-`perl -MJSON::PP -0ne 'print decode_json($$_)->{version}' '$(here)META.json'`; \
+	git -C '$(here)' diff --quiet HEAD || echo "Changes that are not committed are left out." >&2; \
+	for format in tar.gz zip; do \
+	  TZ=UTC git -C '$(here)' archive --prefix="$$name/" --output='$(CURDIR)'/"$$name.$$format" HEAD && \
+	  echo "$$name.$$format" || exit 1; \
+	done
+
 # print-NAME shows a variable: the scripts ask for the lists above.
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test demo bench
+.PHONY: require-preload test demo bench dist

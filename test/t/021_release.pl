@@ -1,0 +1,84 @@
+# Proves that what goes with a release agrees: META.json follows PGXN's
+# specification, version 1.0.0, the files it names are there, and every place
+# that has a version has the same.  Needs no server.
+
+use strict;
+use warnings;
+
+use FindBin;
+use JSON::PP;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $top = "$FindBin::RealBin/../..";
+
+sub text { return slurp_file("$top/$_[0]"); }
+
+my $version = qr/\d+\.\d+\.\d+/;
+my $range = qr/(?:(?:[<>]=?|[!=]=)\s*)?$version/;
+
+# ----------------------------------------------------------------
+# META.json
+# ----------------------------------------------------------------
+
+my $meta = eval { decode_json(text('META.json')) };
+is(ref $meta, 'HASH', 'META.json is a JSON object') or die "META.json: $@";
+
+# What the values have to look like; x_ begins what everybody may add.
+my %required = (
+	name => qr/^[^\s\/\\[:cntrl:]]{2,}$/,
+	version => qr/^$version$/,
+	abstract => qr/\S/,
+	maintainer => qr/\S/,
+	license => qr/^(?:postgresql|bsd|mit|apache_2_0)$/);
+my %optional = (
+	description => qr/\S/,
+	generated_by => qr/\S/,
+	release_status => qr/^(?:stable|testing|unstable)$/);
+my %structured = map { $_ => 1 } qw(provides prereqs meta-spec tags resources no_index);
+
+like($meta->{$_} // '', $required{$_}, "META.json has a valid $_") foreach sort keys %required;
+like($meta->{$_}, $optional{$_}, "META.json has a valid $_") foreach grep { exists $meta->{$_} } sort keys %optional;
+is_deeply([ grep { !$required{$_} && !$optional{$_} && !$structured{$_} && !/^x_/i } sort keys %$meta ],
+	[], 'META.json has no other keys');
+
+is($meta->{'meta-spec'}{version}, '1.0.0', 'META.json names its specification');
+is_deeply([ grep { ref || length > 255 || /[\/\\[:cntrl:]]/ } @{ $meta->{tags} } ], [], 'META.json has valid tags');
+
+my $provided = $meta->{provides}{admission_gate};
+is_deeply([ keys %{ $meta->{provides} } ], ['admission_gate'], 'META.json provides the extension');
+is($provided->{version}, $meta->{version}, 'in the same version');
+ok(-f "$top/$provided->{$_}", "and the $_ it names is there") foreach qw(file docfile);
+
+for my $phase (sort keys %{ $meta->{prereqs} })
+{
+	like($phase, qr/^(?:configure|build|test|runtime|develop)$/, "META.json: $phase is a phase");
+	my $prereqs = $meta->{prereqs}{$phase};
+	for my $relation (sort keys %$prereqs)
+	{
+		like($relation, qr/^(?:requires|recommends|suggests|conflicts)$/, "META.json: $relation is a relation");
+		like($_, qr/^(?:0|$range(?:\s*,\s*$range)*)$/, "META.json: $_ is a range of versions") foreach values %{ $prereqs->{$relation} };
+	}
+}
+
+# ----------------------------------------------------------------
+# Versions
+# ----------------------------------------------------------------
+
+# The extension's version is the release's without the last number.
+my ($extension_version) = text('admission_gate.control') =~ /^default_version = '(.*)'$/m;
+like($meta->{version}, qr/^\Q$extension_version\E\.\d+$/, 'META.json and the control file agree on the version');
+is($provided->{file}, "sql/admission_gate--$extension_version.sql", 'so does the name of the script');
+
+my %also = (
+	'src/compat.h' => qr/\.version = "([^"]+)"/,
+	'CHANGELOG.md' => qr/^## (\S+)/m);
+for my $file (sort keys %also)
+{
+	my ($found) = text($file) =~ $also{$file};
+	is($found, $extension_version, "so does $file");
+}
+my ($packaged) = text('debian/changelog') =~ /^\S+ \((.+)-[^-]+\)/;
+is($packaged, $meta->{version}, 'so does debian/changelog');
+
+done_testing();
