@@ -78,7 +78,7 @@ for my $file (sort keys %also)
 	my ($found) = text($file) =~ $also{$file};
 	is($found, $extension_version, "so does $file");
 }
-my ($packaged) = text('debian/changelog') =~ /^\S+ \((.+)-[^-]+\)/;
+my ($packaged) = text('debian/changelog') =~ /^\S+ \((.+?)\)/;
 is($packaged, $meta->{version}, 'so does debian/changelog');
 
 done_testing();
