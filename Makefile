@@ -4,6 +4,8 @@
 #   make install          install into that PostgreSQL
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
+#   make lint             other compilers and checkers: see test/lint.sh
+#   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
 #   make bench            every measurement, or BENCH="...": see bench/run.sh
 #   make dist             the archives of a release, from the last commit
@@ -76,6 +78,12 @@ require-preload:
 test:
 	@$(here)test/run.sh
 
+lint:
+	@$(here)test/lint.sh
+
+valgrind:
+	@VALGRIND=1 $(here)test/run.sh
+
 demo:
 	@$(here)bench/demo.sh
 
@@ -95,4 +103,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test demo bench dist
+.PHONY: require-preload test lint valgrind demo bench dist

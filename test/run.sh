@@ -11,8 +11,12 @@
 # and, without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
 #
+# VALGRIND=1 (or make valgrind) runs the servers of regress and isolation in
+# valgrind, and then looks at what that has found: see test/valgrind.sh.
+#
 # From the environment (make test NAME=value):
-#   TESTS          suites to run, default "regress isolation tap model"
+#   TESTS          suites to run, default "regress isolation tap model", with
+#                  valgrind the first two
 #   REGRESS        regression tests to run, by name
 #   ISOLATION      isolation tests to run, by name
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
@@ -20,12 +24,14 @@
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
+#   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
 #   GATE_SEED             the random numbers of a stress or chaos test to repeat
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
 
+[ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
 TESTS=${TESTS:-regress isolation tap model}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0}))}
 
@@ -127,6 +133,13 @@ run_model() {
     run_suite model test/model "$WORK/src/test/model/run.sh" ${MODEL:-}
 }
 
+# Puts a program in the place of postgres that runs it in valgrind.
+use_valgrind() {
+    mv "$STAGE/postgres" "$STAGE/postgres-itself"
+    printf '#!/bin/sh\nexec "%s" server "%s" "$@"\n' "$WORK/src/test/valgrind.sh" "$STAGE/postgres-itself" >"$STAGE/postgres"
+    chmod +x "$STAGE/postgres"
+}
+
 inside() {
     local suite
     PASSED=0 FAILED=0
@@ -137,9 +150,11 @@ inside() {
     # An empty REGRESS_PREP: the temporary server runs only from here on.
     TEMP_SERVER=(REGRESS_PREP=
         EXTRA_REGRESS_OPTS="--temp-instance=$WORK/server --temp-config=$WORK/src/test/server.conf")
+    [ -z "${VALGRIND:-}" ] || use_valgrind
     for suite in $TESTS; do
         "run_$suite"
     done
+    [ -z "${VALGRIND:-}" ] || run_suite valgrind errors "$WORK/src/test/valgrind.sh" errors
     say "$PASSED passed, $FAILED failed"
     [ "$FAILED" = 0 ] && [ "$PASSED" != 0 ]
 }
@@ -149,7 +164,7 @@ if [ "${1:-}" = --inside ]; then
     inside
 else
     make_workdir
-    run_inside test/run.sh "$TESTS" \
-        "TESTS REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED"
+    run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
+        "TESTS VALGRIND REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
+        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS"
 fi

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 #
-# What test/run.sh, bench/demo.sh and bench/run.sh share (sourced, not run): from
-# a bare checkout to a private PostgreSQL with the extension in it, without a
-# trace left behind.
+# What the scripts in test/ and bench/ share (sourced, not run): from a bare
+# checkout to a private PostgreSQL with the extension in it, without a trace left
+# behind.
 #
 # A script has two halves.  The outer half runs as the caller, possibly root:
 # it finds PostgreSQL, installs missing packages, makes a throw-away directory,
@@ -137,6 +137,18 @@ missing_packages() {
     case " $* " in
         *" bench "*) has_python || echo python3 ;;
     esac
+    missing_tools "$@"
+}
+
+# Lists those of test/lint.sh and test/valgrind.sh, by the commands' names.
+missing_tools() {
+    local tool
+    for tool in "$@"; do
+        case $tool in
+            clang | cppcheck | shellcheck | valgrind) command -v "$tool" >/dev/null || echo "$tool" ;;
+            scan-build) command -v scan-build >/dev/null || echo clang-tools ;;
+        esac
+    done
 }
 
 # Whether there is a Python 3, or one with a given module.
@@ -345,11 +357,12 @@ signal_servers() {
     return "$found"
 }
 
+# A server in valgrind is known by its working directory.
 server_pids() {
-    local exe
-    for exe in /proc/[0-9]*/exe; do
-        case $(readlink "$exe" 2>/dev/null) in
-            "$WORK"/*) exe=${exe#/proc/} && echo "${exe%/exe}" ;;
+    local process
+    for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe" "$process/cwd" 2>/dev/null) in
+            "$WORK"/* | */memcheck-*$'\n'"$WORK"/*) echo "${process#/proc/}" ;;
         esac
     done
 }
