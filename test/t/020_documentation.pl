@@ -6,6 +6,7 @@
 use strict;
 use warnings;
 
+use File::Basename;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
@@ -124,7 +125,8 @@ for my $name (sort grep { !/\)$/ } keys %comment)
 # What looks like a setting, but is the name of a file
 my %file = map { $_ => 1 } qw(control);
 
-for my $page ('README.md', 'CHANGELOG.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md")
+my @pages = ('README.md', 'CHANGELOG.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md");
+for my $page (@pages)
 {
 	my $text = text($page);
 	my @settings = grep { !$file{$_} } $text =~ /\badmission_gate\.([a-z_]{3,})/g;
@@ -138,6 +140,30 @@ for my $page ('README.md', 'CHANGELOG.md', map { s{^\Q$top\E/}{}r } glob "$top/d
 my $changelog = text('CHANGELOG.md');
 is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort keys %expected_setting ], [], 'CHANGELOG.md has all settings');
 is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort grep { !/\)$/ } keys %comment ], [], 'CHANGELOG.md has all views');
+
+# ----------------------------------------------------------------
+# Links from page to page
+# ----------------------------------------------------------------
+
+# What a heading is called in a link
+sub anchor
+{
+	my ($heading) = @_;
+	return lc($heading) =~ s/[^\w\s-]//gr =~ s/ /-/gr;
+}
+
+my @broken;
+for my $page (@pages)
+{
+	for my $link (text($page) =~ /\]\((?!https?:)([^)\s]+)\)/g)
+	{
+		my ($file, $heading) = split /#/, $link;
+		$file = $file eq '' ? $page : dirname($page) . "/$file";
+		push @broken, "$page: $link"
+		  if !-f "$top/$file" || (defined $heading && !grep { anchor($_) eq $heading } text($file) =~ /^#+ (.+)$/mg);
+	}
+}
+is_deeply(\@broken, [], 'links lead somewhere');
 
 $gate->node->stop;
 
