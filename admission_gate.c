@@ -12,7 +12,8 @@
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
- * src/settings.c has the parameters, src/stats.c the views.
+ * src/settings.c has the parameters, src/stats.c the views, src/wait_log.c the
+ * lines in the server log.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
@@ -52,6 +53,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "slots.h"
+#include "wait_log.h"
 
 GATE_MODULE_MAGIC;
 
@@ -149,6 +151,7 @@ gate_shmem_request(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(slots_shmem_size());
+	RequestAddinShmemSpace(wait_log_shmem_size());
 }
 
 static void
@@ -160,6 +163,7 @@ gate_shmem_startup(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends,
 					 gate_lend_after, gate_lend_classes);
+	wait_log_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 

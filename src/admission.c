@@ -32,6 +32,14 @@
 #include "settings.h"
 #include "slots.h"
 #include "snapshot.h"
+#include "wait_log.h"
+
+/* A wait in the queue */
+typedef struct QueueWait
+{
+	TimestampTz start;
+	int			queue_length;	/* how many waited when it began */
+} QueueWait;
 
 /* Does this backend hold a slot, lent or not? */
 static bool holds_slot = false;
@@ -149,6 +157,30 @@ sleep_in_queue(TimestampTz start)
 }
 
 /*
+ * A wait is over, and what it was for is settled: count it, and log it if it
+ * was long.
+ */
+static void
+note_wait(const QueueWait *wait, WaitEnd end)
+{
+	uint64		waited = elapsed_since(wait->start);
+
+	slots_record_wait(waited);
+	wait_log_if_long(end, waited, wait->queue_length);
+}
+
+/*
+ * Called when an error, or the end of the backend, interrupts the wait.
+ */
+static void
+abandon_wait(int code, Datum wait)
+{
+	if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
+		slots_refuse_grant();
+	note_wait((const QueueWait *) DatumGetPointer(wait), WAIT_END_CANCEL);
+}
+
+/*
  * Enter the queue and sleep there until there is a slot, holding no snapshot
  * as far as possible.  Raises an error if the queue is full, if queue_timeout
  * expires, and whatever interrupts bring.
@@ -157,14 +189,16 @@ static pg_noinline void
 wait_for_slot(QueryDesc *query)
 {
 	SnapshotUsers snapshot_users;
-	TimestampTz start = GetCurrentTimestamp();
-	bool		granted = true;
+	QueueWait	wait;
+	bool		granted;
 
+	wait.start = GetCurrentTimestamp();
 	snapshot_let_go(query, &snapshot_users);
 
-	switch (slots_enqueue(gate_max_queue_length, start))
+	switch (slots_enqueue(gate_max_queue_length, wait.start, &wait.queue_length))
 	{
 		case SLOT_ENQUEUE_TAKEN:
+			note_admission();
 			break;
 
 		case SLOT_ENQUEUE_FULL:
@@ -176,31 +210,26 @@ wait_for_slot(QueryDesc *query)
 			break;
 
 		case SLOT_ENQUEUED:
-			PG_TRY();
+			PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 			{
-				granted = sleep_in_queue(start);
+				granted = sleep_in_queue(wait.start);
 			}
-			PG_CATCH();
-			{
-				slots_record_wait(elapsed_since(start));
-				if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
-					slots_refuse_grant();
-				PG_RE_THROW();
-			}
-			PG_END_TRY();
+			PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
-			slots_record_wait(elapsed_since(start));
-			break;
+			if (granted)
+			{
+				note_admission();
+				note_wait(&wait, WAIT_END_ADMITTED);
+				break;
+			}
+			note_wait(&wait, WAIT_END_TIMEOUT);
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("canceling statement due to admission queue timeout"),
+					 errdetail_gate(elapsed_since(wait.start) / 1000),
+					 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
 	}
 
-	if (!granted)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(elapsed_since(start) / 1000),
-				 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
-
-	note_admission();
 	snapshot_take_again(&snapshot_users);
 }
 

@@ -33,6 +33,7 @@ int			gate_max_queue_length = -1;
 int			gate_utility = GATE_UTILITY_HEAVY;
 int			gate_max_overtake = 20;
 int			gate_turn_length = 0;
+int			gate_log_min_wait = -1;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
 
@@ -224,6 +225,14 @@ settings_define(void)
 							&gate_turn_length,
 							0, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.log_min_wait",
+							"Sets the minimum time of waiting for a slot above which the wait is logged.",
+							"The number of lines a second is limited. Zero logs every wait. -1 turns this off.",
+							&gate_log_min_wait,
+							-1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lend_after",

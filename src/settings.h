@@ -36,6 +36,7 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */
 extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
+extern int	gate_log_min_wait;	/* ms; -1 = log none */
 
 /* As read by this backend; in force is what slots.c has. */
 extern int	gate_lend_after;	/* ms; -1 = never */

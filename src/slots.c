@@ -687,10 +687,11 @@ slots_force(TimestampTz since)
 
 /*
  * Enter the queue, unless a slot is free after all or max_queue_length
- * (-1: any) backends wait already.  now: the present time.
+ * (-1: any) backends wait already.  now: the present time.  *queue_length
+ * receives how many wait already.
  */
 SlotEnqueued
-slots_enqueue(int max_queue_length, TimestampTz now)
+slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 {
 	SlotEnqueued result;
 
@@ -704,6 +705,7 @@ slots_enqueue(int max_queue_length, TimestampTz now)
 	 */
 	pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
 
+	*queue_length = Slots->queue.length;
 	if (Slots->queue.head == NOBODY && count_up_if_free())
 		result = SLOT_ENQUEUE_TAKEN;
 	else if (max_queue_length >= 0 && Slots->queue.length >= max_queue_length)

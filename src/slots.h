@@ -17,6 +17,9 @@
 /* The most slots a limit can name: PostgreSQL's own bound on backends. */
 #define SLOTS_MAX_LIMIT		0x3FFFF
 
+/* The only pool there is. */
+#define SLOTS_POOL_NAME		"default"
+
 /* What one backend is to the semaphore. */
 typedef enum SlotState
 {
@@ -84,7 +87,8 @@ extern bool slots_available(void);
 extern bool slots_try_take(TimestampTz since);
 extern bool slots_try_overtake(TimestampTz since);
 extern void slots_force(TimestampTz since);
-extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now);
+extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now,
+								  int *queue_length);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotLeaveReason reason);
 extern void slots_refuse_grant(void);

@@ -24,9 +24,6 @@ PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 
-/* The only pool there is. */
-#define POOL_NAME	"default"
-
 static const char *const state_names[] = {
 	[SLOT_NONE] = "none",
 	[SLOT_WAITING] = "waiting",
@@ -69,7 +66,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	slots_get_stats(&stats);
 
-	values[i++] = CStringGetTextDatum(POOL_NAME);
+	values[i++] = CStringGetTextDatum(SLOTS_POOL_NAME);
 	values[i++] = Int32GetDatum(stats.limit);
 	values[i++] = Int32GetDatum(stats.running);
 	values[i++] = Int32GetDatum(stats.lent);
@@ -123,7 +120,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), backend.roleid))
 		{
-			values[1] = CStringGetTextDatum(POOL_NAME);
+			values[1] = CStringGetTextDatum(SLOTS_POOL_NAME);
 			values[2] = CStringGetTextDatum(state_names[backend.state]);
 			values[3] = TimestampTzGetDatum(backend.since);
 			values[4] = milliseconds(backend.wait_time);

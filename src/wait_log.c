@@ -1,0 +1,146 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_log.c
+ *		A line in the server log for every long wait in the queue.
+ *
+ * An overloaded server is one where everybody waits for long, so the lines are
+ * limited to LINES_PER_SECOND in the whole server; the next line that is
+ * written tells how many were left out.  As with log_lock_waits, the statement
+ * is added if PostgreSQL's own rule, log_min_error_statement, says so.
+ *
+ * Locking: none, the two members in shared memory are atomics.  They are
+ * touched only at the end of a wait that is to be logged.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+
+#include "settings.h"
+#include "slots.h"
+#include "wait_log.h"
+
+#define LINES_PER_SECOND	10
+
+/* The number of lines in a second, below the second's number in one word. */
+#define LINES_BITS			8
+#define LINES_MASK			((UINT64CONST(1) << LINES_BITS) - 1)
+
+typedef struct WaitLogLimiter
+{
+	pg_atomic_uint64 second;	/* the last that lines were in; see above */
+	pg_atomic_uint32 left_out;	/* waits since the last line */
+} WaitLogLimiter;
+
+static WaitLogLimiter *Limiter = NULL;
+
+/*
+ * How many bytes wait_log_shmem_init will take.
+ */
+Size
+wait_log_shmem_size(void)
+{
+	return sizeof(WaitLogLimiter);
+}
+
+/*
+ * Create the limiter, or find it if it exists.  The caller holds
+ * AddinShmemInitLock.
+ */
+void
+wait_log_shmem_init(void)
+{
+	bool		found;
+
+	Limiter = ShmemInitStruct("admission_gate wait log",
+							  wait_log_shmem_size(), &found);
+	if (!found)
+	{
+		pg_atomic_init_u64(&Limiter->second, 0);
+		pg_atomic_init_u32(&Limiter->left_out, 0);
+	}
+}
+
+/*
+ * May one more line be written now?  If not, it is counted as left out.
+ */
+static bool
+may_write_line(void)
+{
+	uint64		now = (uint64) (GetCurrentTimestamp() / USECS_PER_SEC);
+	uint64		old = pg_atomic_read_u64(&Limiter->second);
+
+	for (;;)
+	{
+		uint64		second = old >> LINES_BITS;
+		uint64		lines = old & LINES_MASK;
+
+		/* Others' clock readings may be a moment newer than ours. */
+		if (second != now && second != now + 1)
+		{
+			second = now;
+			lines = 0;
+		}
+		if (lines >= LINES_PER_SECOND)
+		{
+			pg_atomic_fetch_add_u32(&Limiter->left_out, 1);
+			return false;
+		}
+		if (pg_atomic_compare_exchange_u64(&Limiter->second, &old,
+										   second << LINES_BITS | (lines + 1)))
+			return true;
+	}
+}
+
+/* How a wait ended, in a word. */
+static const char *
+name_of_end(WaitEnd end)
+{
+	switch (end)
+	{
+		case WAIT_END_ADMITTED:
+			return "admitted";
+		case WAIT_END_TIMEOUT:
+			return "timed out";
+		case WAIT_END_CANCEL:
+			return "canceled";
+	}
+	pg_unreachable();
+}
+
+/*
+ * A wait has ended after so many us; log it if log_min_wait says so.
+ * queue_length: how many waited when it began.  No interrupt is served here,
+ * so that it can be called while an error is handled.
+ */
+void
+wait_log_if_long(WaitEnd end, uint64 waited, int queue_length)
+{
+	uint32		left_out;
+
+	if (gate_log_min_wait < 0 ||
+		waited < (uint64) gate_log_min_wait * 1000 ||
+		!may_write_line())
+		return;
+
+	left_out = pg_atomic_exchange_u32(&Limiter->left_out, 0);
+
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
+					(unsigned long long) (waited / 1000),
+					(unsigned long long) (waited % 1000),
+					name_of_end(end), SLOTS_POOL_NAME,
+					queue_length, queue_length + 1),
+			 left_out == 0 ? 0 :
+			 errdetail_plural("%u wait before it was not logged, as %d lines a second are the limit.",
+							  "%u waits before it were not logged, as %d lines a second are the limit.",
+							  left_out, left_out, LINES_PER_SECOND)));
+	RESUME_INTERRUPTS();
+}

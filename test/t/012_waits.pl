@@ -1,0 +1,190 @@
+# Proves that a wait can be told of once it is over: in the server log.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $gate = GateTest->new(
+	'waits',
+	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1,
+	max_connections => 80);
+my $node = $gate->node;
+
+$gate->value('CREATE ROLE plain LOGIN');
+
+# With a holder in the only slot, the session starts a statement and queues; then
+# the code ends the wait.
+sub wait_that_ends_by
+{
+	my ($session, $sql, $code) = @_;
+
+	my $holder = $gate->holder;
+	$session->start($sql);
+	$gate->await_queued($session);
+	$code->($holder);
+	$session->result;
+	$holder->query('ROLLBACK');    # if it has not ended
+	$holder->quit;
+	return;
+}
+
+# A wait that ends because its turn has come
+sub wait_once
+{
+	my ($session, $sql) = @_;
+	wait_that_ends_by($session, $sql // 'SELECT 1', sub { $_[0]->query('COMMIT') });
+	return;
+}
+
+# ----------------------------------------------------------------
+# log_min_wait
+# ----------------------------------------------------------------
+
+my $wait_line = qr/LOG:  admission wait ended after (\d+\.\d{3}) ms: (.*)/;
+
+# What the code adds to the server log
+sub logged_by
+{
+	my ($code) = @_;
+
+	my $before = -s $node->logfile;
+	$code->();
+	return slurp_file($node->logfile, $before);
+}
+
+# How the waits of the code end, by the server log
+sub waits_logged_by
+{
+	my ($code) = @_;
+
+	my $log = logged_by($code);
+	my @ends;
+	push @ends, $2 while $log =~ /$wait_line/g;
+	return join "\n", @ends;
+}
+
+{
+	my $session = $gate->session;
+	is(waits_logged_by(sub { wait_once($session) }), '', 'by default, no wait is logged');
+
+	$gate->set(log_min_wait => 3_600_000);
+	is(waits_logged_by(sub { wait_once($session) }), '', 'a shorter wait than log_min_wait is not logged');
+
+	$gate->set(log_min_wait => 0);
+	is( waits_logged_by(sub { $session->query('SELECT 1') }), '', 'with log_min_wait = 0, who does not wait is not logged');
+	my $begin = time;
+	my $log = logged_by(sub { wait_once($session, 'SELECT 1 AS marked') });
+	my $took = 1000 * (time - $begin);
+	like($log, qr/$wait_line/, 'with log_min_wait = 0, a wait is logged');
+	my ($waited, $end) = $log =~ $wait_line;
+	is($end, 'admitted, pool "default", queue length 0 on arrival, position 1', 'with its end, pool and place in the queue');
+	cmp_ok(abs($waited - $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = '
+				. do { $session->query('BEGIN'); $session->pid })),
+		'<', 0.001, 'and the time that the view has');
+	cmp_ok($waited, '<=', $took, 'which is not more than it took');
+	$session->query('COMMIT');
+	my ($pid) = $log =~ /\[(\d+)\] client backend LOG:  admission wait/;
+	is($pid, $session->pid, 'by the process that waited');
+	like($log, qr/\[$pid\] client backend STATEMENT:  SELECT 1 AS marked\n/, 'its statement is added');
+	unlike($log, qr/DETAIL:.*logged/, 'nothing was left out');
+
+	$session->query('SET log_min_error_statement = fatal');
+	$log = logged_by(sub { wait_once($session) });
+	like($log, qr/$wait_line/, 'a wait is logged without its statement');
+	unlike($log, qr/STATEMENT/, 'if log_min_error_statement says so');
+
+	# All ends, and the second in the queue
+	my $next = $gate->session;
+	is( waits_logged_by(
+			sub {
+				wait_that_ends_by($session, 'SELECT 1',
+					sub {
+						$next->start('SELECT 1');
+						$gate->await_queued($next);
+						$session->cancel;
+						$session->result;
+						$_[0]->query('COMMIT');
+						$next->finish;
+						$session->start('SELECT 1');
+					});
+			}),
+		join("\n",
+			'canceled, pool "default", queue length 0 on arrival, position 1',
+			'admitted, pool "default", queue length 1 on arrival, position 2'),
+		'a wait that is cancelled, and one behind it');
+	my $holder = $gate->holder;
+	for my $timeout ([ 'admission_gate.queue_timeout', 'timed out' ], [ 'statement_timeout', 'canceled' ])
+	{
+		my ($setting, $how) = @$timeout;
+		$session->query("SET $setting = '10ms'");
+		like(waits_logged_by(sub { $session->start('SELECT 1')->result }), qr/^$how, /, "a wait that $setting ends");
+		$session->query("RESET $setting");
+	}
+	$holder->query('ROLLBACK');
+	$holder->quit;
+	my $waited_before = $gate->counter('wait_time');
+	like(
+		waits_logged_by(
+			sub {
+				wait_that_ends_by($session, 'SELECT 1',
+					sub { $gate->value('SELECT pg_terminate_backend(' . $session->pid . ')'); $gate->await_waiting(0); });
+			}),
+		qr/^canceled, /,
+		'a wait that ends with the session');
+	cmp_ok($gate->counter('wait_time'), '>', $waited_before, 'which counts in wait_time, too');
+	$_->quit foreach ($session, $next);
+
+	# Who may set it
+	my $plain = $gate->session(user => 'plain');
+	is($plain->start('SET admission_gate.log_min_wait = 0')->sqlstate, '42501', 'not everybody may set log_min_wait');
+	$plain->quit;
+	$gate->value('ALTER ROLE plain SET admission_gate.log_min_wait = -1');
+	$plain = $gate->session(user => 'plain');
+	is(waits_logged_by(sub { wait_once($plain) }), '', 'log_min_wait can be set for a role');
+	$plain->quit;
+}
+
+# Many waits that end at once: few lines, and none is forgotten.
+{
+	my $n = 60;
+	my $holder = $gate->holder;
+	my @sessions = map { $gate->session } 1 .. $n;
+	$_->start('SELECT 1') foreach @sessions;
+	$gate->await_waiting($n);
+	my $second = 'SELECT floor(extract(epoch FROM clock_timestamp()))';
+	my $log = logged_by(
+		sub {
+			$gate->set(max_active_backends => $n);
+			$_->finish foreach @sessions;
+			my $last = $gate->value($second) + 1;
+			$gate->await("SELECT ($second) > $last", 'the next second but one');
+			$gate->set(max_active_backends => 1);
+			my $session = $gate->session;
+			$session->start('SELECT 1');
+			$gate->await_queued($session);
+			$holder->query('COMMIT');
+			$session->finish;
+			$session->quit;
+		});
+	my $lines = () = $log =~ /LOG:  admission wait ended/g;
+	my $left_out = 0;
+	$left_out += $1 while $log =~ /DETAIL:  (\d+) waits? before it w(?:as|ere) not logged, as 10 lines a second are the limit\.$/mg;
+	cmp_ok($left_out, '>', 0, 'of many waits, not all are logged');
+	is($lines + $left_out, $n + 1, 'but the log tells how many were left out');
+	$_->quit foreach ($holder, @sessions);
+}
+
+$gate->ok_quiet('at the end');
+$gate->ok_adds_up('at the end');
+$gate->node->stop;
+
+done_testing();
