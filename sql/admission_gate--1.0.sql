@@ -61,6 +61,27 @@ COMMENT ON VIEW pg_stat_admission_gate_backends IS
 
 GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
 
+CREATE FUNCTION pg_stat_get_admission_gate_histogram(
+    OUT pool text,
+    OUT lower_bound float8,
+    OUT upper_bound float8,
+    OUT waits int8
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE ROWS 24 PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_histogram() IS
+    'statistics: how many waits for a slot took how long';
+
+CREATE VIEW pg_stat_admission_gate_histogram AS
+    SELECT * FROM pg_stat_get_admission_gate_histogram();
+
+COMMENT ON VIEW pg_stat_admission_gate_histogram IS
+    'one row per pool of slots and range of time: how many waits took that long';
+
+GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
+
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void
 AS 'MODULE_PATHNAME'

@@ -11,6 +11,13 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 
 \d pg_stat_admission_gate
 \d pg_stat_admission_gate_backends
+\d pg_stat_admission_gate_histogram
+
+-- The ranges of the histogram leave no gap.
+SELECT pool, count(*), min(lower_bound), max(upper_bound),
+       count(*) FILTER (WHERE upper_bound = 2 * lower_bound) AS powers_of_two
+FROM pg_stat_admission_gate_histogram GROUP BY pool;
+SELECT lower_bound, upper_bound FROM pg_stat_admission_gate_histogram WHERE 1000 >= lower_bound AND 1000 < upper_bound;
 
 -- While the gate is off, nobody is counted.
 SELECT max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;

@@ -73,7 +73,8 @@
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queue, the retained list, the watcher, the lenders' number, the limit as set,
  * and the totals kept in the pool.  The word and the effective limit are atomics, read by
- * all.  Everything else in an entry is written by its owner alone unless the
+ * all; so are the histogram's counts, written at the end of a wait only.
+ * Everything else in an entry is written by its owner alone unless the
  * member says otherwise; others may read it at any time.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -84,6 +85,7 @@
 
 #include "miscadmin.h"
 #include "port/atomics.h"
+#include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -194,6 +196,8 @@ typedef struct SlotPool
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	uint64		totals[POOL_TOTALS];
 
+	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
+
 	/* What the totals were at the last reset: what is shown counts from it. */
 	uint64		own_baseline[OWN_TOTALS];
 	uint64		pool_baseline[POOL_TOTALS];
@@ -264,6 +268,8 @@ slots_shmem_init(int limit, int lend_after, uint32 lend_classes)
 	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
+	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+		pg_atomic_init_u64(&Slots->wait_counts[i], 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
 	Slots->queue.head = Slots->queue.tail = NOBODY;
@@ -886,6 +892,17 @@ slots_refuse_grant(void)
 	SpinLockRelease(&Slots->mutex);
 }
 
+/* In which bucket of the histogram is a wait of so many us? */
+static int
+wait_bucket(uint64 waited)
+{
+	uint64		ms = waited / 1000;
+
+	if (ms == 0)
+		return 0;
+	return Min(pg_leftmost_one_pos64(ms) + 1, SLOTS_WAIT_BUCKETS - 1);
+}
+
 /*
  * Note that this backend has waited for so many us.
  */
@@ -902,6 +919,7 @@ slots_record_wait(uint64 waited)
 	pg_atomic_write_u64(&MyEntry->max_wait, Max(max_wait, waited));
 	pg_atomic_write_u64(&MyEntry->last_wait, waited);
 	add_to_own(TOTAL_WAIT_TIME, waited);
+	pg_atomic_fetch_add_u64(&Slots->wait_counts[wait_bucket(waited)], 1);
 }
 
 /*
@@ -1216,6 +1234,16 @@ slots_get_stats(SlotStats *stats)
 }
 
 /*
+ * Fill in how many waits there were in each bucket of the histogram.
+ */
+void
+slots_get_wait_counts(uint64 counts[SLOTS_WAIT_BUCKETS])
+{
+	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+		counts[i] = pg_atomic_read_u64(&Slots->wait_counts[i]);
+}
+
+/*
  * Let all totals count from now on.  The present holders count as admitted
  * since: so admitted = completed + failed + running + lent, always.
  */
@@ -1231,6 +1259,8 @@ slots_reset_stats(void)
 	memcpy(Slots->own_baseline, own, sizeof(own));
 	Slots->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
 	memcpy(Slots->pool_baseline, Slots->totals, sizeof(Slots->totals));
+	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+		pg_atomic_write_u64(&Slots->wait_counts[i], 0);
 	Slots->reset_epoch++;
 	Slots->stats_reset = now;
 	SpinLockRelease(&Slots->mutex);

@@ -68,6 +68,12 @@ typedef struct SlotStats
 	TimestampTz stats_reset;
 } SlotStats;
 
+/*
+ * The histogram of waits: the first bucket has those of less than 1 ms, each
+ * next one ends at twice the time of the one before, the last has no end.
+ */
+#define SLOTS_WAIT_BUCKETS	24
+
 /* What is known of one backend. */
 typedef struct SlotBackend
 {
@@ -104,6 +110,7 @@ extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_gauges(SlotStats *stats);
 extern void slots_get_stats(SlotStats *stats);
+extern void slots_get_wait_counts(uint64 counts[SLOTS_WAIT_BUCKETS]);
 extern void slots_reset_stats(void);
 
 /* The watcher's duties */

@@ -14,6 +14,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/float.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -22,6 +23,7 @@
 
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
+PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 
 static const char *const state_names[] = {
@@ -130,6 +132,44 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * pg_stat_get_admission_gate_histogram() returns setof record
+ *
+ * One row per pool and bucket; the bounds are in ms.
+ */
+Datum
+pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	uint64		counts[SLOTS_WAIT_BUCKETS];
+	double		lower_bound = 0;
+	double		upper_bound = 1;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	slots_get_wait_counts(counts);
+
+	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+	{
+		Datum		values[4];
+		bool		nulls[4] = {0};
+
+		if (i == SLOTS_WAIT_BUCKETS - 1)
+			upper_bound = get_float8_infinity();
+
+		values[0] = CStringGetTextDatum(SLOTS_POOL_NAME);
+		values[1] = Float8GetDatum(lower_bound);
+		values[2] = Float8GetDatum(upper_bound);
+		values[3] = Int64GetDatum(counts[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+
+		lower_bound = upper_bound;
+		upper_bound *= 2;
 	}
 	return (Datum) 0;
 }

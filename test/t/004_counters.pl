@@ -55,6 +55,22 @@ sub gauges_are
 	return;
 }
 
+# The histogram has these waits (ms), each in the range where it belongs, and no
+# others.
+sub histogram_has
+{
+	my ($what, @waits) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $expected = join ', ', @waits;
+	is( $gate->value("SELECT lower_bound, waits, count(wait) FROM pg_stat_admission_gate_histogram
+			LEFT JOIN unnest(ARRAY[$expected]::float8[]) wait ON wait >= lower_bound AND wait < upper_bound
+			GROUP BY lower_bound, waits HAVING waits <> count(wait)"),
+		'', "the histogram has $what")
+	  or diag $gate->value('SELECT * FROM pg_stat_admission_gate_histogram WHERE waits > 0');
+	return;
+}
+
 my ($one, $two, $three) = map { $gate->session } 1 .. 3;
 
 # ----------------------------------------------------------------
@@ -144,10 +160,13 @@ sub known_wait
 	cmp_ok($total, '<=', $at_most, 'wait_time is not more than what was waited');
 	is($gate->counter('max_wait_time'), $total, 'max_wait_time is that of the only wait');
 
+	histogram_has('the only wait', $total);
+
 	my ($at_least_2, $at_most_2) = known_wait(100);
 	my $both = $gate->counter('wait_time');
 	cmp_ok($both - $total, '>=', $at_least_2, 'wait_time adds up: not less');
 	cmp_ok($both - $total, '<=', $at_most_2, 'wait_time adds up: not more');
+	histogram_has('both waits', $total, $both - $total);
 	my $max = $both - $total > $total ? $both - $total : $total;
 	cmp_ok(abs($gate->counter('max_wait_time') - $max), '<', 0.001, 'max_wait_time is that of the longest wait');
 
@@ -164,6 +183,7 @@ sub known_wait
 
 	reset_totals();
 	is($gate->value('SELECT wait_time, max_wait_time FROM pg_stat_admission_gate'), '0|0', 'a reset forgets the waits');
+	histogram_has('none after a reset');
 	known_wait(10);
 	cmp_ok($gate->counter('max_wait_time'), '<=', $gate->counter('wait_time'), 'max_wait_time counts from the reset');
 }
@@ -501,7 +521,8 @@ $gate->configure(shared_preload_libraries => '');
 $gate->node->restart;
 my $session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
-for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admission_gate_backends', 'SELECT pg_stat_admission_gate_reset()')
+for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admission_gate_backends',
+	'SELECT * FROM pg_stat_admission_gate_histogram', 'SELECT pg_stat_admission_gate_reset()')
 {
 	my $error = $session->start($sql)->result->{error};
 	is($error->{C}, '55000', "$sql fails without preloading");

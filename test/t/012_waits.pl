@@ -1,4 +1,5 @@
-# Proves that a wait can be told of once it is over: in the server log.
+# Proves that a wait can be told of once it is over: in the server log and in the
+# histogram.
 
 use strict;
 use warnings;
@@ -182,6 +183,10 @@ sub waits_logged_by
 	is($lines + $left_out, $n + 1, 'but the log tells how many were left out');
 	$_->quit foreach ($holder, @sessions);
 }
+
+# However they ended, and without a slot as well
+is($gate->value('SELECT queued = (SELECT sum(waits) FROM pg_stat_admission_gate_histogram) FROM pg_stat_admission_gate'),
+	't', 'every wait is in the histogram');
 
 $gate->ok_quiet('at the end');
 $gate->ok_adds_up('at the end');
