@@ -47,6 +47,13 @@ static bool holds_slot = false;
 /* Has the present transaction held one, now or before? */
 static bool admitted_in_xact = false;
 
+/*
+ * How long the present transaction has waited, and how long the last one before
+ * it that met the gate did: us; -1 if it has not, and if none did.
+ */
+static int64 xact_wait = -1;
+static int64 last_xact_wait = -1;
+
 bool
 admission_holds_slot(void)
 {
@@ -58,6 +65,13 @@ note_admission(void)
 {
 	holds_slot = true;
 	admitted_in_xact = true;
+}
+
+/* Has the present transaction come to the gate, whatever came of it? */
+static inline bool
+met_gate_in_xact(void)
+{
+	return admitted_in_xact || xact_wait >= 0;
 }
 
 /*
@@ -165,6 +179,7 @@ note_wait(const QueueWait *wait, WaitEnd end)
 {
 	uint64		waited = elapsed_since(wait->start);
 
+	xact_wait = waited;
 	slots_record_wait(waited);
 	wait_log_if_long(end, waited, wait->queue_length);
 }
@@ -192,6 +207,7 @@ wait_for_slot(QueryDesc *query)
 	QueueWait	wait;
 	bool		granted;
 
+	xact_wait = 0;
 	wait.start = GetCurrentTimestamp();
 	snapshot_let_go(query, &snapshot_users);
 
@@ -326,5 +342,21 @@ void
 admission_end_transaction(bool failed)
 {
 	admission_leave(failed);
+	if (met_gate_in_xact())
+		last_xact_wait = Max(xact_wait, 0);
+	xact_wait = -1;
 	admitted_in_xact = false;
+}
+
+/*
+ * How long the session's last transaction at the gate has waited: us; -1 if
+ * there was none.  In a transaction block, that is the present one.  A lone
+ * statement rather asks for the one before, than for what it is itself.
+ */
+int64
+admission_last_wait(void)
+{
+	if (IsTransactionBlock() && met_gate_in_xact())
+		return Max(xact_wait, 0);
+	return last_xact_wait;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		The SQL functions behind the views.
+ *		The SQL functions, most of them behind the views.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "admission.h"
 #include "compat.h"
 #include "slots.h"
 
@@ -25,6 +26,7 @@ PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
+PG_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
 
 static const char *const state_names[] = {
 	[SLOT_NONE] = "none",
@@ -183,4 +185,21 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 	check_preloaded();
 	slots_reset_stats();
 	PG_RETURN_VOID();
+}
+
+/*
+ * pg_admission_gate_last_wait() returns float8
+ *
+ * Of this session, ms; null if it never came to the gate.
+ */
+Datum
+pg_admission_gate_last_wait(PG_FUNCTION_ARGS)
+{
+	int64		waited;
+
+	check_preloaded();
+	waited = admission_last_wait();
+	if (waited < 0)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(milliseconds(waited));
 }

@@ -522,7 +522,8 @@ $gate->node->restart;
 my $session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
 for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admission_gate_backends',
-	'SELECT * FROM pg_stat_admission_gate_histogram', 'SELECT pg_stat_admission_gate_reset()')
+	'SELECT * FROM pg_stat_admission_gate_histogram', 'SELECT pg_stat_admission_gate_reset()',
+	'SELECT pg_admission_gate_last_wait()')
 {
 	my $error = $session->start($sql)->result->{error};
 	is($error->{C}, '55000', "$sql fails without preloading");
