@@ -161,7 +161,7 @@ gate_shmem_startup(void)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	slots_shmem_init(gate_max_active_backends,
+	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
 					 gate_lend_after, gate_lend_classes);
 	wait_log_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

@@ -5,6 +5,7 @@
 
 CREATE FUNCTION pg_stat_get_admission_gate(
     OUT pool text,
+    OUT mode text,
     OUT max_active int4,
     OUT running int4,
     OUT lent int4,
@@ -14,6 +15,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT completed int8,
     OUT failed int8,
     OUT queued int8,
+    OUT would_queue int8,
     OUT overtakes int8,
     OUT forced int8,
     OUT lends int8,

@@ -21,6 +21,7 @@ SET admission_gate.queue_timeout = -1;
 ALTER SYSTEM SET admission_gate.max_overtake = '1 mile';
 ALTER SYSTEM SET admission_gate.lend_on = 'client, lunch';
 ALTER SYSTEM SET admission_gate.lend_on = 'client,,lock';
+ALTER SYSTEM SET admission_gate.mode = 'dry_run';
 SET admission_gate.scope = 'session';
 SET admission_gate.gate_utility = 'light';
 SET admission_gate.bypass = 'perhaps';
@@ -33,6 +34,7 @@ ORDER BY name COLLATE "C";
 -- The limit is the server's, not the session's.
 SET admission_gate.max_active_backends = 100;
 SET admission_gate.max_queue_length = 100;
+SET admission_gate.mode = 'observe';
 SET admission_gate.max_overtake = 100;
 SET admission_gate.lend_after = 100;
 SET admission_gate.lend_on = 'lock';

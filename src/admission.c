@@ -197,8 +197,9 @@ abandon_wait(int code, Datum wait)
 
 /*
  * Enter the queue and sleep there until there is a slot, holding no snapshot
- * as far as possible.  Raises an error if the queue is full, if queue_timeout
- * expires, and whatever interrupts bring.
+ * as far as possible; but if the limit is only observed, take a slot at once.
+ * Raises an error if the queue is full, if queue_timeout expires, and whatever
+ * interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query)
@@ -209,13 +210,17 @@ wait_for_slot(QueryDesc *query)
 
 	xact_wait = 0;
 	wait.start = GetCurrentTimestamp();
-	snapshot_let_go(query, &snapshot_users);
 
 	switch (slots_enqueue(gate_max_queue_length, wait.start, &wait.queue_length))
 	{
 		case SLOT_ENQUEUE_TAKEN:
 			note_admission();
-			break;
+			return;
+
+		case SLOT_ENQUEUE_OBSERVED:
+			note_admission();
+			(void) watch();		/* nobody waits who would do it */
+			return;
 
 		case SLOT_ENQUEUE_FULL:
 			ereport(ERROR,
@@ -226,25 +231,25 @@ wait_for_slot(QueryDesc *query)
 			break;
 
 		case SLOT_ENQUEUED:
-			PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
-			{
-				granted = sleep_in_queue(wait.start);
-			}
-			PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
-
-			if (granted)
-			{
-				note_admission();
-				note_wait(&wait, WAIT_END_ADMITTED);
-				break;
-			}
-			note_wait(&wait, WAIT_END_TIMEOUT);
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("canceling statement due to admission queue timeout"),
-					 errdetail_gate(elapsed_since(wait.start) / 1000),
-					 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
+			break;
 	}
+
+	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
+	{
+		snapshot_let_go(query, &snapshot_users);
+		granted = sleep_in_queue(wait.start);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
+
+	if (granted)
+		note_admission();
+	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
+	if (!granted)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("canceling statement due to admission queue timeout"),
+				 errdetail_gate(elapsed_since(wait.start) / 1000),
+				 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
 
 	snapshot_take_again(&snapshot_users);
 }

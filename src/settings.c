@@ -3,8 +3,8 @@
  * settings.c
  *		The configuration parameters: names, ranges, who may set them.
  *
- * Every backend has its own copy of each parameter.  The limit and the conditions
- * for lending must reach those that wait, too, and do not reread the
+ * Every backend has its own copy of each parameter.  The limit, its mode and the
+ * conditions for lending must reach those that wait, too, and do not reread the
  * configuration meanwhile; so these are published in shared memory, by the
  * processes that answer a reload at once and have no stale copy for long.
  *
@@ -34,10 +34,17 @@ int			gate_utility = GATE_UTILITY_HEAVY;
 int			gate_max_overtake = 20;
 int			gate_turn_length = 0;
 int			gate_log_min_wait = -1;
+int			gate_mode = GATE_MODE_ENFORCE;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
 
 static char *lend_on = NULL;
+
+static const struct config_enum_entry mode_options[] = {
+	{"enforce", GATE_MODE_ENFORCE, false},
+	{"observe", GATE_MODE_OBSERVE, false},
+	{NULL, 0, false}
+};
 
 static const struct config_enum_entry scope_options[] = {
 	{"transaction", SCOPE_TRANSACTION, false},
@@ -88,6 +95,14 @@ assign_max_active_backends(int newval, void *extra)
 {
 	if (is_publisher())
 		slots_set_limit(newval);
+}
+
+/* Assign hook of mode */
+static void
+assign_mode(int newval, void *extra)
+{
+	if (is_publisher())
+		slots_set_observing(newval == GATE_MODE_OBSERVE);
 }
 
 /* Assign hook of lend_after */
@@ -170,6 +185,14 @@ settings_define(void)
 							0, 0, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0,
 							NULL, assign_max_active_backends, NULL);
+
+	DefineCustomEnumVariable("admission_gate.mode",
+							 "Sets whether backends above the limit wait or are only counted.",
+							 "\"enforce\" means that they wait, \"observe\" that they enter at once and are counted as those that would have queued.",
+							 &gate_mode,
+							 GATE_MODE_ENFORCE, mode_options,
+							 PGC_SIGHUP, 0,
+							 NULL, assign_mode, NULL);
 
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",

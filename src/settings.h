@@ -18,6 +18,12 @@ typedef enum GateScope
 	SCOPE_STATEMENT
 } GateScope;
 
+typedef enum GateMode
+{
+	GATE_MODE_ENFORCE,
+	GATE_MODE_OBSERVE
+} GateMode;
+
 typedef enum GateUtility
 {
 	GATE_UTILITY_HEAVY,
@@ -39,6 +45,7 @@ extern int	gate_turn_length;	/* ms; 0 = no turns */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 
 /* As read by this backend; in force is what slots.c has. */
+extern int	gate_mode;			/* GateMode */
 extern int	gate_lend_after;	/* ms; -1 = never */
 extern uint32 gate_lend_classes;	/* from lend_on: bits as in lending.h */
 

@@ -55,6 +55,9 @@
  * slots are retained; when it sleeps for longer, the next to retain a slot
  * wakes it.
  *
+ * Observing: nobody enters the queue any more; who would have is counted and
+ * enters above the limit.  Setting it empties the queue and ends all turns.
+ *
  * States of an entry, and who changes them:
  *	 NONE -> RUNNING	owner, after it raised the count
  *	 NONE -> WAITING	owner, under the mutex
@@ -71,11 +74,12 @@
  * slot: the owner gives back what the state it found says.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queue, the retained list, the watcher, the lenders' number, the limit as set,
- * and the totals kept in the pool.  The word and the effective limit are atomics, read by
- * all; so are the histogram's counts, written at the end of a wait only.
- * Everything else in an entry is written by its owner alone unless the
- * member says otherwise; others may read it at any time.
+ * queue, the retained list, the watcher, the lenders' number, the limit as set
+ * and whether it is only observed, and the totals kept in the pool.  The word
+ * and the effective limit are atomics, read by all.  So is the histogram of
+ * waits, written at the end of a wait only.  Everything else in an entry is
+ * written by its owner alone unless the member says otherwise; others may read
+ * it at any time.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -128,6 +132,7 @@ typedef enum OwnTotal
 typedef enum PoolTotal
 {
 	TOTAL_QUEUED,
+	TOTAL_WOULD_QUEUE,
 	TOTAL_LENDS,
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
@@ -184,6 +189,7 @@ typedef struct SlotPool
 
 	slock_t		mutex;
 	int			limit;			/* as set */
+	bool		observing;		/* nobody queues; see slots_set_observing */
 	EntryList	queue;
 	EntryList	retained;
 	int			heir;			/* the last to be granted a slot, or NOBODY */
@@ -246,12 +252,13 @@ slots_shmem_size(void)
 }
 
 /*
- * Create the pool, with that limit (slots, 0 = none) and those conditions for
- * lending (see slots_set_lend_after and slots_set_lend_classes), or find it if
- * it exists.  The caller holds AddinShmemInitLock.
+ * Create the pool, with that limit (slots, 0 = none), enforced or only observed,
+ * and those conditions for lending (see slots_set_lend_after and
+ * slots_set_lend_classes), or find it if it exists.  The caller holds
+ * AddinShmemInitLock.
  */
 void
-slots_shmem_init(int limit, int lend_after, uint32 lend_classes)
+slots_shmem_init(int limit, bool observing, int lend_after, uint32 lend_classes)
 {
 	bool		found;
 	void	   *area;
@@ -272,6 +279,7 @@ slots_shmem_init(int limit, int lend_after, uint32 lend_classes)
 		pg_atomic_init_u64(&Slots->wait_counts[i], 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
+	Slots->observing = observing;
 	Slots->queue.head = Slots->queue.tail = NOBODY;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
 	Slots->heir = NOBODY;
@@ -692,8 +700,8 @@ slots_force(TimestampTz since)
 }
 
 /*
- * Enter the queue, unless a slot is free after all or max_queue_length
- * (-1: any) backends wait already.  now: the present time.  *queue_length
+ * Enter the queue, unless a slot is free after all, the limit is only observed,
+ * or max_queue_length (-1: any) backends wait already.  now: the present time.  *queue_length
  * receives how many wait already.
  */
 SlotEnqueued
@@ -714,6 +722,12 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	*queue_length = Slots->queue.length;
 	if (Slots->queue.head == NOBODY && count_up_if_free())
 		result = SLOT_ENQUEUE_TAKEN;
+	else if (Slots->observing)
+	{
+		result = SLOT_ENQUEUE_OBSERVED;
+		Slots->totals[TOTAL_WOULD_QUEUE]++;
+		pg_atomic_fetch_add_u32(&Slots->word, 1);
+	}
 	else if (max_queue_length >= 0 && Slots->queue.length >= max_queue_length)
 	{
 		result = SLOT_ENQUEUE_FULL;
@@ -735,7 +749,7 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 
 	SpinLockRelease(&Slots->mutex);
 
-	if (result == SLOT_ENQUEUE_TAKEN)
+	if (result == SLOT_ENQUEUE_TAKEN || result == SLOT_ENQUEUE_OBSERVED)
 		become_holder(now);
 	return result;
 }
@@ -1067,6 +1081,52 @@ slots_set_limit(int limit)
 		 /* the mutex is free in between */ ;
 }
 
+/*
+ * One step towards an empty queue, of a pool whose limit is only observed: end a
+ * turn, as there will be no watcher to do it, or else let a waiter in, above the
+ * limit if need be.  Returns false if there was nothing to do.
+ */
+static bool
+release_one(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now = GetCurrentTimestamp();
+	bool		found = true;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->retained.head != NOBODY)
+		end_turn(Slots->retained.head, now, &wakes);
+	else if (Slots->queue.head != NOBODY)
+	{
+		pg_atomic_fetch_add_u32(&Slots->word, 1);
+		grant_to_head(now, &wakes);
+	}
+	else
+		found = false;
+	SpinLockRelease(&Slots->mutex);
+	wake_all(&wakes);
+	return found;
+}
+
+/*
+ * Set whether the limit is only observed: then nobody queues, and who waits is
+ * let in.  When it is enforced again, new ones wait until those at work are
+ * fewer than the limit, as if it had been lowered.
+ */
+void
+slots_set_observing(bool observing)
+{
+	SpinLockAcquire(&Slots->mutex);
+	Slots->observing = observing;
+	SpinLockRelease(&Slots->mutex);
+
+	if (observing)
+	{
+		while (release_one())
+			 /* the mutex is free in between */ ;
+	}
+}
+
 /* Have the watcher go by a new setting. */
 static void
 wake_watcher(void)
@@ -1169,6 +1229,7 @@ slots_get_gauges(SlotStats *stats)
 
 	SpinLockAcquire(&Slots->mutex);
 	stats->limit = Slots->limit;
+	stats->observing = Slots->observing;
 	SpinLockRelease(&Slots->mutex);
 }
 
@@ -1217,6 +1278,7 @@ slots_get_stats(SlotStats *stats)
 	stats->forced = own[TOTAL_FORCED];
 	stats->wait_time = own[TOTAL_WAIT_TIME];
 	stats->queued = pool[TOTAL_QUEUED];
+	stats->would_queue = pool[TOTAL_WOULD_QUEUE];
 	stats->lends = pool[TOTAL_LENDS];
 	stats->timeouts = pool[TOTAL_TIMEOUTS];
 	stats->rejections = pool[TOTAL_REJECTIONS];

@@ -35,6 +35,8 @@ typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
 	SLOT_ENQUEUE_TAKEN,			/* a slot was free after all: it has it */
+	SLOT_ENQUEUE_OBSERVED,		/* none was, but the limit is only observed: it
+								 * has one above the limit */
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 
@@ -49,6 +51,7 @@ typedef enum SlotLeaveReason
 typedef struct SlotStats
 {
 	int			limit;			/* slots; 0 = no limit */
+	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */
 	int			retained;		/* backends */
@@ -57,6 +60,7 @@ typedef struct SlotStats
 	uint64		completed;
 	uint64		failed;
 	uint64		queued;
+	uint64		would_queue;
 	uint64		overtakes;
 	uint64		forced;
 	uint64		lends;
@@ -86,7 +90,8 @@ typedef struct SlotBackend
 
 /* Shared memory */
 extern Size slots_shmem_size(void);
-extern void slots_shmem_init(int limit, int lend_after, uint32 lend_classes);
+extern void slots_shmem_init(int limit, bool observing, int lend_after,
+							 uint32 lend_classes);
 extern bool slots_available(void);
 
 /* The backend's own slot */
@@ -104,6 +109,7 @@ extern void slots_give_back(bool failed);
 
 /* The pool */
 extern void slots_set_limit(int limit);
+extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
 extern void slots_set_lend_classes(uint32 lend_classes);
 extern int	slots_backend_count(void);

@@ -62,8 +62,8 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	SlotStats	stats;
-	Datum		values[19];
-	bool		nulls[19] = {0};
+	Datum		values[21];
+	bool		nulls[21] = {0};
 	int			i = 0;
 
 	check_preloaded();
@@ -71,6 +71,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	slots_get_stats(&stats);
 
 	values[i++] = CStringGetTextDatum(SLOTS_POOL_NAME);
+	values[i++] = CStringGetTextDatum(stats.observing ? "observe" : "enforce");
 	values[i++] = Int32GetDatum(stats.limit);
 	values[i++] = Int32GetDatum(stats.running);
 	values[i++] = Int32GetDatum(stats.lent);
@@ -80,6 +81,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	values[i++] = Int64GetDatum(stats.completed);
 	values[i++] = Int64GetDatum(stats.failed);
 	values[i++] = Int64GetDatum(stats.queued);
+	values[i++] = Int64GetDatum(stats.would_queue);
 	values[i++] = Int64GetDatum(stats.overtakes);
 	values[i++] = Int64GetDatum(stats.forced);
 	values[i++] = Int64GetDatum(stats.lends);

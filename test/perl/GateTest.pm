@@ -24,7 +24,7 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake turn_length lend_after lend_on log_min_wait);
+  gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
 # PostgreSQL::Test::Cluster->init.
@@ -108,6 +108,8 @@ sub set
 	$self->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate",
 		"a limit of $settings{max_active_backends}")
 	  if defined $settings{max_active_backends};
+	$self->await("SELECT mode = '$settings{mode}' FROM pg_stat_admission_gate", "mode $settings{mode}")
+	  if defined $settings{mode};
 	return;
 }
 

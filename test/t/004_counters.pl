@@ -18,7 +18,7 @@ my $gate = GateTest->new(
 	max_overtake => 0,
 	lend_after => -1);
 
-my @totals = qw(admitted completed failed queued overtakes forced lends timeouts
+my @totals = qw(admitted completed failed queued would_queue overtakes forced lends timeouts
   rejections cancels);
 
 # What the totals should be by now
