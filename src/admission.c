@@ -24,6 +24,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "admission.h"
@@ -196,10 +197,40 @@ abandon_wait(int code, Datum wait)
 }
 
 /*
+ * Raise an error if the wait would end by statement_timeout, as far as one can
+ * tell.
+ */
+static void
+refuse_hopeless_wait(void)
+{
+	uint64		expected;
+	uint64		left;
+	SlotStats	stats;
+
+	if (!gate_deadline_shedding || !get_timeout_active(STATEMENT_TIMEOUT))
+		return;
+	expected = slots_expected_wait();
+	left = Max(get_timeout_finish_time(STATEMENT_TIMEOUT) - GetCurrentTimestamp(), 0);
+	if (expected <= left)
+		return;
+
+	slots_count_rejection();
+	slots_get_gauges(&stats);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("statement would time out while waiting for admission"),
+			 errdetail("With %d other backends waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
+					   stats.waiting,
+					   (unsigned long long) (expected / 1000),
+					   (unsigned long long) (left / 1000)),
+			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
+}
+
+/*
  * Enter the queue and sleep there until there is a slot, holding no snapshot
  * as far as possible; but if the limit is only observed, take a slot at once.
- * Raises an error if the queue is full, if queue_timeout expires, and whatever
- * interrupts bring.
+ * Raises an error if the queue is full or there is no hope to get through it in
+ * time, if queue_timeout expires, and whatever interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query)
@@ -209,6 +240,7 @@ wait_for_slot(QueryDesc *query)
 	bool		granted;
 
 	xact_wait = 0;
+	refuse_hopeless_wait();
 	wait.start = GetCurrentTimestamp();
 
 	switch (slots_enqueue(gate_max_queue_length, wait.start, &wait.queue_length))
@@ -242,7 +274,10 @@ wait_for_slot(QueryDesc *query)
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
 	if (granted)
+	{
 		note_admission();
+		slots_record_pace(elapsed_since(wait.start), wait.queue_length);
+	}
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
 		ereport(ERROR,

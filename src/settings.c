@@ -33,6 +33,7 @@ int			gate_max_queue_length = -1;
 int			gate_utility = GATE_UTILITY_HEAVY;
 int			gate_max_overtake = 20;
 int			gate_turn_length = 0;
+bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
 int			gate_mode = GATE_MODE_ENFORCE;
 int			gate_lend_after = 100;
@@ -225,6 +226,14 @@ settings_define(void)
 							-1, -1, INT_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("admission_gate.deadline_shedding",
+							 "Refuses a statement at once if its wait for a slot is expected to outlast statement_timeout.",
+							 "What is expected follows from the length of the queue and the pace at which it has moved of late.",
+							 &gate_deadline_shedding,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("admission_gate.gate_utility",
 							 "Sets which utility commands need a slot.",

@@ -42,6 +42,7 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */
 extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
+extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 
 /* As read by this backend; in force is what slots.c has. */

@@ -76,10 +76,10 @@
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queue, the retained list, the watcher, the lenders' number, the limit as set
  * and whether it is only observed, and the totals kept in the pool.  The word
- * and the effective limit are atomics, read by all.  So is the histogram of
- * waits, written at the end of a wait only.  Everything else in an entry is
- * written by its owner alone unless the member says otherwise; others may read
- * it at any time.
+ * and the effective limit are atomics, read by all.  So are the histogram of
+ * waits and the time per place, written at the end of a wait only.  Everything
+ * else in an entry is written by its owner alone unless the member says
+ * otherwise; others may read it at any time.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -112,6 +112,9 @@
 
 /* How long a retained slot waits for its client, us. */
 #define RETAIN_US		1000
+
+/* Of a new measurement, this part goes into the average time per place. */
+#define PLACE_TIME_WEIGHT	4
 
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
@@ -202,6 +205,7 @@ typedef struct SlotPool
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	uint64		totals[POOL_TOTALS];
 
+	pg_atomic_uint64 place_time;	/* us; see slots_record_pace */
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
 
 	/* What the totals were at the last reset: what is shown counts from it. */
@@ -275,6 +279,7 @@ slots_shmem_init(int limit, bool observing, int lend_after, uint32 lend_classes)
 	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
+	pg_atomic_init_u64(&Slots->place_time, 0);
 	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
 		pg_atomic_init_u64(&Slots->wait_counts[i], 0);
 	SpinLockInit(&Slots->mutex);
@@ -934,6 +939,48 @@ slots_record_wait(uint64 waited)
 	pg_atomic_write_u64(&MyEntry->last_wait, waited);
 	add_to_own(TOTAL_WAIT_TIME, waited);
 	pg_atomic_fetch_add_u64(&Slots->wait_counts[wait_bucket(waited)], 1);
+}
+
+/*
+ * Learn at what pace the queue moves from a wait of so many us that brought a
+ * slot, behind so many others.  A moving average; when two write it at the
+ * same time, one measurement is lost.
+ */
+void
+slots_record_pace(uint64 waited, int queue_length)
+{
+	uint64		measured = waited / (queue_length + 1);
+	uint64		average = pg_atomic_read_u64(&Slots->place_time);
+
+	if (average == 0)
+		average = measured;
+	else
+		average += ((int64) measured - (int64) average) / PLACE_TIME_WEIGHT;
+	pg_atomic_write_u64(&Slots->place_time, average);
+}
+
+/*
+ * How long (us) a backend would wait that came now, if the queue moved on at the
+ * pace of late.  0, that is unknown, if it would be the first: so there is
+ * always somebody to learn from.  No lock, as all of this is an estimate.
+ */
+uint64
+slots_expected_wait(void)
+{
+	int			queue_length = *(volatile int *) &Slots->queue.length;
+
+	if (queue_length == 0)
+		return 0;
+	return (queue_length + 1) * pg_atomic_read_u64(&Slots->place_time);
+}
+
+/* A statement was refused although the queue was not full. */
+void
+slots_count_rejection(void)
+{
+	SpinLockAcquire(&Slots->mutex);
+	Slots->totals[TOTAL_REJECTIONS]++;
+	SpinLockRelease(&Slots->mutex);
 }
 
 /*

@@ -104,6 +104,9 @@ extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotLeaveReason reason);
 extern void slots_refuse_grant(void);
 extern void slots_record_wait(uint64 waited);
+extern void slots_record_pace(uint64 waited, int queue_length);
+extern uint64 slots_expected_wait(void);
+extern void slots_count_rejection(void);
 extern void slots_resume(void);
 extern void slots_give_back(bool failed);
 

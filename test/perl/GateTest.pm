@@ -24,7 +24,8 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode);
+  gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode
+  deadline_shedding);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
 # PostgreSQL::Test::Cluster->init.
