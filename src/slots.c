@@ -215,7 +215,8 @@ typedef struct SlotPool
 	TimestampTz stats_reset;
 
 	int			nentries;
-	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER];
+	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER]
+				pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 } SlotPool;
 
 /* Latches to set once the mutex is released. */
