@@ -17,6 +17,7 @@ my $gate = GateTest->new(
 	mode => 'observe',
 	max_active_backends => 1,
 	max_overtake => 0,
+	max_connections => 150,
 	lend_after => -1,
 	log_statement => 'none');
 my $node = $gate->node;
