@@ -236,9 +236,6 @@ static TimestampTz turn_end = 0;
 /* Has this backend retained its slot, unless it was taken meanwhile? */
 static bool retained_mine = false;
 
-/* In the queue, or granted a slot there and not aware of it yet? */
-static bool unclaimed = false;
-
 static void slots_at_exit(int code, Datum arg);
 
 /* ----------------------------------------------------------------
@@ -747,7 +744,6 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 		pg_atomic_write_u64(&MyEntry->since, now);
 		pg_atomic_write_u32(&MyEntry->state, SLOT_WAITING);
 		queue_append(my_procno);
-		unclaimed = true;
 	}
 
 	if (Slots->queue.head == NOBODY)
@@ -797,7 +793,6 @@ slots_claim(void)
 
 	if (mine)
 	{
-		unclaimed = false;
 		MyEntry->inheriting = false;
 		count_admission();
 		begin_turn();
@@ -825,7 +820,6 @@ slots_leave_queue(SlotLeaveReason reason)
 		pg_atomic_write_u32(&MyEntry->state, SLOT_NONE);
 		Slots->totals[reason == SLOT_LEAVE_TIMEOUT ?
 					  TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
-		unclaimed = false;
 		left = true;
 	}
 	call_head_if_free(&wakes);
@@ -904,7 +898,6 @@ drop_slot(void)
 void
 slots_refuse_grant(void)
 {
-	unclaimed = false;
 	MyEntry->inheriting = false;
 	drop_slot();
 	SpinLockAcquire(&Slots->mutex);
@@ -1059,17 +1052,13 @@ slots_end_idle_turns(void)
 
 /*
  * on_shmem_exit callback: whatever this backend was about, leave no trace.
- * Transactions have been aborted by before_shmem_exit callbacks already.
+ * By before_shmem_exit callbacks, it has left the queue and its transaction has
+ * been aborted already.
  */
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (unclaimed)
-	{
-		if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
-			slots_refuse_grant();
-	}
-	else if (retained_mine)
+	if (retained_mine)
 	{
 		WakeList	wakes = {0};
 		TimestampTz now = GetCurrentTimestamp();
