@@ -113,6 +113,9 @@ sub change_settings
 	eval {
 		$gate->set_soon(
 			max_active_backends => 1 + int rand 50,
+			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
+			deadline_shedding => one_of('on', 'off'),
+			log_min_wait => one_of(-1, 0, 100),
 			lend_on => one_of('client, lock', 'client', 'lock', 'client, lock, timeout, io, ipc, extension', ''),
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			max_overtake => one_of(0, 1, 20, 1000),
@@ -174,7 +177,13 @@ foreach my $sessions ($readers, $crowd)
 	my $name = $gate->node->name;
 
 	ok($gate->await_restart, "$name: the server is there after the chaos");
-	$gate->set(%lending, max_active_backends => 2, max_overtake => 20, turn_length => 0, max_queue_length => -1);
+	$gate->set(
+		%lending,
+		max_active_backends => 2,
+		mode => 'enforce',
+		max_overtake => 20,
+		turn_length => 0,
+		max_queue_length => -1);
 	$sessions->ok_finishes;
 	$gate->await('SELECT NOT pg_is_in_recovery()', 'the promotion');
 	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'all sessions to be gone');
