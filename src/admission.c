@@ -118,12 +118,18 @@ watch(void)
 {
 	long		until_turns = slots_end_idle_turns();
 	long		interval = lending_interval();
+	long		until_look;
 
 	if (interval < 0)
 		return until_turns;
-	if (slots_holders_unseen(interval))
+
+	until_look = slots_until_look(interval);
+	if (until_look == 0)
+	{
 		lending_look();
-	return until_turns < 0 ? interval : Min(until_turns, interval);
+		until_look = interval;
+	}
+	return until_turns < 0 ? until_look : Min(until_turns, until_look);
 }
 
 /*

@@ -150,19 +150,17 @@ void
 lending_look(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			unseen = slots_holder_count();
 
 	if (lending_interval() < 0)
 		return;
 
-	for (int procno = 0; unseen > 0 && procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		SlotState	state = slots_state(procno);
 		uint64		wait_id;
 
 		if (state != SLOT_RUNNING && state != SLOT_LENT)
 			continue;
-		unseen--;
 		if (backend_waits(procno, &wait_id))
 			slots_holder_waits(procno, wait_id, now);
 		else

@@ -37,7 +37,8 @@
  *	 - every section under the mutex that may free a slot or change the head of
  *	   the queue ends with call_head_if_free(), so that when the mutex is free,
  *	   "a slot is free and somebody waits" implies that the first in the queue
- *	   has been called and has not answered yet.
+ *	   has been called and has not answered yet; or it is one of a row that
+ *	   grants slots until none is free or nobody waits.
  * test/model mirrors this protocol in a model checker's language.
  *
  * Lending: one of the waiters is the watcher.  It looks at the holders from
@@ -704,8 +705,8 @@ slots_force(TimestampTz since)
 
 /*
  * Enter the queue, unless a slot is free after all, the limit is only observed,
- * or max_queue_length (-1: any) backends wait already.  now: the present time.  *queue_length
- * receives how many wait already.
+ * or max_queue_length (-1: any) backends wait already.  now: the present time.
+ * *queue_length receives how many wait already.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
@@ -720,7 +721,8 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	 * First the flag, then a last look for a free slot: a slot given back
 	 * before is seen here, one given back later comes to the queue.
 	 */
-	pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+	if (!Slots->observing)
+		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
 
 	*queue_length = Slots->queue.length;
 	if (Slots->queue.head == NOBODY && count_up_if_free())
@@ -1052,12 +1054,16 @@ slots_end_idle_turns(void)
 
 /*
  * on_shmem_exit callback: whatever this backend was about, leave no trace.
- * By before_shmem_exit callbacks, it has left the queue and its transaction has
- * been aborted already.
+ * By before_shmem_exit callbacks, it has left the queue, unless it had no room
+ * for one, and its transaction has been aborted already.
  */
 static void
 slots_at_exit(int code, Datum arg)
 {
+	if (pg_atomic_read_u32(&MyEntry->state) == SLOT_WAITING &&
+		!slots_leave_queue(SLOT_LEAVE_CANCEL))
+		slots_refuse_grant();
+
 	if (retained_mine)
 	{
 		WakeList	wakes = {0};
@@ -1403,25 +1409,21 @@ slots_lenders_unseen(void)
 }
 
 /*
- * Should the watcher look at the holders, as nobody has for that long (ms)?
- * The time is that of the pool, not of the watcher: the watchers may change
+ * In how many ms the watcher is to look at the holders, if that is to be done
+ * every so many ms; 0 if it is due, and then only one of those who ask is told
+ * so.  The time is that of the pool, not of the watcher: the watchers may change
  * faster than that.
  */
-bool
-slots_holders_unseen(long interval)
+long
+slots_until_look(long interval)
 {
-	return is_due(&Slots->holders_seen, (uint64) interval * 1000,
-				  GetCurrentTimestamp());
-}
+	TimestampTz now = GetCurrentTimestamp();
+	int64		left;
 
-/*
- * How many backends hold a slot, lent or not.  A hint, no lock: who came in
- * meanwhile may be missing.
- */
-int
-slots_holder_count(void)
-{
-	return slots_in_use() + Slots->lent;
+	if (is_due(&Slots->holders_seen, (uint64) interval * 1000, now))
+		return 0;
+	left = pg_atomic_read_u64(&Slots->holders_seen) + interval * 1000 - now;
+	return Max(1, Min(left / 1000 + 1, interval));
 }
 
 SlotState

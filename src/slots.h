@@ -128,10 +128,9 @@ extern long slots_end_idle_turns(void);
 
 /* Lending: whoever watches tells what the holders do */
 extern bool slots_lenders_unseen(void);
-extern bool slots_holders_unseen(long interval);
+extern long slots_until_look(long interval);
 extern int	slots_lend_after(void);
 extern uint32 slots_lend_classes(void);
-extern int	slots_holder_count(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);

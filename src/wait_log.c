@@ -132,7 +132,7 @@ wait_log_if_long(WaitEnd end, uint64 waited, int queue_length)
 	left_out = pg_atomic_exchange_u32(&Limiter->left_out, 0);
 
 	HOLD_INTERRUPTS();
-	ereport(LOG,
+	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
 					(unsigned long long) (waited / 1000),
 					(unsigned long long) (waited % 1000),

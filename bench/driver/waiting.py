@@ -5,7 +5,7 @@ states follow each other on one server:
 
     idle     the same number of connections, none of which has anything to do
     waiting  all in the queue; nobody lends (lend_after = -1)
-    watched  all in the queue; one of them looks four times per lend_after, its
+    watched  all in the queue; one of them looks twice per lend_after, its
              default, whether a holder waits in a way to lend for (none does)
 
 In each, ROUNDS times DURATION seconds are counted (usage.py says what).
