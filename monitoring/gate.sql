@@ -1,0 +1,87 @@
+-- The gate on one screen: the pools, what they do a second, and who has waited
+-- longest.
+--
+--   psql -X -f monitoring/gate.sql                once
+--   psql -X -v every=2 -f monitoring/gate.sql     every 2 seconds, until Ctrl-C
+--
+-- in the database that has the extension. Rates and mean waits are those since
+-- the last look, so the first one has none. refused: by queue_timeout,
+-- max_queue_length, deadline_shedding, a cancel or the like.
+--
+-- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
+-- waits as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
+
+\set QUIET on
+\pset format unaligned
+\pset tuples_only on
+\pset pager off
+
+\if :{?waiters}
+\else
+	\set waiters 10
+\endif
+\if :{?every}
+	\set clear_screen '\033[H\033[2J'
+\else
+	\set clear_screen ''
+\endif
+
+\set pool_format '%-12s %-8s %6s %8s %6s %9s %8s %11s %9s %10s %9s'
+\set waiter_format '%8s %12s  %-12s %-12s %s'
+
+-- \watch repeats a single query, and only a setting of the session outlives it:
+-- so that is where a look is kept for the next one.
+WITH look AS MATERIALIZED (
+	SELECT clock_timestamp() AS at, g.*, timeouts + rejections + cancels AS refused,
+		(SELECT sum(waits) FROM pg_stat_admission_gate_histogram h WHERE h.pool = g.pool) AS waits
+	FROM pg_stat_admission_gate g
+), last AS MATERIALIZED (
+	SELECT *
+	FROM json_to_recordset(coalesce(nullif(current_setting('gate_screen.last', true), ''), '[]')::json)
+		AS (at timestamptz, pool text, admitted bigint, queued bigint, refused bigint,
+			waits bigint, wait_time float8, stats_reset timestamptz)
+), kept AS MATERIALIZED (
+	SELECT set_config('gate_screen.last', (SELECT json_agg(look)::text FROM look), false)
+	FROM (SELECT count(*) FROM last) AS has_been_read
+), pools AS (
+	SELECT look.*,
+		extract(epoch FROM look.at - last.at) AS seconds,
+		look.admitted - last.admitted AS new_admitted,
+		look.queued - last.queued AS new_queued,
+		look.refused - last.refused AS new_refused,
+		(look.wait_time - last.wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
+	FROM look LEFT JOIN last
+		ON last.pool = look.pool AND last.stats_reset IS NOT DISTINCT FROM look.stats_reset
+), waiters AS (
+	SELECT pid, b.wait_time, usename, datname, query
+	FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity a USING (pid)
+	WHERE b.state = 'waiting'
+	ORDER BY b.wait_time DESC NULLS LAST, pid
+	LIMIT :waiters
+), lines (section, place, line) AS (
+	SELECT 1, 0, :'clear_screen' || date_trunc('second', clock_timestamp()) || E'\n'
+	FROM kept
+UNION ALL
+	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'lent', 'retained', 'waiting',
+		'admitted/s', 'queued/s', 'refused/s', 'ms/wait')
+UNION ALL
+	SELECT 3, row_number() OVER (ORDER BY pool),
+		format(:'pool_format', pool, mode, max_active, running, lent, retained, waiting,
+			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
+			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
+	FROM pools
+UNION ALL
+	SELECT 4, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
+	WHERE EXISTS (SELECT FROM waiters)
+UNION ALL
+	SELECT 5, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
+		format(:'waiter_format', pid, round(wait_time::numeric, 1), usename, datname,
+			left(regexp_replace(query, '\s+', ' ', 'g'), 60))
+	FROM waiters
+)
+SELECT line FROM lines ORDER BY section, place
+\if :{?every}
+	\watch :every
+\else
+	\g
+\endif
