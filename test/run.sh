@@ -45,6 +45,13 @@ check_suites() {
     done
 }
 
+# What only one of the TAP files needs, if it will run
+extras() {
+    case " $TESTS " in
+        *" tap "*) case ${TAP_FILES:-monitoring} in *monitoring*) echo exporter ;; esac ;;
+    esac
+}
+
 # Prints "passed failed" for the output of pg_regress ("test x ... ok" in
 # PostgreSQL 15, TAP from 16 on) or prove.  Indented lines are subtests, whose
 # outcome the line after them repeats.
@@ -166,5 +173,5 @@ else
     make_workdir
     run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
         "TESTS VALGRIND REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS"
+        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
 fi

@@ -26,6 +26,9 @@ set -u -o pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 MAJORS="19 18 17 16 15"
 
+# The package of the exporter that the tests of monitoring/ start, and its program
+EXPORTER=prometheus-postgres-exporter
+
 # Forbids a newly installed PostgreSQL package to create a cluster.
 NO_CLUSTER=/etc/postgresql-common/createcluster.d/admission_gate-test.conf
 
@@ -167,6 +170,9 @@ missing_extras() {
         *" pgbouncer "*) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
     esac
     case " $* " in
+        *" exporter "*) command -v "$EXPORTER" >/dev/null || echo "$EXPORTER" ;;
+    esac
+    case " $* " in
         *" matplotlib "*) has_python matplotlib || echo python3-matplotlib ;;
     esac
     case " $* " in
@@ -235,7 +241,7 @@ want_packages() {
     if command -v apt-get >/dev/null && become_root; then
         apt_update
         (install_packages "${missing[@]}")
-        stop_new_pgbouncer "${missing[@]}"
+        stop_new_services "${missing[@]}"
         mapfile -t missing < <(missing_extras "$@")
         [ ${#missing[@]} != 0 ] || return 0
     fi
@@ -243,14 +249,17 @@ want_packages() {
   sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
 }
 
-# Debian starts what it installs; nobody asked for a pgbouncer of the system's.
-stop_new_pgbouncer() {
-    case " $* " in
-        *" pgbouncer "*) ;;
-        *) return 0 ;;
-    esac
-    "${PRIVILEGED[@]}" systemctl disable --now pgbouncer >>"$WORK/apt.log" 2>&1 ||
-        "${PRIVILEGED[@]}" service pgbouncer stop >>"$WORK/apt.log" 2>&1
+# Debian starts what it installs; nobody asked for services of the system's.
+stop_new_services() {
+    local package
+    for package in "$@"; do
+        case $package in
+            pgbouncer | "$EXPORTER") ;;
+            *) continue ;;
+        esac
+        "${PRIVILEGED[@]}" systemctl disable --now "$package" >>"$WORK/apt.log" 2>&1 ||
+            "${PRIVILEGED[@]}" service "$package" stop >>"$WORK/apt.log" 2>&1
+    done
 }
 
 apt_failed() {

@@ -1,0 +1,306 @@
+# Proves that what is in monitoring/ works: the exporter shows what the views show,
+# each of their columns, even when the gate is full; the dashboard asks for metrics
+# that there are; the psql script shows the pool and the waiters.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use HTTP::Tiny;
+use IPC::Run ();
+use JSON::PP;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $top = "$FindBin::RealBin/../..";
+my $package = 'prometheus-postgres-exporter';
+
+my $gate = GateTest->new(
+	'monitoring',
+	max_active_backends => 2,
+	lend_after => -1);
+my $node = $gate->node;
+
+my ($role_commands) = slurp_file("$top/docs/monitoring.md") =~ /^```sql\n(.*?)^```$/ms;
+$gate->value($_) foreach split /;\n/, $role_commands;
+
+# Starts pgbench with more clients than slots; it goes on until it is interrupted.
+sub start_pgbench
+{
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/sleep.sql';
+	append_to_file($script, "SELECT pg_sleep(0.005);\n");
+	return IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', '8', '-T', '3600', '-f', $script,
+			'-h', $node->host, '-p', $node->port, 'postgres'
+		],
+		'>' => \my $out,
+		'2>' => \my $err);
+}
+
+# ----------------------------------------------------------------
+# The psql script
+# ----------------------------------------------------------------
+
+sub screen_command
+{
+	my (@options) = @_;
+	return [
+		'psql', '-X', '-U', 'monitor', '-h', $node->host, '-p', $node->port, '-d', 'postgres',
+		@options, '-f', "$top/monitoring/gate.sql"
+	];
+}
+
+# Looks once.
+sub screen
+{
+	my (@options) = @_;
+
+	IPC::Run::run(screen_command(@options), '>' => \my $screen, '2>' => \my $err, IPC::Run::timeout($GateClient::patience));
+	is($err, '', join ' ', 'the psql script does well', @options);
+	return $screen;
+}
+
+# The line of the pool on the last screen, as a hash by the headings
+sub pool_on
+{
+	my ($screens) = @_;
+
+	my @lines = $screens =~ /^(pool .*)\n(default .*)\n/mg or return {};
+	my %pool;
+	@pool{ split ' ', $lines[-2] } = split ' ', $lines[-1];
+	return \%pool;
+}
+
+sub test_screen_of_waiters
+{
+	my ($holders, $waiters) = @_;
+
+	my $screen = screen();
+	my $pool = pool_on($screen);
+	is_deeply([ @$pool{qw(mode limit running waiting)} ], [ 'enforce', 2, 2, 2 ], 'and shows the pool') or diag $screen;
+	is($pool->{'admitted/s'}, undef, 'without rates when it looks for the first time');
+	my @pids = $screen =~ /^ +(\d+) +\d+\.\d  .* SELECT 'a waiter'$/mg;
+	is_deeply(\@pids, [ map { $_->pid } @$waiters ], 'and the waiters, who has waited longest first') or diag $screen;
+
+	$screen = screen('-v', 'waiters=1');
+	@pids = $screen =~ /SELECT 'a waiter'$/mg;
+	is(scalar @pids, 1, 'or as many of them as it is told');
+	return;
+}
+
+sub test_screen_of_rates
+{
+	my @rates = ('admitted/s', 'queued/s', 'ms/wait');
+	my $pgbench = start_pgbench();
+	my ($screens, $pool) = ('', {});
+	my $psql = IPC::Run::start(screen_command('-v', 'every=0.2'), '>&' => \$screens);
+	$gate->await_true(
+		sub {
+			$psql->pump_nb;
+			$pool = pool_on($screens);
+			return !$psql->pumpable || !grep { ($pool->{$_} // 0) <= 0 } @rates;
+		},
+		'rates on the screen');
+	$_->signal('INT') foreach ($psql, $pgbench);
+	$_->finish foreach ($psql, $pgbench);
+
+	cmp_ok($pool->{$_} // 0, '>', 0, "when it looks again, it has a rate: $_") || diag $screens foreach @rates;
+	return;
+}
+
+# ----------------------------------------------------------------
+# The exporter
+# ----------------------------------------------------------------
+
+my ($program) = grep { -x } map { ("$_/$package", "$_/postgres_exporter") } split(/:/, $ENV{PATH}), '/usr/bin';
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my ($exporter, $exporter_log) = (undef, '');
+
+sub start_exporter
+{
+	local $ENV{DATA_SOURCE_NAME} = $node->connstr('postgres') . ' user=monitor';
+
+	$exporter = IPC::Run::start(
+		[
+			$program, "--web.listen-address=127.0.0.1:$port",
+			"--extend.query-path=$top/monitoring/postgres_exporter.yaml"
+		],
+		'>&' => \$exporter_log);
+	my $answers = $gate->await_true(
+		sub { $exporter->pump_nb; !$exporter->pumpable || scrape() },
+		'the exporter to answer');
+	ok($answers && $exporter->pumpable, 'the exporter runs') or diag $exporter_log;
+	return;
+}
+
+sub stop_exporter
+{
+	$exporter->kill_kill if $exporter;
+	undef $exporter;
+	return;
+}
+
+END { local $?; stop_exporter() }
+
+# The metrics of the gate: by name, and label "le" if there is one, the value
+sub scrape
+{
+	my $answer = HTTP::Tiny->new(timeout => $GateClient::patience, http_proxy => undef)->get("http://127.0.0.1:$port/metrics");
+	return if !$answer->{success};
+	my %metric;
+	while ($answer->{content} =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
+	{
+		my ($name, $labels, $value) = ($1, $2, $3);
+		my ($le) = $labels =~ /\ble="([^"]+)"/;
+		$metric{ defined $le ? "$name $le" : $name } = $value;
+		$metric{"$name has no pool"} = $labels if $labels !~ /\bpool="default"/;
+	}
+	$metric{"type of $1"} = $2 while $answer->{content} =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
+	return \%metric;
+}
+
+# What the exporter has to show, by the columns of the view and their types, with
+# longest_waiting_seconds left out
+sub expected_metrics
+{
+	my %column_type = map { split(/\|/, $_) } split /\n/, $gate->value(
+		q{SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+			WHERE attrelid = 'pg_stat_admission_gate'::regclass AND attnum > 0});
+	my $value = decode_json($gate->value('SELECT row_to_json(g) FROM pg_stat_admission_gate g'));
+	my %metric;
+	my $add = sub { my ($name, $type, $number) = @_; @metric{ $name, "type of $name" } = ($number, $type); };
+
+	foreach my $column (sort keys %column_type)
+	{
+		my $name = "admission_gate_$column";
+		$add->($name, 'gauge', $value->{$column}) if $column_type{$column} eq 'integer';
+		$add->("${name}_total", 'counter', $value->{$column}) if $column_type{$column} eq 'bigint';
+	}
+	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
+	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
+
+	my $wait = 'admission_gate_wait_seconds';
+	my $so_far = 0;
+	for my $row (split /\n/, $gate->value('SELECT upper_bound / 1000, waits FROM pg_stat_admission_gate_histogram ORDER BY upper_bound'))
+	{
+		my ($bound, $waits) = split /\|/, $row;
+		$so_far += $waits;
+		$metric{ "${wait}_bucket " . ($bound eq 'Infinity' ? '+Inf' : $bound) } = $so_far;
+	}
+	$metric{"type of $wait"} = 'histogram';
+	$metric{"${wait}_count"} = $so_far;
+	$metric{"${wait}_sum"} = $value->{wait_time} / 1000;
+	return \%metric;
+}
+
+# As numbers of one precision, for both sides write them in their own ways
+sub rounded
+{
+	my ($metric) = @_;
+	return { map { my $value = $metric->{$_}; $_ => $value =~ /^[-+.\de]+$/ ? sprintf('%.6g', $value) : $value } keys %$metric };
+}
+
+sub test_exporter_under_load
+{
+	my $pgbench = start_pgbench();
+	$gate->await('SELECT queued > 20 FROM pg_stat_admission_gate', 'a queue');
+	my ($one, $two) = scrape();
+	$gate->await_true(
+		sub { $two = scrape(); $two->{admission_gate_admitted_total} > $one->{admission_gate_admitted_total} },
+		'more admissions');
+	$pgbench->signal('INT');
+	$pgbench->finish;
+
+	is($one->{admission_gate_max_active}, 2, 'under load, the exporter shows the limit');
+	cmp_ok($one->{admission_gate_queued_total}, '>', 20, 'and the queue at work');
+	is_deeply([ grep { /_total$/ && $one->{$_} > $two->{$_} } keys %$one ], [], 'and no total ever falls');
+	return;
+}
+
+sub test_exporter_at_rest
+{
+	my $longest = q{SELECT max(wait_time) / 1000 FROM pg_stat_admission_gate_backends WHERE state = 'waiting'};
+	my $before = $gate->value($longest);
+	my $metric = scrape();
+	my $after = $gate->value($longest);
+
+	my $waiting = delete $metric->{admission_gate_longest_waiting_seconds};
+	is(delete $metric->{'type of admission_gate_longest_waiting_seconds'}, 'gauge', 'the longest wait of those waiting is a gauge');
+	ok($before <= $waiting && $waiting <= $after, 'and is what the view shows') or diag "$before <= $waiting <= $after";
+	is_deeply(rounded($metric), rounded(expected_metrics()), 'the exporter shows each column of the views, and nothing else')
+	  or diag explain($metric), $exporter_log;
+	is($metric->{admission_gate_waiting}, 2, 'while the gate is full');
+	cmp_ok($metric->{admission_gate_wait_seconds_count}, '>', 0, 'and after waits');
+	is($metric->{admission_gate_timeouts_total}, 1, 'one of which timed out');
+	return;
+}
+
+# Whether each metric that the dashboard names is there
+sub test_dashboard
+{
+	my $metric = scrape();
+	my @expressions = map { $_->{expr} } map { @{ $_->{targets} } } @{ dashboard()->{panels} };
+	push @expressions, map { $_->{definition} // () } @{ dashboard()->{templating}{list} };
+
+	my %named = map { $_ => 1 } map { /\b(admission_gate_\w+)/g } @expressions;
+	cmp_ok(scalar keys %named, '>', 0, 'the dashboard names metrics');
+	my %there = map { s/ .*//r => 1 } keys %$metric;
+	is_deeply([ grep { !$there{$_} } sort keys %named ], [], 'the exporter has all of them');
+	return;
+}
+
+sub dashboard { return decode_json(slurp_file("$top/monitoring/grafana.json")); }
+
+# ----------------------------------------------------------------
+
+# Runs the code with the gate full: two hold the slots and two wait.
+sub with_full_gate
+{
+	my ($code) = @_;
+
+	my @holders = map { $gate->holder } 1 .. 2;
+	my $impatient = $gate->session(session => { 'admission_gate.queue_timeout' => 1 });
+	$impatient->start('SELECT 1');
+	is($impatient->sqlstate, '53000', 'somebody times out in the queue');
+	my @waiters = map { $gate->session } 1 .. 2;
+	for my $waiter (@waiters)
+	{
+		$waiter->start(q{SELECT 'a waiter'});
+		$gate->await_queued($waiter);
+	}
+	$code->(\@holders, \@waiters);
+	$_->query('COMMIT') foreach @holders;
+	$_->finish foreach @waiters;
+	$_->quit foreach (@holders, @waiters, $impatient);
+	$gate->ok_quiet('afterwards');
+	return;
+}
+
+with_full_gate(\&test_screen_of_waiters);
+test_screen_of_rates();
+$gate->ok_quiet('after the screens');
+$gate->value('SELECT pg_stat_admission_gate_reset()');
+
+SKIP:
+{
+	if (!$program)
+	{
+		fail("the exporter is there: install $package") if -e '/etc/debian_version';
+		skip "there is no exporter: install Debian's $package, or postgres_exporter", 1;
+	}
+	start_exporter();
+	test_exporter_under_load();
+	$gate->ok_quiet('after the load');
+	with_full_gate(\&test_exporter_at_rest);
+	test_dashboard();
+	stop_exporter();
+}
+
+$gate->node->stop;
+
+done_testing();
