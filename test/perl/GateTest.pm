@@ -239,6 +239,16 @@ sub await_queued
 	return;
 }
 
+# Stops a session that sleeps in the queue; not before it does, since it holds the
+# mutex of the pool for a moment when it comes, and nobody could go on.
+sub stop_waiter
+{
+	my ($self, $session) = @_;
+	$self->await_wait_event_type($session, 'Extension');
+	kill STOP => $session->pid;
+	return;
+}
+
 # Waits until the session's statement is in a wait of that type, such as Lock.
 sub await_wait_event_type
 {

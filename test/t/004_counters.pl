@@ -334,8 +334,7 @@ sub known_wait
 	my ($holder, $head, $other) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
 	$head->start('SELECT 1');
-	$gate->await_queued($head);
-	kill STOP => $head->pid;
+	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	is($other->query('SELECT 2'), '2', 'a slot is free to whoever comes first');
 	gauges_are('0|0|1', 'meanwhile');
@@ -349,8 +348,7 @@ sub known_wait
 	($holder, $head, $other) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
 	$head->start('SELECT 1');
-	$gate->await_queued($head);
-	kill STOP => $head->pid;
+	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	$other->start('SELECT 2');
 	$gate->ok_waits($other, 'with max_overtake = 0, a slot goes to the first in the queue');
@@ -365,7 +363,7 @@ sub known_wait
 	$holder->query('BEGIN');
 	$head->start('SELECT 1');
 	$gate->await("SELECT wait_time > 20 FROM pg_stat_admission_gate_backends WHERE pid = " . $head->pid);
-	kill STOP => $head->pid;
+	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	$other->start('SELECT 2');
 	$gate->ok_waits($other, 'whoever has waited for max_overtake gets the next slot');
@@ -388,7 +386,7 @@ sub known_wait
 		$gate->await_queued($waiter);
 	}
 	$gate->await("SELECT min(wait_time) > $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
-	kill STOP => $_->pid foreach ($heir, $next);
+	$gate->stop_waiter($_) foreach ($heir, $next);
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
 	gauges_are('1|0|1', 'meanwhile');
@@ -461,8 +459,7 @@ sub known_wait
 		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
 		$busy->query('BEGIN');
 		$waiter->start('SELECT 1');
-		$gate->await_queued($waiter);
-		kill STOP => $waiter->pid;
+		$gate->stop_waiter($waiter);
 		$busy->start_extended('COMMIT');
 		$busy->start_extended('SELECT 1') for (1 .. 3);
 		$busy->result;
