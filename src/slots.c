@@ -75,9 +75,9 @@
  * slot: the owner gives back what the state it found says.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queue, the retained list, the watcher, the lenders' number, the limit as set
- * and whether it is only observed, and the totals kept in the pool.  The word
- * and the effective limit are atomics, read by all.  So are the histogram of
+ * queue, the retained list, the last heir, the watcher, the lenders' number, the
+ * limit as set and whether it is only observed, and the totals kept in the pool.
+ * The word and the effective limit are atomics, read by all.  So are the histogram of
  * waits and the time per place, written at the end of a wait only.  Everything
  * else in an entry is written by its owner alone unless the member says
  * otherwise; others may read it at any time.
