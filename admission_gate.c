@@ -12,19 +12,19 @@
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
- * src/settings.c has the parameters, src/stats.c the views, src/wait_log.c the
- * lines in the server log.
+ * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c what
+ * a plan tells, src/stats.c the views, src/wait_log.c the lines in the server log.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
  * run statements without a slot of their own, or commit inside.  In statement
- * scope, one counter over all hooks tells the level: planner and utility
+ * scope, and where cheap statements pass without a slot, one counter over all hooks tells the level: planner and utility
  * commands run the executor for what they evaluate, so a counter for each
  * would take the end of an inner statement for that of the top-level one.
  *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
- * locked yet and no snapshot taken), the planner, ExecutorStart for plans from
- * the cache, and ProcessUtility.  Only client backends meet it: neither
+ * locked yet and no snapshot taken), the planner unless the planned cost counts,
+ * ExecutorStart for plans from the cache, and ProcessUtility.  Only client backends meet it: neither
  * parallel workers, whose leader has a slot, nor any other process.
  *
  * A slot is given back when the commit begins, before its WAL is flushed:
@@ -67,8 +67,8 @@ typedef enum UtilityKind
 } UtilityKind;
 
 /*
- * Levels of utility calls, and in statement scope of planner and executor calls
- * too, that this backend is inside of.
+ * Levels of utility calls, and of planner and executor calls if they count,
+ * that this backend is inside of.
  */
 static int	nesting_level = 0;
 
@@ -150,7 +150,7 @@ gate_shmem_request(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 
-	RequestAddinShmemSpace(slots_shmem_size());
+	slots_shmem_request();
 	RequestAddinShmemSpace(wait_log_shmem_size());
 }
 
@@ -162,7 +162,7 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_lend_after, gate_lend_classes);
+					 gate_pools, gate_lend_after, gate_lend_classes);
 	wait_log_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -176,6 +176,13 @@ gate_is_on(void)
 {
 	return unlikely(gate_max_active_backends > 0) &&
 		MyBackendType == B_BACKEND;
+}
+
+/* Do the levels of planner and executor calls count? */
+static inline bool
+all_levels_count(void)
+{
+	return gate_scope == SCOPE_STATEMENT || unlikely(gate_goes_by_cost());
 }
 
 /*
@@ -212,12 +219,12 @@ enter(QueryDesc *query)
  * A statement goes on: if at top level, see admission_continue.
  */
 static inline void
-go_on(void)
+go_on(QueryDesc *query)
 {
 	if (nesting_level == 0)
 	{
 		register_callbacks();
-		admission_continue();
+		admission_continue(query);
 	}
 }
 
@@ -248,8 +255,9 @@ planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
 
-	enter(NULL);
-	if (gate_scope == SCOPE_TRANSACTION)
+	if (likely(!gate_goes_by_cost()))
+		enter(NULL);
+	if (!all_levels_count())
 		return next_planner(PLANNER_ARGS);
 
 	nesting_level++;
@@ -282,7 +290,7 @@ static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
 	enter(queryDesc);
-	if (gate_scope == SCOPE_TRANSACTION)
+	if (!all_levels_count())
 	{
 		next_ExecutorStart(queryDesc, eflags);
 		return;
@@ -320,8 +328,10 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
-	go_on();
-	if (gate_scope == SCOPE_TRANSACTION)
+	go_on(queryDesc);
+	if (count == 0)
+		admission_count_workers(queryDesc);		/* else there are none */
+	if (!all_levels_count())
 	{
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 		return;
@@ -349,7 +359,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
+	if (gate_is_on() && all_levels_count())
 		ExecutorFinish_one_level_down(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);

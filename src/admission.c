@@ -30,6 +30,7 @@
 #include "admission.h"
 #include "compat.h"
 #include "lending.h"
+#include "plan.h"
 #include "settings.h"
 #include "slots.h"
 #include "snapshot.h"
@@ -93,14 +94,27 @@ may_wait(void)
  * DETAIL of the gate's errors.  waited: ms.
  */
 static int
-errdetail_gate(long waited)
+errdetail_gate(const SlotLimit *limit, long waited)
 {
-	SlotStats	stats;
-
-	slots_get_gauges(&stats);
+	if (limit->is_of_pool)
+		return errdetail("Of %d slots of pool \"%s\", %d were in use and %d lent, with %d other backends of the pool waiting; this one has waited for %ld ms.",
+						 limit->slots, limit->pool, limit->in_use, limit->lent,
+						 limit->waiting, waited);
 	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
-					 stats.limit, stats.running + stats.retained, stats.lent,
-					 stats.waiting, waited);
+					 limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
+}
+
+/*
+ * HINT of the gate's errors: what to increase, that setting or the limit.
+ */
+static int
+errhint_gate(const SlotLimit *limit, const char *setting)
+{
+	if (limit->is_of_pool)
+		return errhint("Try again later, or increase admission_gate.%s, or what is set for pool \"%s\" in admission_gate.pools.",
+					   setting, limit->pool);
+	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
+				   setting);
 }
 
 /* The time since then in us; 0 if the clock was set back. */
@@ -108,6 +122,20 @@ static inline uint64
 elapsed_since(TimestampTz start)
 {
 	return Max(GetCurrentTimestamp() - start, 0);
+}
+
+/*
+ * After how many ms a wait for a slot fails, 0 if it never does.  The shorter of
+ * the two counts, so that a user cannot exceed what is set for the pool.
+ */
+static int
+queue_timeout(void)
+{
+	int			of_pool = slots_pool_queue_timeout();
+
+	if (gate_queue_timeout == 0 || of_pool == 0)
+		return Max(gate_queue_timeout, of_pool);
+	return Min(gate_queue_timeout, of_pool);
 }
 
 /*
@@ -141,23 +169,20 @@ static bool
 sleep_in_queue(TimestampTz start)
 {
 	static uint32 wait_event = 0;
-	TimestampTz deadline;
-
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
-
-	deadline = TimestampTzPlusMilliseconds(start, gate_queue_timeout);
 
 	for (;;)
 	{
 		long		timeout = slots_am_watcher() ? watch() : -1;
+		int			max_wait = queue_timeout();
 
-		if (gate_queue_timeout > 0)
+		if (max_wait > 0)
 		{
 			long		left;
 
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-												   deadline);
+												   TimestampTzPlusMilliseconds(start, max_wait));
 			if (left <= 0 && slots_leave_queue(SLOT_LEAVE_TIMEOUT))
 				return false;
 			timeout = timeout < 0 ? left : Min(timeout, left);
@@ -211,7 +236,7 @@ refuse_hopeless_wait(void)
 {
 	uint64		expected;
 	uint64		left;
-	SlotStats	stats;
+	SlotLimit	limit;
 
 	if (!gate_deadline_shedding || !get_timeout_active(STATEMENT_TIMEOUT))
 		return;
@@ -221,12 +246,12 @@ refuse_hopeless_wait(void)
 		return;
 
 	slots_count_rejection();
-	slots_get_gauges(&stats);
+	slots_get_my_limit(&limit);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("statement would time out while waiting for admission"),
 			 errdetail("With %d other backends waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
-					   stats.waiting,
+					   limit.waiting,
 					   (unsigned long long) (expected / 1000),
 					   (unsigned long long) (left / 1000)),
 			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
@@ -242,6 +267,7 @@ static pg_noinline void
 wait_for_slot(QueryDesc *query)
 {
 	SnapshotUsers snapshot_users;
+	SlotLimit	limit;
 	QueueWait	wait;
 	bool		granted;
 
@@ -261,11 +287,12 @@ wait_for_slot(QueryDesc *query)
 			return;
 
 		case SLOT_ENQUEUE_FULL:
+			slots_get_my_limit(&limit);
 			ereport(ERROR,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("too many backends are waiting for admission"),
-					 errdetail_gate(0),
-					 errhint("Try again later, or increase admission_gate.max_queue_length or admission_gate.max_active_backends.")));
+					 errdetail_gate(&limit, 0),
+					 errhint_gate(&limit, "max_queue_length")));
 			break;
 
 		case SLOT_ENQUEUED:
@@ -286,11 +313,14 @@ wait_for_slot(QueryDesc *query)
 	}
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
+	{
+		slots_get_my_limit(&limit);
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(elapsed_since(wait.start) / 1000),
-				 errhint("Try again later, or increase admission_gate.queue_timeout or admission_gate.max_active_backends.")));
+				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
+				 errhint_gate(&limit, "queue_timeout")));
+	}
 
 	snapshot_take_again(&snapshot_users);
 }
@@ -312,6 +342,27 @@ try_after_yield(TimestampTz since)
 }
 
 /*
+ * Does this statement need no slot, as its plan is cheap?  query: as for
+ * admission_enter.
+ */
+static inline bool
+is_cheap(const QueryDesc *query)
+{
+	return unlikely(gate_min_cost > 0) && query &&
+		plan_cost(query->plannedstmt) < gate_min_cost;
+}
+
+/*
+ * Choose the pool of a statement by its plan.  query: as for admission_enter.
+ */
+static void
+choose_pool_by_cost(const QueryDesc *query)
+{
+	slots_choose_pool(query && gate_has_cost_pool() &&
+					  plan_cost(query->plannedstmt) > gate_cost_pool_above);
+}
+
+/*
  * A top-level statement begins: see to it that this backend holds a slot.
  * query: the descriptor that ExecutorStart was called with, otherwise NULL.
  * May wait and raise errors; the caller holds no LWLock.
@@ -328,6 +379,17 @@ admission_enter(QueryDesc *query)
 	}
 	if (gate_bypass)
 		return;
+	if (unlikely(gate_goes_by_cost()))
+	{
+		choose_pool_by_cost(query);
+		if (is_cheap(query))
+		{
+			/* What it does may be waited for: from here on, as if admitted. */
+			admitted_in_xact = true;
+			slots_count_pass();
+			return;
+		}
+	}
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_take(since)))
@@ -357,15 +419,26 @@ admission_enter(QueryDesc *query)
  * without waiting.
  */
 void
-admission_continue(void)
+admission_continue(QueryDesc *query)
 {
 	if (holds_slot)
 		slots_resume();
-	else if (!gate_bypass)
+	else if (!gate_bypass && !is_cheap(query))
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
 		note_admission();
 	}
+}
+
+/*
+ * A query is about to run to its end: let the parallel workers that it may have
+ * use slots, too, if that is set.
+ */
+void
+admission_count_workers(QueryDesc *query)
+{
+	if (unlikely(gate_parallel_slots == PARALLEL_SLOTS_WORKERS) && holds_slot)
+		slots_hold(1 + plan_workers(query->plannedstmt));
 }
 
 /*

@@ -28,8 +28,10 @@
 /* 16: memory that the GUC machinery will free is had from guc_malloc */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
+#define GATE_GUC_FREE(ptr)		guc_free(ptr)
 #else
 #define GATE_GUC_MALLOC(size)	malloc(size)
+#define GATE_GUC_FREE(ptr)		free(ptr)
 #endif
 
 /* 17: a process is known by ProcNumber, no longer by PGPROC.pgprocno */

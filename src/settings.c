@@ -3,8 +3,8 @@
  * settings.c
  *		The configuration parameters: names, ranges, who may set them.
  *
- * Every backend has its own copy of each parameter.  The limit, its mode and the
- * conditions for lending must reach those that wait, too, and do not reread the
+ * Every backend has its own copy of each parameter.  The limit, its mode, the pools
+ * and the conditions for lending must reach those that wait, too, and do not reread the
  * configuration meanwhile; so these are published in shared memory, by the
  * processes that answer a reload at once and have no stale copy for long.
  *
@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include <float.h>
 #include <limits.h>
 
 #include "miscadmin.h"
@@ -26,6 +27,11 @@
 #include "slots.h"
 
 int			gate_max_active_backends = 0;
+char	   *gate_pool = NULL;
+char	   *gate_cost_pool = NULL;
+double		gate_cost_pool_above = -1;
+double		gate_min_cost = 0;
+int			gate_parallel_slots = PARALLEL_SLOTS_LEADER;
 int			gate_scope = SCOPE_TRANSACTION;
 bool		gate_bypass = false;
 int			gate_queue_timeout = 0;
@@ -33,12 +39,15 @@ int			gate_max_queue_length = -1;
 int			gate_utility = GATE_UTILITY_HEAVY;
 int			gate_max_overtake = 20;
 int			gate_turn_length = 0;
+int			gate_lift_after = 1000;
 bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
 int			gate_mode = GATE_MODE_ENFORCE;
+const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
 
+static char *pools = NULL;
 static char *lend_on = NULL;
 
 static const struct config_enum_entry mode_options[] = {
@@ -50,6 +59,12 @@ static const struct config_enum_entry mode_options[] = {
 static const struct config_enum_entry scope_options[] = {
 	{"transaction", SCOPE_TRANSACTION, false},
 	{"statement", SCOPE_STATEMENT, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry parallel_slots_options[] = {
+	{"leader", PARALLEL_SLOTS_LEADER, false},
+	{"workers", PARALLEL_SLOTS_WORKERS, false},
 	{NULL, 0, false}
 };
 
@@ -96,6 +111,48 @@ assign_max_active_backends(int newval, void *extra)
 {
 	if (is_publisher())
 		slots_set_limit(newval);
+}
+
+/* Assign hook of pools */
+static void
+assign_pools(const char *newval, void *extra)
+{
+	gate_pools = (const PoolDefinitions *) extra;
+	if (is_publisher())
+		slots_set_pools(gate_pools);
+}
+
+/*
+ * Check hook of pool and cost_pool.  That there is such a pool is seen when it is used: it may
+ * be defined later, or removed.
+ */
+static bool
+check_pool(char **newval, void **extra, GucSource source)
+{
+	if (strlen(*newval) >= NAMEDATALEN)
+	{
+		GUC_check_errdetail("The name of a pool has at most %d bytes.", NAMEDATALEN - 1);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Assign hook of pool and cost_pool: from the next statement on, whose cost may
+ * not count any more.
+ */
+static void
+assign_pool(const char *newval, void *extra)
+{
+	slots_choose_pool(false);
+	slots_forget_pool();
+}
+
+/* Assign hook of cost_pool_above and min_cost: likewise */
+static void
+assign_cost(double newval, void *extra)
+{
+	slots_choose_pool(false);
 }
 
 /* Assign hook of mode */
@@ -195,6 +252,54 @@ settings_define(void)
 							 PGC_SIGHUP, 0,
 							 NULL, assign_mode, NULL);
 
+	DefineCustomStringVariable("admission_gate.pools",
+							   "Defines pools: parts of the slots for parts of the sessions.",
+							   "A list such as \"web: max_active = 16, priority = 10; batch: max_active = 4, queue_timeout = 30s\". Sessions of no pool in it use \"default\".",
+							   &pools,
+							   "",
+							   PGC_SIGHUP, 0,
+							   pools_check, assign_pools, NULL);
+
+	DefineCustomStringVariable("admission_gate.pool",
+							   "Sets the pool that the session belongs to.",
+							   "Meant for ALTER ROLE ... SET and ALTER DATABASE ... SET. If there is no such pool, it is \"default\".",
+							   &gate_pool,
+							   POOLS_DEFAULT_NAME,
+							   PGC_SUSET, 0,
+							   check_pool, assign_pool, NULL);
+
+	DefineCustomStringVariable("admission_gate.cost_pool",
+							   "Sets the pool of lone statements whose planned cost is above admission_gate.cost_pool_above.",
+							   "An empty string means the session's own pool.",
+							   &gate_cost_pool,
+							   "",
+							   PGC_SUSET, 0,
+							   check_pool, assign_pool, NULL);
+
+	DefineCustomRealVariable("admission_gate.cost_pool_above",
+							 "Sets the planned cost above which a lone statement uses admission_gate.cost_pool.",
+							 "-1 means that none does.",
+							 &gate_cost_pool_above,
+							 -1, -1, DBL_MAX,
+							 PGC_SUSET, 0,
+							 NULL, assign_cost, NULL);
+
+	DefineCustomRealVariable("admission_gate.min_cost",
+							 "Sets the planned cost below which a lone statement needs no slot.",
+							 "Zero means that every statement needs one.",
+							 &gate_min_cost,
+							 0, 0, DBL_MAX,
+							 PGC_SUSET, 0,
+							 NULL, assign_cost, NULL);
+
+	DefineCustomEnumVariable("admission_gate.parallel_slots",
+							 "Sets whether a parallel query uses one slot, or one more for each planned worker.",
+							 "\"leader\" means one. With \"workers\" it enters as others do, and its workers' slots are counted then, above the limit if need be, but never more in all than the limit.",
+							 &gate_parallel_slots,
+							 PARALLEL_SLOTS_LEADER, parallel_slots_options,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",
 							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement.",
@@ -213,14 +318,14 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot.",
-							"The statement fails when it expires. Zero means to wait for ever; statement_timeout counts the wait, too.",
+							"The statement fails when it expires. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
 							&gate_queue_timeout,
 							0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
-							"Sets how many backends may wait for a slot.",
+							"Sets how many backends of a pool may wait for a slot.",
 							"A statement that finds the queue full fails at once. Zero means that none ever waits, -1 means no limit.",
 							&gate_max_queue_length,
 							-1, -1, INT_MAX,
@@ -256,6 +361,14 @@ settings_define(void)
 							"It loses the slot as soon as its client lets more than about a millisecond pass. Zero means to give the slot back after every transaction.",
 							&gate_turn_length,
 							0, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.lift_after",
+							"Sets after which time without a slot a pool of low priority goes first.",
+							"One of its waiting backends does, and the time begins again. Zero means that it never does.",
+							&gate_lift_after,
+							1000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 

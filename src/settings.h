@@ -12,6 +12,8 @@
 
 #include "postgres.h"
 
+#include "pools.h"
+
 typedef enum GateScope
 {
 	SCOPE_TRANSACTION,
@@ -24,6 +26,12 @@ typedef enum GateMode
 	GATE_MODE_OBSERVE
 } GateMode;
 
+typedef enum GateParallelSlots
+{
+	PARALLEL_SLOTS_LEADER,
+	PARALLEL_SLOTS_WORKERS
+} GateParallelSlots;
+
 typedef enum GateUtility
 {
 	GATE_UTILITY_HEAVY,
@@ -35,6 +43,11 @@ typedef enum GateUtility
  * a backend rereads the configuration only between two commands.
  */
 extern int	gate_max_active_backends;	/* backends; 0 = no limit */
+extern char *gate_pool;
+extern char *gate_cost_pool;	/* "" = that of the session */
+extern double gate_cost_pool_above; /* cost; -1 = never */
+extern double gate_min_cost;	/* cost; 0 = none passes */
+extern int	gate_parallel_slots;	/* GateParallelSlots */
 extern int	gate_scope;			/* GateScope */
 extern bool gate_bypass;
 extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
@@ -42,13 +55,29 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */
 extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
+extern int	gate_lift_after;	/* ms; 0 = never */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 
 /* As read by this backend; in force is what slots.c has. */
 extern int	gate_mode;			/* GateMode */
+extern const PoolDefinitions *gate_pools;
 extern int	gate_lend_after;	/* ms; -1 = never */
 extern uint32 gate_lend_classes;	/* from lend_on: bits as in lending.h */
+
+/* Does it depend on the planned cost which pool a statement uses? */
+static inline bool
+gate_has_cost_pool(void)
+{
+	return gate_cost_pool_above >= 0 && gate_cost_pool[0] != '\0';
+}
+
+/* Does it depend on the planned cost how a statement meets the gate? */
+static inline bool
+gate_goes_by_cost(void)
+{
+	return gate_min_cost > 0 || gate_has_cost_pool();
+}
 
 extern void settings_define(void);
 

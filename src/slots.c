@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *		The shared semaphore and its queue: take, wait, give back, hand over,
+ *		The shared semaphore and its queues: take, wait, give back, hand over,
  *		overtake, lend.  Knows nothing of SQL, time-outs or wait events.
  *
  * The semaphore is one 32-bit word: the number of slots in use, and two flags
@@ -10,54 +10,61 @@
  * as the flags are larger than any limit, "word < limit" tests all of it.
  *
  * Every backend has an entry in an array indexed by its proc number.  Waiting
- * entries form a first-come queue, linked by proc numbers, since pointers
- * need not mean the same in every process.  A waiter sleeps on its own latch
- * and is woken in one of two ways:
+ * entries form a first-come queue for each pool, linked by proc numbers, since
+ * pointers need not mean the same in every process.  The next of all that wait
+ * is the first in one of the queues: see slots_next_waiter().  A waiter sleeps on
+ * its own latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, the waiter is taken out of
- *			the queue and made a holder before its latch is set.  So a grant is
+ *			its queue and made a holder before its latch is set.  So a grant is
  *			never lost: whatever the waiter does next, it holds a slot and will
  *			give it back.
- * called	Only the first in the queue: its latch is set and it has to claim a
- *			free slot itself, in competition with backends that are on a CPU
- *			already (overtaking).  It may find that it came too late and sleeps
- *			on.  Once it has waited for longer than max_overtake, the next slot
+ * called	Only the next: its latch is set and it has to claim a free slot
+ *			itself, in competition with backends that are on a CPU already
+ *			(overtaking).  It may find that it came too late and sleeps on.
+ *			Once it has waited for longer than max_overtake, the next slot
  *			given back is granted to it.
  *
  * A granted slot is idle until its heir has been given a CPU, and that may take
  * longer than many statements: if every slot were on such a way, everybody would
  * have to queue because everybody does.  So, unless max_overtake is 0, a slot is
  * granted only when the last heir has arrived, or has been granted its slot
- * max_overtake ago; until then, the next in the queue are called.
+ * max_overtake ago; until then, whoever is next is called.
+ *
+ * Pools: a backend belongs to one, and a pool that has a limit of its own has a
+ * word of its own.  A backend of such a pool counts itself there first, then in
+ * the word for all; if that fails, it takes the first step back.  The waiters'
+ * flag of a pool's word says that its queue is not empty; that of the word for
+ * all, that somebody waits whose pool has a slot free.  So backends of other
+ * pools do not notice a queue that only waits for its own pool's slots.
  *
  * No wake-up is lost, because:
- *	 - a slot is given back without the mutex only if the same atomic
- *	   instruction sees the waiters' flag clear, and an arriving waiter sets
- *	   the flag before it looks for a free slot for the last time;
- *	 - every section under the mutex that may free a slot or change the head of
- *	   the queue ends with call_head_if_free(), so that when the mutex is free,
- *	   "a slot is free and somebody waits" implies that the first in the queue
- *	   has been called and has not answered yet; or it is one of a row that
- *	   grants slots until none is free or nobody waits.
+ *	 - a slot is given back, or a step taken back, without the mutex only if
+ *	   the same atomic instruction sees the waiters' flag clear, and an arriving
+ *	   waiter sets the flags before it looks for a free slot for the last time;
+ *	   a slot is given back to the pool before it is to all;
+ *	 - every section under the mutex that may free a slot or change who is next
+ *	   ends with slots_settle(), so that when the mutex is free, "a slot is free
+ *	   and somebody could have it" implies that the next has been called and
+ *	   has not answered yet; or it is one of a row that grants slots until none
+ *	   is free or nobody waits.
  * test/model mirrors this protocol in a model checker's language.
  *
  * Lending: one of the waiters is the watcher.  It looks at the holders from
  * time to time (lending.c) and reports what it saw; here, a holder that has
  * been waiting for long enough becomes a lender: it keeps its slot on paper
- * while the slot counts as free.  The last in the queue at the time of the
+ * while the slot counts as free.  The last in a queue at the time of the
  * appointment is made watcher, as it will be here longest: the duty, and with
  * it one wake-up, changes hands about once per length of the queue.
  *
- * Turns: while others wait, a backend may keep its slot from one transaction
- * to the next until its turn is over (turn_length), so that processes with
- * warm caches do more of the work.  In between it is in the list of retained
- * entries, oldest first.  The watcher takes the slots of those whose client
- * lets more than RETAIN_US pass.  It looks that often as long as it finds that
- * slots are retained; when it sleeps for longer, the next to retain a slot
- * wakes it.
+ * Turns and retained slots: see slots_turns.c.
+ *
+ * Weight: a backend may hold more than one slot, for the workers of a parallel
+ * query.  It enters as everybody does, for one, and has the others counted then,
+ * above the limit if need be: so it never waits while it holds one.
  *
  * Observing: nobody enters the queue any more; who would have is counted and
- * enters above the limit.  Setting it empties the queue and ends all turns.
+ * enters above the limit.  Setting it empties the queues and ends all turns.
  *
  * States of an entry, and who changes them:
  *	 NONE -> RUNNING	owner, after it raised the count
@@ -74,13 +81,7 @@
  * The exchanges decide who wins when an owner leaves while others lend its
  * slot: the owner gives back what the state it found says.
  *
- * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queue, the retained list, the last heir, the watcher, the lenders' number, the
- * limit as set and whether it is only observed, and the totals kept in the pool.
- * The word and the effective limit are atomics, read by all.  So are the histogram of
- * waits and the time per place, written at the end of a wait only.  Everything
- * else in an entry is written by its owner alone unless the member says
- * otherwise; others may read it at any time.
+ * Locking: see slots_shared.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -89,153 +90,21 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "port/atomics.h"
-#include "port/pg_bitutils.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "storage/proc.h"
 #include "storage/shmem.h"
-#include "storage/spin.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "settings.h"
 #include "slots.h"
-
-#define WORD_WAITERS	0x80000000	/* the queue is not empty */
-#define WORD_LENDERS	0x40000000	/* somebody has lent a slot */
-#define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
-
-/* The effective limit when there is none; smaller than any flag. */
-#define NO_LIMIT		WORD_COUNT
-
-#define NOBODY			(-1)
-
-/* How long a retained slot waits for its client, us. */
-#define RETAIN_US		1000
-
-/* Of a new measurement, this part goes into the average time per place. */
-#define PLACE_TIME_WEIGHT	4
+#include "slots_shared.h"
 
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
 
-/* Totals kept by each backend for itself, without any lock. */
-typedef enum OwnTotal
-{
-	TOTAL_ADMITTED,
-	TOTAL_COMPLETED,
-	TOTAL_FAILED,
-	TOTAL_OVERTAKES,
-	TOTAL_FORCED,
-	TOTAL_WAIT_TIME,			/* us */
-	OWN_TOTALS
-} OwnTotal;
-
-/* Totals kept in the pool, under the mutex. */
-typedef enum PoolTotal
-{
-	TOTAL_QUEUED,
-	TOTAL_WOULD_QUEUE,
-	TOTAL_LENDS,
-	TOTAL_TIMEOUTS,
-	TOTAL_REJECTIONS,
-	TOTAL_CANCELS,
-	POOL_TOTALS
-} PoolTotal;
-
-/*
- * One backend.  The first half is what the hot path writes and a cache line
- * of its own, the second half what waiting and lending need.
- */
-typedef struct SlotEntry
-{
-	pg_atomic_uint32 state;		/* SlotState; see above */
-	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
-	pg_atomic_uint64 since;		/* TimestampTz of the state; granter, too */
-	pg_atomic_uint64 totals[OWN_TOTALS];	/* never reset: see baseline */
-
-	int			prev;			/* links in the queue or in the retained list: */
-	int			next;			/* mutex */
-	bool		called;			/* first in the queue and on its way: mutex */
-	bool		inheriting;		/* granted a slot and not awake yet: set under
-								 * the mutex, cleared by the owner without */
-	uint32		max_wait_epoch; /* the reset that max_wait counts from */
-	pg_atomic_uint64 wait_start;	/* TimestampTz */
-	pg_atomic_uint64 last_wait; /* us */
-	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
-	uint64		wait_id;		/* what the holder waits for, 0 if it works:
-								 * mutex */
-	TimestampTz wait_seen;		/* when that was first seen: mutex */
-} SlotEntry;
-
-/* One cache line, or more where 64-bit atomics have to be emulated. */
-typedef union PaddedSlotEntry
-{
-	SlotEntry	entry;
-	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(SlotEntry))];
-} PaddedSlotEntry;
-
-/* A list of entries, linked by proc numbers. */
-typedef struct EntryList
-{
-	int			head;			/* or NOBODY */
-	int			tail;			/* or NOBODY */
-	int			length;
-} EntryList;
-
-typedef struct SlotPool
-{
-	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 word;
-	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if there is none */
-	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
-
-	slock_t		mutex;
-	int			limit;			/* as set */
-	bool		observing;		/* nobody queues; see slots_set_observing */
-	EntryList	queue;
-	EntryList	retained;
-	int			heir;			/* the last to be granted a slot, or NOBODY */
-	int			watcher;		/* proc number, or NOBODY */
-	bool		watcher_dozes;	/* it will not look at retained slots in time */
-	int			lent;			/* entries in state LENT */
-	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
-	pg_atomic_uint32 lend_classes;	/* bits of wait classes */
-	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
-	uint64		totals[POOL_TOTALS];
-
-	pg_atomic_uint64 place_time;	/* us; see slots_record_pace */
-	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
-
-	/* What the totals were at the last reset: what is shown counts from it. */
-	uint64		own_baseline[OWN_TOTALS];
-	uint64		pool_baseline[POOL_TOTALS];
-	uint32		reset_epoch;
-	TimestampTz stats_reset;
-
-	int			nentries;
-	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER]
-				pg_attribute_aligned(PG_CACHE_LINE_SIZE);
-} SlotPool;
-
-/* Latches to set once the mutex is released. */
-typedef struct WakeList
-{
-	int			n;
-	int			procno[3];		/* an heir, the next head, the watcher */
-} WakeList;
-
-static SlotPool *Slots = NULL;
-static SlotEntry *MyEntry = NULL;
-static int	my_procno = NOBODY;
-
-/* When this backend's turn ends; only kept while there are turns. */
-static TimestampTz turn_end = 0;
-
-/* Has this backend retained its slot, unless it was taken meanwhile? */
-static bool retained_mine = false;
+SlotShared *Slots = NULL;
+SlotEntry  *MySlotEntry = NULL;
+int			my_slot_procno = NOBODY;
 
 static void slots_at_exit(int code, Datum arg);
 
@@ -245,49 +114,59 @@ static void slots_at_exit(int code, Datum arg);
  */
 
 /*
- * How many bytes slots_shmem_init will take.  MaxBackends must be known.
+ * How many bytes it will take.  MaxBackends must be known.
  */
-Size
-slots_shmem_size(void)
+static Size
+shmem_size(void)
 {
-	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotPool, entries),
+	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotShared, entries),
 					mul_size(MaxBackends, sizeof(PaddedSlotEntry)));
 }
 
 /*
- * Create the pool, with that limit (slots, 0 = none), enforced or only observed,
- * and those conditions for lending (see slots_set_lend_after and
- * slots_set_lend_classes), or find it if it exists.  The caller holds
- * AddinShmemInitLock.
+ * Ask for the shared memory, and for the lock.  From a shmem_request_hook.
  */
 void
-slots_shmem_init(int limit, bool observing, int lend_after, uint32 lend_classes)
+slots_shmem_request(void)
+{
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche(SLOTS_TRANCHE, 1);
+}
+
+/*
+ * Create the semaphore, with that limit (slots, 0 = none), enforced or only
+ * observed, those pools, and those conditions for lending (see
+ * slots_set_lend_after and slots_set_lend_classes), or find it if it exists.
+ * The caller holds AddinShmemInitLock.
+ */
+void
+slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
+				 int lend_after, uint32 lend_classes)
 {
 	bool		found;
 	void	   *area;
 
-	area = ShmemInitStruct("admission_gate slots", slots_shmem_size(), &found);
-	Slots = (SlotPool *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
+	area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
+	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
 	if (found)
 		return;
 
-	memset(Slots, 0, offsetof(SlotPool, entries));
+	memset(Slots, 0, offsetof(SlotShared, entries));
 	pg_atomic_init_u32(&Slots->word, 0);
 	pg_atomic_init_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	pg_atomic_init_u32(&Slots->generation, 0);
+	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
 	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
-	pg_atomic_init_u64(&Slots->place_time, 0);
-	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
-		pg_atomic_init_u64(&Slots->wait_counts[i], 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
 	Slots->observing = observing;
-	Slots->queue.head = Slots->queue.tail = NOBODY;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
 	Slots->heir = NOBODY;
 	Slots->watcher = NOBODY;
+	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
 
 	for (int i = 0; i < Slots->nentries; i++)
@@ -295,19 +174,20 @@ slots_shmem_init(int limit, bool observing, int lend_after, uint32 lend_classes)
 		SlotEntry  *entry = &Slots->entries[i].entry;
 
 		memset(entry, 0, sizeof(SlotEntry));
+		entry->weight = 1;
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
 		pg_atomic_init_u32(&entry->progress, 0);
 		pg_atomic_init_u64(&entry->since, 0);
-		pg_atomic_init_u64(&entry->wait_start, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
 		pg_atomic_init_u64(&entry->max_wait, 0);
 		for (int t = 0; t < OWN_TOTALS; t++)
 			pg_atomic_init_u64(&entry->totals[t], 0);
 	}
+	slots_init_pools(pools);
 }
 
 /*
- * Is there a pool, that is, was the library preloaded?
+ * Is there a semaphore, that is, was the library preloaded?
  */
 bool
 slots_available(void)
@@ -322,117 +202,178 @@ slots_available(void)
 static pg_noinline void
 attach_entry(void)
 {
-	my_procno = MY_PROC_NUMBER;
-	Assert(my_procno >= 0 && my_procno < Slots->nentries);
-	MyEntry = &Slots->entries[my_procno].entry;
-	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
+	my_slot_procno = MY_PROC_NUMBER;
+	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
+	MySlotEntry = &Slots->entries[my_slot_procno].entry;
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(MySlotEntry->weight == 1 && MySlotEntry->counted == 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
+/*
+ * Have an entry, and belong to a pool.
+ */
+void
+slots_attach(void)
+{
+	if (unlikely(MySlotEntry == NULL))
+		attach_entry();
+	if (unlikely(!my_pool_is_current()))
+		slots_join_pool();
+}
+
 /* ----------------------------------------------------------------
- *		Helpers
+ *		Counting
  * ----------------------------------------------------------------
  */
 
-static inline SlotEntry *
-entry_of(int procno)
-{
-	Assert(procno >= 0 && procno < Slots->nentries);
-	return &Slots->entries[procno].entry;
-}
-
-/* Add to a total of this backend.  There is no other writer. */
-static inline void
-add_to_own(OwnTotal total, uint64 n)
-{
-	pg_atomic_uint64 *counter = &MyEntry->totals[total];
-
-	pg_atomic_write_u64(counter, pg_atomic_read_u64(counter) + n);
-}
-
-/* Let whoever watches see that this is not the same wait as before. */
-static inline void
-show_progress(void)
-{
-	pg_atomic_write_u32(&MyEntry->progress,
-						pg_atomic_read_u32(&MyEntry->progress) + 1);
-}
-
-static inline uint32
-slots_in_use(void)
-{
-	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
-}
-
-static inline bool
-slot_is_free(void)
-{
-	return slots_in_use() < pg_atomic_read_u32(&Slots->effective_limit);
-}
-
 /*
- * Raise the count if a slot is free, whatever the flags say.  Competes with
- * backends that do not hold the mutex.
+ * Raise a count if it is below the limit; with overtake, whatever the flags
+ * say.  Competes with backends that do not hold the mutex.
  */
-static bool
-count_up_if_free(void)
+static inline bool
+count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool overtake)
 {
-	uint32		word = pg_atomic_read_u32(&Slots->word);
+	uint32		old = pg_atomic_read_u32(word);
 
-	while ((word & WORD_COUNT) < pg_atomic_read_u32(&Slots->effective_limit))
+	while ((overtake ? old & WORD_COUNT : old) < pg_atomic_read_u32(limit))
 	{
-		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word + 1))
+		if (pg_atomic_compare_exchange_u32(word, &old, old + 1))
 			return true;
 	}
 	return false;
 }
 
-/* What every admission begins with, whichever way it came about. */
-static inline void
-count_admission(void)
+static inline bool
+pool_has_limit(SlotPool *pool)
 {
-	show_progress();
-	add_to_own(TOTAL_ADMITTED, 1);
+	return pg_atomic_read_u32(&pool->effective_limit) != NO_LIMIT;
 }
 
-/* This backend's turn begins. */
-static inline void
-begin_turn(void)
+static inline bool
+pool_has_slot_free(SlotPool *pool)
 {
-	if (unlikely(gate_turn_length > 0))
-		turn_end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-											   gate_turn_length);
+	return (pg_atomic_read_u32(&pool->word) & WORD_COUNT) <
+		pg_atomic_read_u32(&pool->effective_limit);
 }
 
-/* This backend, which has raised the count, is a holder from now on. */
-static inline void
-become_holder(TimestampTz since)
+/*
+ * Count one slot of that entry in its pool, if that has a limit of its own.
+ * Returns false if the pool has none free.
+ */
+static bool
+count_in_pool_if_free(SlotEntry *entry, bool overtake)
 {
-	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
-	pg_atomic_write_u64(&MyEntry->since, since);
-	pg_atomic_write_u32(&MyEntry->state, SLOT_RUNNING);
-	count_admission();
-	begin_turn();
+	SlotPool   *pool = pool_of(entry);
+
+	Assert(entry->counted == 0);
+	if (!pool_has_limit(pool))
+		return true;
+	if (!count_up_if_free(&pool->word, &pool->effective_limit, overtake))
+		return false;
+	entry->counted = 1;
+	return true;
 }
 
-static inline void
-wake_later(WakeList *wakes, int procno)
+/*
+ * What that entry holds is no longer in use, as far as its pool counts it.
+ * Returns whether the pool's waiters are to be told; nobody needs to if the
+ * mutex is held.
+ */
+bool
+slots_count_out_of_pool(SlotEntry *entry)
 {
-	Assert(wakes->n < (int) lengthof(wakes->procno));
-	wakes->procno[wakes->n++] = procno;
+	uint32		word;
+
+	if (likely(entry->counted == 0))
+		return false;
+	word = pg_atomic_fetch_sub_u32(&pool_of(entry)->word, entry->counted);
+	Assert((word & WORD_COUNT) >= entry->counted);
+	entry->counted = 0;
+	return (word & WORD_WAITERS) != 0;
 }
+
+/*
+ * Count one slot of that entry in its pool and in all, if both have one free.
+ * The mutex is held.
+ */
+bool
+slots_count_in_if_free(SlotEntry *entry)
+{
+	if (!count_in_pool_if_free(entry, true))
+		return false;
+	if (count_up_if_free(&Slots->word, &Slots->effective_limit, true))
+		return true;
+	(void) slots_count_out_of_pool(entry);
+	return false;
+}
+
+/*
+ * Count one slot of this backend in its pool and in all, if both have one free;
+ * with overtake, even if others wait.  The mutex is not held.
+ */
+static pg_noinline bool
+count_in_beside_pool(bool overtake)
+{
+	if (!count_in_pool_if_free(MySlotEntry, overtake))
+		return false;
+	if (count_up_if_free(&Slots->word, &Slots->effective_limit, overtake))
+		return true;
+
+	if (slots_count_out_of_pool(MySlotEntry))
+	{
+		WakeList	wakes = {0};
+		TimestampTz now = GetCurrentTimestamp();
+
+		SpinLockAcquire(&Slots->mutex);
+		slots_settle(now, &wakes);
+		SpinLockRelease(&Slots->mutex);
+		slots_wake_all(&wakes);
+	}
+	return false;
+}
+
+/*
+ * Count so many slots of that entry in its pool and in all, above the limits
+ * if need be.
+ */
+void
+slots_count_in(SlotEntry *entry, int n)
+{
+	SlotPool   *pool = pool_of(entry);
+
+	if (pool_has_limit(pool))
+	{
+		pg_atomic_fetch_add_u32(&pool->word, n);
+		entry->counted += n;
+	}
+	pg_atomic_fetch_add_u32(&Slots->word, n);
+}
+
+/* All slots of that entry are no longer in use.  Mutex held. */
+static void
+count_out(SlotEntry *entry)
+{
+	(void) slots_count_out_of_pool(entry);
+	pg_atomic_fetch_sub_u32(&Slots->word, entry->weight);
+}
+
+/* ----------------------------------------------------------------
+ *		The queues
+ * ----------------------------------------------------------------
+ */
 
 /* Set the latches collected under the mutex.  The mutex is released. */
-static inline void
-wake_all(const WakeList *wakes)
+void
+slots_wake_all(const WakeList *wakes)
 {
 	for (int i = 0; i < wakes->n; i++)
 		SetLatch(&GetPGProcByNumber(wakes->procno[i])->procLatch);
 }
 
 /* Put an entry at the end of a list.  Mutex held. */
-static void
-list_append(EntryList *list, int procno)
+void
+slots_list_append(EntryList *list, int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -447,8 +388,8 @@ list_append(EntryList *list, int procno)
 }
 
 /* Take an entry out of its list.  Mutex held. */
-static void
-list_remove(EntryList *list, int procno)
+void
+slots_list_remove(EntryList *list, int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -464,12 +405,17 @@ list_remove(EntryList *list, int procno)
 	Assert((list->length == 0) == (list->head == NOBODY));
 }
 
-/* Put an entry at the end of the queue.  Mutex held, waiters' flag set. */
+/*
+ * Put an entry at the end of its pool's queue.  Mutex held, the flag of the
+ * pool set.
+ */
 static void
 queue_append(int procno)
 {
-	entry_of(procno)->called = false;
-	list_append(&Slots->queue, procno);
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->called = false;
+	slots_list_append(&pool_of(entry)->queue, procno);
 	if (Slots->watcher == NOBODY)
 	{
 		Slots->watcher = procno;
@@ -477,64 +423,176 @@ queue_append(int procno)
 	}
 }
 
+/* Somebody who will wait for long: the last in some queue, or NOBODY. */
+static int
+last_in_a_queue(void)
+{
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		if (Slots->pools[i].queue.tail != NOBODY)
+			return Slots->pools[i].queue.tail;
+	}
+	return NOBODY;
+}
+
 /*
- * Take an entry out of the queue; pass its duty as watcher on.  Mutex held.
+ * Take an entry out of its queue; pass its duty as watcher on.  Mutex held, to
+ * be followed by slots_settle().
  */
 static void
 queue_remove(int procno, WakeList *wakes)
 {
-	list_remove(&Slots->queue, procno);
+	SlotPool   *pool = pool_of(entry_of(procno));
 
-	if (Slots->queue.head == NOBODY)
-		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+	slots_list_remove(&pool->queue, procno);
+	if (pool->queue.head == NOBODY)
+	{
+		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
+		pool->passed_over_since = 0;
+	}
 
 	if (Slots->watcher == procno)
 	{
-		Slots->watcher = Slots->queue.tail;
+		Slots->watcher = pool->queue.tail;
+		if (Slots->watcher == NOBODY)
+			Slots->watcher = last_in_a_queue();
 		Slots->watcher_dozes = true;
 		if (Slots->watcher != NOBODY)
 			wake_later(wakes, Slots->watcher);
 	}
 }
 
+/* Has it been that long (ms) since then? */
+static inline bool
+passed_since(TimestampTz then, int interval, TimestampTz now)
+{
+	return now >= TimestampTzPlusMilliseconds(then, interval);
+}
+
 /*
- * Make the first in the queue a holder of a slot that is counted already.
- * Mutex held, queue not empty.
+ * A backend of that priority has had a slot since then: take down which pools'
+ * waiters could have had it.  Mutex held.
  */
 static void
-grant_to_head(TimestampTz now, WakeList *wakes)
+note_passed_over(int priority, TimestampTz since)
 {
-	int			heir = Slots->queue.head;
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		SlotPool   *pool = &Slots->pools[i];
+
+		if (pool->queue.head != NOBODY && pool->passed_over_since == 0 &&
+			pool->definition.priority < priority && pool_has_slot_free(pool) &&
+			since > (TimestampTz) pg_atomic_read_u64(&entry_of(pool->queue.head)->since))
+			pool->passed_over_since = since;
+	}
+}
+
+/*
+ * Is it that pool's turn to have a slot, ahead of higher priorities?  It is if
+ * these have had some for lift_after that it could have had.  Mutex held.
+ */
+static bool
+pool_is_lifted(const SlotPool *pool, TimestampTz now)
+{
+	return gate_lift_after > 0 && pool->passed_over_since != 0 &&
+		passed_since(pool->passed_over_since, gate_lift_after, now);
+}
+
+/*
+ * Make a waiter a holder of a slot that is counted already.  Mutex held, to be
+ * followed by slots_settle().
+ */
+void
+slots_grant(int heir, TimestampTz now, WakeList *wakes)
+{
 	SlotEntry  *entry = entry_of(heir);
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
 	queue_remove(heir, wakes);
+	note_passed_over(pool_of(entry)->definition.priority, now);
+	pool_of(entry)->passed_over_since = 0;
 	pg_atomic_write_u64(&entry->since, now);
+	pg_write_barrier();			/* the heir looks at its state without the mutex */
 	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
 	wake_later(wakes, heir);
 }
 
 /*
- * The last step under the mutex: if a slot is free and somebody waits, see to
- * it that the first in the queue knows.
+ * Who is to have the next slot, or NOBODY: the first in the queue of one of the
+ * pools that have a slot free.  Of those, one that is lifted, then the highest
+ * priority, then who came first.  Mutex held.
  */
-static inline void
-call_head_if_free(WakeList *wakes)
+int
+slots_next_waiter(TimestampTz now)
 {
-	if (Slots->queue.head != NOBODY && slot_is_free() &&
-		!entry_of(Slots->queue.head)->called)
+	int			next = NOBODY;
+	bool		next_lifted = false;
+
+	for (int i = 0; i < Slots->npools; i++)
 	{
-		entry_of(Slots->queue.head)->called = true;
-		wake_later(wakes, Slots->queue.head);
+		SlotPool   *pool = &Slots->pools[i];
+		int			head = pool->queue.head;
+		bool		lifted;
+		int			order;
+
+		if (head == NOBODY || !pool_has_slot_free(pool))
+			continue;
+		lifted = pool_is_lifted(pool, now);
+		order = next == NOBODY ? 1 : (int) lifted - (int) next_lifted;
+		if (order == 0)
+			order = pool->definition.priority - pool_of(entry_of(next))->definition.priority;
+		if (order == 0)
+			order = pg_atomic_read_u64(&entry_of(head)->since) <
+				pg_atomic_read_u64(&entry_of(next)->since) ? 1 : -1;
+		if (order > 0)
+		{
+			next = head;
+			next_lifted = lifted;
+		}
 	}
+	return next;
 }
 
-/* Did that happen longer than max_overtake ago? */
-static inline bool
-overtaken_since(pg_atomic_uint64 *time, TimestampTz now)
+/*
+ * The priority that it takes to overtake that waiter, or NOBODY.  Mutex held.
+ */
+int
+slots_priority_of(int next, TimestampTz now)
 {
-	return now >= TimestampTzPlusMilliseconds(pg_atomic_read_u64(time),
-											  gate_max_overtake);
+	const SlotPool *pool;
+
+	if (next == NOBODY)
+		return NO_PRIORITY;
+	pool = pool_of(entry_of(next));
+	return pool_is_lifted(pool, now) ? Slots->highest_priority : pool->definition.priority;
+}
+
+/*
+ * The last step under the mutex: have the word say whether somebody waits who
+ * could have a free slot; and if one is free, see to it that the next knows.
+ */
+void
+slots_settle(TimestampTz now, WakeList *wakes)
+{
+	int			next = slots_next_waiter(now);
+	bool		flag = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+
+	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, now));
+	if (next == NOBODY)
+	{
+		if (flag)
+			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+		return;
+	}
+
+	/* First the flag, then the look, as when a waiter arrives. */
+	if (!flag)
+		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+	if (slot_is_free() && !entry_of(next)->called)
+	{
+		entry_of(next)->called = true;
+		wake_later(wakes, next);
+	}
 }
 
 /*
@@ -548,28 +606,44 @@ heir_is_coming(TimestampTz now)
 	if (Slots->heir == NOBODY)
 		return false;
 	heir = entry_of(Slots->heir);
-	return heir->inheriting && !overtaken_since(&heir->since, now);
+	return heir->inheriting &&
+		!passed_since(pg_atomic_read_u64(&heir->since), gate_max_overtake, now);
 }
 
 /*
- * Has the first in the queue been overtaken for long enough, so that a slot
- * given back is not for everybody any more?  Mutex held, queue not empty.
+ * Has that waiter, the next, been overtaken for long enough, so that a slot
+ * given back is not for everybody any more?  Mutex held.
  */
 static inline bool
-head_may_inherit(TimestampTz now)
+may_inherit(int next, TimestampTz now)
 {
 	return gate_max_overtake == 0 ||
-		(overtaken_since(&entry_of(Slots->queue.head)->wait_start, now) &&
+		(passed_since(pg_atomic_read_u64(&entry_of(next)->since), gate_max_overtake, now) &&
 		 !heir_is_coming(now));
 }
 
-/* One lender less.  Mutex held. */
-static void
-forget_lender(void)
+/*
+ * A slot that is counted in all, and in no pool any more, has no holder: it goes
+ * to the next that waits, always or if that has been overtaken for long enough,
+ * else to whoever takes it.  Mutex held; this settles.
+ */
+void
+slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)
 {
-	Assert(Slots->lent > 0);
-	if (--Slots->lent == 0)
-		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_LENDERS);
+	int			next = slots_next_waiter(now);
+
+	if (next != NOBODY &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		(to_next || may_inherit(next, now)) &&
+		count_in_pool_if_free(entry_of(next), true))
+	{
+		Slots->heir = next;
+		entry_of(next)->inheriting = true;
+		slots_grant(next, now, wakes);
+	}
+	else
+		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+	slots_settle(now, wakes);
 }
 
 /* ----------------------------------------------------------------
@@ -577,65 +651,32 @@ forget_lender(void)
  * ----------------------------------------------------------------
  */
 
-/*
- * Go on with the slot that this backend retained, if it still has it.
- */
-static bool
-resume_turn(TimestampTz since)
+/* Let whoever watches see that this is not the same wait as before. */
+static inline void
+show_progress(void)
 {
-	bool		still_mine;
-
-	SpinLockAcquire(&Slots->mutex);
-	still_mine = pg_atomic_read_u32(&MyEntry->state) == SLOT_RETAINED;
-	if (still_mine)
-	{
-		list_remove(&Slots->retained, my_procno);
-		pg_atomic_write_u64(&MyEntry->since, since);
-		pg_atomic_write_u32(&MyEntry->state, SLOT_RUNNING);
-	}
-	SpinLockRelease(&Slots->mutex);
-
-	retained_mine = false;
-	if (still_mine)
-		count_admission();
-	return still_mine;
+	pg_atomic_write_u32(&MySlotEntry->progress,
+						pg_atomic_read_u32(&MySlotEntry->progress) + 1);
 }
 
-/*
- * Keep this backend's slot for its next transaction, if others wait (else it
- * can as well be free) and the turn is not over.
- */
-static bool
-retain_slot(void)
+/* What every admission begins with, whichever way it came about. */
+static inline void
+count_admission(void)
 {
-	WakeList	wakes = {0};
-	TimestampTz now;
-	uint32		running = SLOT_RUNNING;
+	show_progress();
+	add_to_own(TOTAL_ADMITTED, 1);
+}
 
-	if ((pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) == 0)
-		return false;
-	now = GetCurrentTimestamp();
-	if (now >= turn_end)
-		return false;
-
-	SpinLockAcquire(&Slots->mutex);
-	if (Slots->queue.head != NOBODY &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		pg_atomic_compare_exchange_u32(&MyEntry->state, &running,
-									   SLOT_RETAINED))
-	{
-		retained_mine = true;
-		pg_atomic_write_u64(&MyEntry->since, now);
-		list_append(&Slots->retained, my_procno);
-		if (Slots->watcher_dozes)
-		{
-			Slots->watcher_dozes = false;
-			wake_later(&wakes, Slots->watcher);
-		}
-	}
-	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
-	return retained_mine;
+/* This backend, whose slot is counted, is a holder from now on. */
+static inline void
+become_holder(TimestampTz since)
+{
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	pg_atomic_write_u64(&MySlotEntry->since, since);
+	pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+	count_admission();
+	if (unlikely(gate_turn_length > 0))
+		slots_begin_turn();
 }
 
 /*
@@ -645,36 +686,48 @@ retain_slot(void)
 bool
 slots_try_take(TimestampTz since)
 {
-	uint32		word;
-
-	if (unlikely(MyEntry == NULL))
+	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
-	if (unlikely(retained_mine) && resume_turn(since))
-		return true;
-
-	word = pg_atomic_read_u32(&Slots->word);
-	while (word < pg_atomic_read_u32(&Slots->effective_limit))
+	if (unlikely(!my_pool_is_current()))
+		slots_join_pool();
+	if (unlikely(slots_retained_mine) && slots_resume_turn(since))
 	{
-		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word + 1))
-		{
-			become_holder(since);
-			return true;
-		}
+		count_admission();
+		return true;
+	}
+
+	if (unlikely(my_pool_has_limit) ? count_in_beside_pool(false) :
+		count_up_if_free(&Slots->word, &Slots->effective_limit, false))
+	{
+		become_holder(since);
+		return true;
 	}
 	return false;
 }
 
+/* Does anybody wait whom this backend would overtake by taking a slot? */
+static bool
+would_overtake(void)
+{
+	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0 ||
+		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
+}
+
 /*
  * Take a slot if one is free, even if others wait, as far as overtaking is
- * allowed.
+ * allowed: never those of higher priority.
  */
 bool
 slots_try_overtake(TimestampTz since)
 {
-	bool		others_wait;
+	bool		others_wait = would_overtake();
 
-	others_wait = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
-	if ((others_wait && gate_max_overtake == 0) || !count_up_if_free())
+	if (others_wait &&
+		(gate_max_overtake == 0 ||
+		 my_pool_priority < (int32) pg_atomic_read_u32(&Slots->next_priority)))
+		return false;
+	if (my_pool_has_limit ? !count_in_beside_pool(true) :
+		!count_up_if_free(&Slots->word, &Slots->effective_limit, true))
 		return false;
 
 	become_holder(since);
@@ -695,63 +748,154 @@ slots_force(TimestampTz since)
 	if (slots_try_take(since))
 		return;
 
-	forced = !count_up_if_free();
+	forced = !count_in_beside_pool(true);
 	if (forced)
-		pg_atomic_fetch_add_u32(&Slots->word, 1);
+		slots_count_in(MySlotEntry, 1);
 	become_holder(since);
 	if (forced)
 		add_to_own(TOTAL_FORCED, 1);
 }
 
 /*
+ * Hold so many slots instead of one, for other processes that work for this
+ * backend; above the limit if need be, but no more than the limits are.
+ */
+void
+slots_hold(int weight)
+{
+	SlotPool   *pool = pool_of(MySlotEntry);
+	uint32		limit;
+
+	if (weight <= MySlotEntry->weight)
+		return;
+
+	SpinLockAcquire(&Slots->mutex);
+	limit = Min(pg_atomic_read_u32(&Slots->effective_limit),
+				pg_atomic_read_u32(&pool->effective_limit));
+	weight = Min(Min(weight, (int) limit), PG_UINT16_MAX);
+	if (weight > MySlotEntry->weight)
+	{
+		/* If it is lent just now, what it returns with is its weight. */
+		if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING)
+			slots_count_in(MySlotEntry, weight - MySlotEntry->weight);
+		MySlotEntry->weight = weight;
+	}
+	SpinLockRelease(&Slots->mutex);
+}
+
+/*
+ * Hold one slot again.
+ */
+static pg_noinline void
+shed_weight(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now = GetCurrentTimestamp();
+	int			extra = MySlotEntry->weight - 1;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING)
+	{
+		if (MySlotEntry->counted > 1)
+		{
+			pg_atomic_fetch_sub_u32(&pool_of(MySlotEntry)->word, MySlotEntry->counted - 1);
+			MySlotEntry->counted = 1;
+		}
+		pg_atomic_fetch_sub_u32(&Slots->word, extra);
+	}
+	MySlotEntry->weight = 1;
+	slots_settle(now, &wakes);
+	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
+}
+
+/*
+ * May this backend, which has just arrived, have a free slot before that
+ * waiter, the next, or NOBODY?  Mutex held.
+ */
+static bool
+goes_before(int next, TimestampTz now)
+{
+	return pool_of(MySlotEntry)->queue.head == NOBODY &&
+		my_pool_priority > slots_priority_of(next, now);
+}
+
+/*
+ * Take the mutex, as one who belongs to a pool that is there.
+ */
+static void
+lock_as_member(void)
+{
+	for (;;)
+	{
+		if (!my_pool_is_current())
+			slots_join_pool();
+		SpinLockAcquire(&Slots->mutex);
+		if (my_pool_is_current())
+			return;
+		SpinLockRelease(&Slots->mutex);
+	}
+}
+
+/*
  * Enter the queue, unless a slot is free after all, the limit is only observed,
- * or max_queue_length (-1: any) backends wait already.  now: the present time.
- * *queue_length receives how many wait already.
+ * or the queue is full: max_queue_length (-1: any) backends wait already, or as
+ * many as are set for the pool.  now: the present time.  *queue_length receives
+ * how many wait already.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 {
 	SlotEnqueued result;
+	SlotPool   *pool;
+	WakeList	wakes = {0};
 
-	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 
-	SpinLockAcquire(&Slots->mutex);
+	lock_as_member();
+	pool = pool_of(MySlotEntry);
+	if (pool->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET)
+		max_queue_length = pool->definition.max_queue_length;
 
 	/*
-	 * First the flag, then a last look for a free slot: a slot given back
+	 * First the flags, then a last look for a free slot: a slot given back
 	 * before is seen here, one given back later comes to the queue.
 	 */
 	if (!Slots->observing)
+	{
+		pg_atomic_fetch_or_u32(&pool->word, WORD_WAITERS);
 		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+	}
 
-	*queue_length = Slots->queue.length;
-	if (Slots->queue.head == NOBODY && count_up_if_free())
+	*queue_length = pool->queue.length;
+	if (goes_before(slots_next_waiter(now), now) &&
+		slots_count_in_if_free(MySlotEntry))
 		result = SLOT_ENQUEUE_TAKEN;
 	else if (Slots->observing)
 	{
 		result = SLOT_ENQUEUE_OBSERVED;
-		Slots->totals[TOTAL_WOULD_QUEUE]++;
-		pg_atomic_fetch_add_u32(&Slots->word, 1);
+		pool->totals[TOTAL_WOULD_QUEUE]++;
+		slots_count_in(MySlotEntry, 1);
 	}
-	else if (max_queue_length >= 0 && Slots->queue.length >= max_queue_length)
+	else if (max_queue_length >= 0 && pool->queue.length >= max_queue_length)
 	{
 		result = SLOT_ENQUEUE_FULL;
-		Slots->totals[TOTAL_REJECTIONS]++;
+		pool->totals[TOTAL_REJECTIONS]++;
 	}
 	else
 	{
 		result = SLOT_ENQUEUED;
-		Slots->totals[TOTAL_QUEUED]++;
-		pg_atomic_write_u64(&MyEntry->wait_start, now);
-		pg_atomic_write_u64(&MyEntry->since, now);
-		pg_atomic_write_u32(&MyEntry->state, SLOT_WAITING);
-		queue_append(my_procno);
+		pool->totals[TOTAL_QUEUED]++;
+		pg_atomic_write_u64(&MySlotEntry->since, now);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
+		queue_append(my_slot_procno);
 	}
 
-	if (Slots->queue.head == NOBODY)
-		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
-
+	if (pool->queue.head == NOBODY)
+		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
+	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
 
 	if (result == SLOT_ENQUEUE_TAKEN || result == SLOT_ENQUEUE_OBSERVED)
 		become_holder(now);
@@ -760,7 +904,8 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 
 /*
  * To be asked by a waiter whenever its latch was set: does it hold a slot?
- * Either it was granted one, or it is first in the queue and finds one free.
+ * Either it was granted one, or it was called, is still the next and finds one
+ * free.
  */
 bool
 slots_claim(void)
@@ -768,38 +913,40 @@ slots_claim(void)
 	WakeList	wakes = {0};
 	bool		mine = false;
 
-	if (pg_atomic_read_u32(&MyEntry->state) != SLOT_WAITING)
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_WAITING)
 		mine = true;
-	else if (Slots->queue.head == my_procno)
+	else if (MySlotEntry->called)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 
 		SpinLockAcquire(&Slots->mutex);
-		if (pg_atomic_read_u32(&MyEntry->state) != SLOT_WAITING)
+		if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_WAITING)
 			mine = true;
 		else
 		{
-			Assert(Slots->queue.head == my_procno);
-			MyEntry->called = false;
-			if (count_up_if_free())
+			MySlotEntry->called = false;
+			if (slots_next_waiter(now) == my_slot_procno &&
+				slots_count_in_if_free(MySlotEntry))
 			{
-				grant_to_head(now, &wakes);
+				slots_grant(my_slot_procno, now, &wakes);
 				wakes.n--;		/* we are awake */
 				mine = true;
 			}
 		}
-		call_head_if_free(&wakes);
+		slots_settle(now, &wakes);
 		SpinLockRelease(&Slots->mutex);
-		wake_all(&wakes);
+		slots_wake_all(&wakes);
 	}
 
 	if (mine)
 	{
-		MyEntry->inheriting = false;
+		pg_read_barrier();		/* see slots_grant */
+		MySlotEntry->inheriting = false;
 		count_admission();
-		begin_turn();
-		if (pg_atomic_read_u32(&MyEntry->state) == SLOT_LENT)
-			slots_holder_works(my_procno);	/* we were slow to wake up */
+		if (unlikely(gate_turn_length > 0))
+			slots_begin_turn();
+		if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_LENT)
+			slots_holder_works(my_slot_procno); /* we were slow to wake up */
 	}
 	return mine;
 }
@@ -813,42 +960,22 @@ bool
 slots_leave_queue(SlotLeaveReason reason)
 {
 	WakeList	wakes = {0};
+	TimestampTz now = GetCurrentTimestamp();
 	bool		left = false;
 
 	SpinLockAcquire(&Slots->mutex);
-	if (pg_atomic_read_u32(&MyEntry->state) == SLOT_WAITING)
+	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
 	{
-		queue_remove(my_procno, &wakes);
-		pg_atomic_write_u32(&MyEntry->state, SLOT_NONE);
-		Slots->totals[reason == SLOT_LEAVE_TIMEOUT ?
-					  TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
+		queue_remove(my_slot_procno, &wakes);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
+		pool_of(MySlotEntry)->totals[reason == SLOT_LEAVE_TIMEOUT ?
+									 TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
 		left = true;
 	}
-	call_head_if_free(&wakes);
+	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
+	slots_wake_all(&wakes);
 	return left;
-}
-
-/*
- * A slot that is counted has no holder any more: it goes to the first in the
- * queue, always or if that has been overtaken for long enough, else to whoever
- * takes it.  Mutex held.
- */
-static void
-pass_slot_on(TimestampTz now, bool to_head, WakeList *wakes)
-{
-	if (Slots->queue.head != NOBODY &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		(to_head || head_may_inherit(now)))
-	{
-		Slots->heir = Slots->queue.head;
-		entry_of(Slots->heir)->inheriting = true;
-		grant_to_head(now, wakes);
-	}
-	else
-		pg_atomic_fetch_sub_u32(&Slots->word, 1);
-	call_head_if_free(wakes);
 }
 
 /*
@@ -857,12 +984,15 @@ pass_slot_on(TimestampTz now, bool to_head, WakeList *wakes)
 static void
 free_slot(void)
 {
-	uint32		word = pg_atomic_read_u32(&Slots->word);
+	uint32		word;
+	bool		pool_waits;
 	WakeList	wakes = {0};
 	TimestampTz now;
 
+	pool_waits = slots_count_out_of_pool(MySlotEntry);
+	word = pg_atomic_read_u32(&Slots->word);
 	Assert((word & WORD_COUNT) > 0);
-	while ((word & WORD_WAITERS) == 0)
+	while (likely(!pool_waits) && (word & WORD_WAITERS) == 0)
 	{
 		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word - 1))
 			return;
@@ -870,9 +1000,20 @@ free_slot(void)
 
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
-	pass_slot_on(now, false, &wakes);
+	note_passed_over(pool_of(MySlotEntry)->definition.priority,
+					 pg_atomic_read_u64(&MySlotEntry->since));
+	slots_pass_on(now, false, &wakes);
 	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
+	slots_wake_all(&wakes);
+}
+
+/* One lender less.  Mutex held. */
+static void
+forget_lender(void)
+{
+	Assert(Slots->lent > 0);
+	if (--Slots->lent == 0)
+		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_LENDERS);
 }
 
 /*
@@ -881,7 +1022,7 @@ free_slot(void)
 static void
 drop_slot(void)
 {
-	SlotState	state = pg_atomic_exchange_u32(&MyEntry->state, SLOT_NONE);
+	SlotState	state = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 
 	if (likely(state == SLOT_RUNNING))
 		free_slot();
@@ -900,82 +1041,10 @@ drop_slot(void)
 void
 slots_refuse_grant(void)
 {
-	MyEntry->inheriting = false;
+	MySlotEntry->inheriting = false;
 	drop_slot();
 	SpinLockAcquire(&Slots->mutex);
-	Slots->totals[TOTAL_CANCELS]++;
-	SpinLockRelease(&Slots->mutex);
-}
-
-/* In which bucket of the histogram is a wait of so many us? */
-static int
-wait_bucket(uint64 waited)
-{
-	uint64		ms = waited / 1000;
-
-	if (ms == 0)
-		return 0;
-	return Min(pg_leftmost_one_pos64(ms) + 1, SLOTS_WAIT_BUCKETS - 1);
-}
-
-/*
- * Note that this backend has waited for so many us.
- */
-void
-slots_record_wait(uint64 waited)
-{
-	uint64		max_wait = pg_atomic_read_u64(&MyEntry->max_wait);
-
-	if (MyEntry->max_wait_epoch != Slots->reset_epoch)
-	{
-		MyEntry->max_wait_epoch = Slots->reset_epoch;
-		max_wait = 0;
-	}
-	pg_atomic_write_u64(&MyEntry->max_wait, Max(max_wait, waited));
-	pg_atomic_write_u64(&MyEntry->last_wait, waited);
-	add_to_own(TOTAL_WAIT_TIME, waited);
-	pg_atomic_fetch_add_u64(&Slots->wait_counts[wait_bucket(waited)], 1);
-}
-
-/*
- * Learn at what pace the queue moves from a wait of so many us that brought a
- * slot, behind so many others.  A moving average; when two write it at the
- * same time, one measurement is lost.
- */
-void
-slots_record_pace(uint64 waited, int queue_length)
-{
-	uint64		measured = waited / (queue_length + 1);
-	uint64		average = pg_atomic_read_u64(&Slots->place_time);
-
-	if (average == 0)
-		average = measured;
-	else
-		average += ((int64) measured - (int64) average) / PLACE_TIME_WEIGHT;
-	pg_atomic_write_u64(&Slots->place_time, average);
-}
-
-/*
- * How long (us) a backend would wait that came now, if the queue moved on at the
- * pace of late.  0, that is unknown, if it would be the first: so there is
- * always somebody to learn from.  No lock, as all of this is an estimate.
- */
-uint64
-slots_expected_wait(void)
-{
-	int			queue_length = *(volatile int *) &Slots->queue.length;
-
-	if (queue_length == 0)
-		return 0;
-	return (queue_length + 1) * pg_atomic_read_u64(&Slots->place_time);
-}
-
-/* A statement was refused although the queue was not full. */
-void
-slots_count_rejection(void)
-{
-	SpinLockAcquire(&Slots->mutex);
-	Slots->totals[TOTAL_REJECTIONS]++;
+	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
 	SpinLockRelease(&Slots->mutex);
 }
 
@@ -987,8 +1056,8 @@ void
 slots_resume(void)
 {
 	show_progress();
-	if (unlikely(pg_atomic_read_u32(&MyEntry->state) == SLOT_LENT))
-		slots_holder_works(my_procno);
+	if (unlikely(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_LENT))
+		slots_holder_works(my_slot_procno);
 }
 
 /*
@@ -999,57 +1068,11 @@ void
 slots_give_back(bool failed)
 {
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	if (unlikely(gate_turn_length > 0) && !failed && retain_slot())
+	if (unlikely(MySlotEntry->weight > 1))
+		shed_weight();
+	if (unlikely(gate_turn_length > 0) && !failed && slots_retain())
 		return;
 	drop_slot();
-}
-
-/*
- * Take a retained slot away from its backend and pass it on.  Mutex held.
- */
-static void
-end_turn(int procno, TimestampTz now, WakeList *wakes)
-{
-	list_remove(&Slots->retained, procno);
-	pg_atomic_write_u32(&entry_of(procno)->state, SLOT_NONE);
-	pass_slot_on(now, true, wakes);
-}
-
-/*
- * The watcher's duty while there are turns: pass on the slots of those whose
- * clients are late.  Returns in how many ms to look again, -1 if it need not
- * be soon.
- */
-long
-slots_end_idle_turns(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	bool		again = true;
-	bool		found = false;
-
-	while (again)
-	{
-		WakeList	wakes = {0};
-		int			oldest;
-
-		again = false;
-		SpinLockAcquire(&Slots->mutex);
-		oldest = Slots->retained.head;
-		if (oldest != NOBODY)
-		{
-			found = true;
-			if (now - (TimestampTz) pg_atomic_read_u64(&entry_of(oldest)->since) >= RETAIN_US)
-			{
-				end_turn(oldest, now, &wakes);
-				again = true;
-			}
-		}
-		if (!again && Slots->watcher == my_procno)
-			Slots->watcher_dozes = !found;
-		SpinLockRelease(&Slots->mutex);
-		wake_all(&wakes);
-	}
-	return found ? 1 : -1;
 }
 
 /*
@@ -1060,315 +1083,17 @@ slots_end_idle_turns(void)
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (pg_atomic_read_u32(&MyEntry->state) == SLOT_WAITING &&
+	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING &&
 		!slots_leave_queue(SLOT_LEAVE_CANCEL))
 		slots_refuse_grant();
 
-	if (retained_mine)
-	{
-		WakeList	wakes = {0};
-		TimestampTz now = GetCurrentTimestamp();
-
-		SpinLockAcquire(&Slots->mutex);
-		if (pg_atomic_read_u32(&MyEntry->state) == SLOT_RETAINED)
-			end_turn(my_procno, now, &wakes);
-		SpinLockRelease(&Slots->mutex);
-		wake_all(&wakes);
-	}
-	else if (pg_atomic_read_u32(&MyEntry->state) != SLOT_NONE)
+	if (slots_retained_mine)
+		slots_end_my_turn();
+	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
 		slots_give_back(true);
 
-	Assert(pg_atomic_read_u32(&MyEntry->state) == SLOT_NONE);
-	MyEntry = NULL;
-}
-
-/* ----------------------------------------------------------------
- *		The pool
- * ----------------------------------------------------------------
- */
-
-/*
- * Make the first in the queue a holder if a slot is free.
- */
-static bool
-grant_one(void)
-{
-	WakeList	wakes = {0};
-	TimestampTz now = GetCurrentTimestamp();
-	bool		granted = false;
-
-	SpinLockAcquire(&Slots->mutex);
-	if (Slots->queue.head != NOBODY && count_up_if_free())
-	{
-		grant_to_head(now, &wakes);
-		granted = true;
-	}
-	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
-	return granted;
-}
-
-/*
- * Set the limit (slots, 0 = none).  If it was raised, waiters enter; if it
- * was lowered, holders finish and new ones wait.
- */
-void
-slots_set_limit(int limit)
-{
-	SpinLockAcquire(&Slots->mutex);
-	Slots->limit = limit;
-	pg_atomic_write_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
-	SpinLockRelease(&Slots->mutex);
-
-	while (grant_one())
-		 /* the mutex is free in between */ ;
-}
-
-/*
- * One step towards an empty queue, of a pool whose limit is only observed: end a
- * turn, as there will be no watcher to do it, or else let a waiter in, above the
- * limit if need be.  Returns false if there was nothing to do.
- */
-static bool
-release_one(void)
-{
-	WakeList	wakes = {0};
-	TimestampTz now = GetCurrentTimestamp();
-	bool		found = true;
-
-	SpinLockAcquire(&Slots->mutex);
-	if (Slots->retained.head != NOBODY)
-		end_turn(Slots->retained.head, now, &wakes);
-	else if (Slots->queue.head != NOBODY)
-	{
-		pg_atomic_fetch_add_u32(&Slots->word, 1);
-		grant_to_head(now, &wakes);
-	}
-	else
-		found = false;
-	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
-	return found;
-}
-
-/*
- * Set whether the limit is only observed: then nobody queues, and who waits is
- * let in.  When it is enforced again, new ones wait until those at work are
- * fewer than the limit, as if it had been lowered.
- */
-void
-slots_set_observing(bool observing)
-{
-	SpinLockAcquire(&Slots->mutex);
-	Slots->observing = observing;
-	SpinLockRelease(&Slots->mutex);
-
-	if (observing)
-	{
-		while (release_one())
-			 /* the mutex is free in between */ ;
-	}
-}
-
-/* Have the watcher go by a new setting. */
-static void
-wake_watcher(void)
-{
-	WakeList	wakes = {0};
-
-	SpinLockAcquire(&Slots->mutex);
-	if (Slots->watcher != NOBODY)
-		wake_later(&wakes, Slots->watcher);
-	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
-}
-
-/* Set how long a holder must have been seen waiting to lend: ms, -1 = never. */
-void
-slots_set_lend_after(int lend_after)
-{
-	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
-	wake_watcher();
-}
-
-/* Set in waits of which classes a holder lends: see lending.h for the bits. */
-void
-slots_set_lend_classes(uint32 lend_classes)
-{
-	pg_atomic_write_u32(&Slots->lend_classes, lend_classes);
-	wake_watcher();
-}
-
-int
-slots_lend_after(void)
-{
-	return (int) pg_atomic_read_u32(&Slots->lend_after);
-}
-
-uint32
-slots_lend_classes(void)
-{
-	return pg_atomic_read_u32(&Slots->lend_classes);
-}
-
-/* How many backends there can be: proc numbers are below this. */
-int
-slots_backend_count(void)
-{
-	return Slots->nentries;
-}
-
-/*
- * What is known of one backend; false if it neither holds nor wants a slot.
- * It may be gone or changed by the time the caller looks at the result.
- */
-bool
-slots_get_backend(int procno, SlotBackend *backend)
-{
-	SlotEntry  *entry = entry_of(procno);
-	PGPROC	   *proc = GetPGProcByNumber(procno);
-
-	backend->state = pg_atomic_read_u32(&entry->state);
-	backend->since = pg_atomic_read_u64(&entry->since);
-	backend->pid = proc->pid;
-	backend->roleid = proc->roleId;
-	if (backend->state == SLOT_NONE || backend->pid == 0)
-		return false;
-
-	if (backend->state == SLOT_WAITING)
-		backend->wait_time = Max(GetCurrentTimestamp() - backend->since, 0);
-	else
-		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
-	return true;
-}
-
-/*
- * Fill in the limit and how many backends are in which state.
- */
-void
-slots_get_gauges(SlotStats *stats)
-{
-	stats->running = stats->lent = stats->retained = stats->waiting = 0;
-	for (int i = 0; i < Slots->nentries; i++)
-	{
-		switch (slots_state(i))
-		{
-			case SLOT_NONE:
-				break;
-			case SLOT_WAITING:
-				stats->waiting++;
-				break;
-			case SLOT_RUNNING:
-				stats->running++;
-				break;
-			case SLOT_LENT:
-				stats->lent++;
-				break;
-			case SLOT_RETAINED:
-				stats->retained++;
-				break;
-		}
-	}
-
-	SpinLockAcquire(&Slots->mutex);
-	stats->limit = Slots->limit;
-	stats->observing = Slots->observing;
-	SpinLockRelease(&Slots->mutex);
-}
-
-/* Add up what the backends, present and past, keep each for itself. */
-static void
-sum_own_totals(uint64 *sums)
-{
-	memset(sums, 0, sizeof(uint64) * OWN_TOTALS);
-	for (int i = 0; i < Slots->nentries; i++)
-	{
-		for (int t = 0; t < OWN_TOTALS; t++)
-			sums[t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
-	}
-}
-
-/*
- * Fill in everything.
- */
-void
-slots_get_stats(SlotStats *stats)
-{
-	uint64		baseline[OWN_TOTALS];
-	uint64		own[OWN_TOTALS];
-	uint64		pool[POOL_TOTALS];
-	uint32		epoch;
-
-	slots_get_gauges(stats);
-
-	/* The baseline first: sums taken later cannot be below it. */
-	SpinLockAcquire(&Slots->mutex);
-	memcpy(baseline, Slots->own_baseline, sizeof(baseline));
-	for (int t = 0; t < POOL_TOTALS; t++)
-		pool[t] = Slots->totals[t] - Slots->pool_baseline[t];
-	epoch = Slots->reset_epoch;
-	stats->stats_reset = Slots->stats_reset;
-	SpinLockRelease(&Slots->mutex);
-
-	sum_own_totals(own);
-	for (int t = 0; t < OWN_TOTALS; t++)
-		own[t] -= baseline[t];
-
-	stats->admitted = own[TOTAL_ADMITTED];
-	stats->completed = own[TOTAL_COMPLETED];
-	stats->failed = own[TOTAL_FAILED];
-	stats->overtakes = own[TOTAL_OVERTAKES];
-	stats->forced = own[TOTAL_FORCED];
-	stats->wait_time = own[TOTAL_WAIT_TIME];
-	stats->queued = pool[TOTAL_QUEUED];
-	stats->would_queue = pool[TOTAL_WOULD_QUEUE];
-	stats->lends = pool[TOTAL_LENDS];
-	stats->timeouts = pool[TOTAL_TIMEOUTS];
-	stats->rejections = pool[TOTAL_REJECTIONS];
-	stats->cancels = pool[TOTAL_CANCELS];
-
-	stats->max_wait_time = 0;
-	for (int i = 0; i < Slots->nentries; i++)
-	{
-		SlotEntry  *entry = entry_of(i);
-
-		if (entry->max_wait_epoch == epoch)
-			stats->max_wait_time = Max(stats->max_wait_time,
-									   pg_atomic_read_u64(&entry->max_wait));
-	}
-}
-
-/*
- * Fill in how many waits there were in each bucket of the histogram.
- */
-void
-slots_get_wait_counts(uint64 counts[SLOTS_WAIT_BUCKETS])
-{
-	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
-		counts[i] = pg_atomic_read_u64(&Slots->wait_counts[i]);
-}
-
-/*
- * Let all totals count from now on.  The present holders count as admitted
- * since: so admitted = completed + failed + running + lent, always.
- */
-void
-slots_reset_stats(void)
-{
-	uint64		own[OWN_TOTALS];
-	TimestampTz now = GetCurrentTimestamp();
-
-	sum_own_totals(own);
-
-	SpinLockAcquire(&Slots->mutex);
-	memcpy(Slots->own_baseline, own, sizeof(own));
-	Slots->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
-	memcpy(Slots->pool_baseline, Slots->totals, sizeof(Slots->totals));
-	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
-		pg_atomic_write_u64(&Slots->wait_counts[i], 0);
-	Slots->reset_epoch++;
-	Slots->stats_reset = now;
-	SpinLockRelease(&Slots->mutex);
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	MySlotEntry = NULL;
 }
 
 /* ----------------------------------------------------------------
@@ -1380,7 +1105,7 @@ slots_reset_stats(void)
 bool
 slots_am_watcher(void)
 {
-	return Slots->watcher == my_procno;
+	return Slots->watcher == my_slot_procno;
 }
 
 /*
@@ -1461,18 +1186,18 @@ slots_holder_waits(int procno, uint64 wait_id, TimestampTz now)
 		entry->wait_id = wait_id;
 		entry->wait_seen = now;
 	}
-	if (now >= TimestampTzPlusMilliseconds(entry->wait_seen, lend_after) &&
+	if (passed_since(entry->wait_seen, lend_after, now) &&
 		pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 	{
 		Slots->lent++;
-		Slots->totals[TOTAL_LENDS]++;
+		pool_of(entry)->totals[TOTAL_LENDS]++;
 		pg_atomic_fetch_or_u32(&Slots->word, WORD_LENDERS);
-		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+		count_out(entry);
 		pg_atomic_write_u64(&entry->since, now);
 	}
-	call_head_if_free(&wakes);
+	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
+	slots_wake_all(&wakes);
 }
 
 /*
@@ -1484,24 +1209,26 @@ slots_holder_works(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	WakeList	wakes = {0};
+	TimestampTz now;
 	uint32		lent = SLOT_LENT;
 
 	if (entry->wait_id == 0 &&
 		pg_atomic_read_u32(&entry->state) != SLOT_LENT)
 		return;
 
+	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
 	entry->wait_id = 0;
 	if (pg_atomic_read_u32(&entry->state) == SLOT_LENT)
 	{
 		/* Count first: from the exchange on, the owner may give it back. */
-		pg_atomic_fetch_add_u32(&Slots->word, 1);
+		slots_count_in(entry, entry->weight);
 		if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
 			forget_lender();
 		else
-			pg_atomic_fetch_sub_u32(&Slots->word, 1);	/* the owner left */
+			count_out(entry);	/* the owner left */
 	}
-	call_head_if_free(&wakes);
+	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
-	wake_all(&wakes);
+	slots_wake_all(&wakes);
 }

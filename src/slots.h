@@ -14,11 +14,18 @@
 
 #include "datatype/timestamp.h"
 
+#include "pools.h"
+
 /* The most slots a limit can name: PostgreSQL's own bound on backends. */
 #define SLOTS_MAX_LIMIT		0x3FFFF
 
-/* The only pool there is. */
-#define SLOTS_POOL_NAME		"default"
+#define SLOTS_TRANCHE		"admission_gate"
+
+/*
+ * Pools that can be there at the same time: more than can be defined, as a pool
+ * that was removed is there as long as backends of it are at work.
+ */
+#define SLOTS_MAX_POOLS		(2 * POOLS_MAX)
 
 /* What one backend is to the semaphore. */
 typedef enum SlotState
@@ -47,10 +54,19 @@ typedef enum SlotLeaveReason
 	SLOT_LEAVE_CANCEL
 } SlotLeaveReason;
 
-/* The gauges and totals of the pool; docs/views.md says what each means. */
+/*
+ * The histogram of waits: the first bucket has those of less than 1 ms, each
+ * next one ends at twice the time of the one before, the last has no end.
+ */
+#define SLOTS_WAIT_BUCKETS	24
+
+/* The gauges and totals of a pool; docs/views.md says what each means. */
 typedef struct SlotStats
 {
-	int			limit;			/* slots; 0 = no limit */
+	char		pool[NAMEDATALEN];
+	int			priority;
+	int			limit;			/* slots, its own or else those of all pools; 0 =
+								 * no limit */
 	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */
@@ -63,41 +79,51 @@ typedef struct SlotStats
 	uint64		would_queue;
 	uint64		overtakes;
 	uint64		forced;
+	uint64		passed;
 	uint64		lends;
 	uint64		timeouts;
 	uint64		rejections;
 	uint64		cancels;
 	uint64		wait_time;		/* us */
 	uint64		max_wait_time;	/* us */
+	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
 	TimestampTz stats_reset;
 } SlotStats;
 
-/*
- * The histogram of waits: the first bucket has those of less than 1 ms, each
- * next one ends at twice the time of the one before, the last has no end.
- */
-#define SLOTS_WAIT_BUCKETS	24
+/* How a limit stands */
+typedef struct SlotLimit
+{
+	bool		is_of_pool;		/* else of all pools together */
+	char		pool[NAMEDATALEN];
+	int			slots;
+	int			in_use;			/* slots */
+	int			lent;			/* backends */
+	int			waiting;		/* backends */
+} SlotLimit;
 
 /* What is known of one backend. */
 typedef struct SlotBackend
 {
 	int			pid;
 	Oid			roleid;
+	char		pool[NAMEDATALEN];
 	SlotState	state;
 	TimestampTz since;			/* when it came into this state */
 	uint64		wait_time;		/* us, of its present or else its last wait */
 } SlotBackend;
 
 /* Shared memory */
-extern Size slots_shmem_size(void);
-extern void slots_shmem_init(int limit, bool observing, int lend_after,
-							 uint32 lend_classes);
+extern void slots_shmem_request(void);
+extern void slots_shmem_init(int limit, bool observing,
+							 const PoolDefinitions *pools,
+							 int lend_after, uint32 lend_classes);
 extern bool slots_available(void);
 
 /* The backend's own slot */
 extern bool slots_try_take(TimestampTz since);
 extern bool slots_try_overtake(TimestampTz since);
 extern void slots_force(TimestampTz since);
+extern void slots_hold(int weight);
 extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now,
 								  int *queue_length);
 extern bool slots_claim(void);
@@ -107,19 +133,24 @@ extern void slots_record_wait(uint64 waited);
 extern void slots_record_pace(uint64 waited, int queue_length);
 extern uint64 slots_expected_wait(void);
 extern void slots_count_rejection(void);
+extern void slots_count_pass(void);
 extern void slots_resume(void);
 extern void slots_give_back(bool failed);
+extern void slots_forget_pool(void);
+extern void slots_choose_pool(bool costly);
+extern const char *slots_pool_name(void);
+extern int	slots_pool_queue_timeout(void);
 
-/* The pool */
+/* All pools */
 extern void slots_set_limit(int limit);
+extern void slots_set_pools(const PoolDefinitions *definitions);
 extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
 extern void slots_set_lend_classes(uint32 lend_classes);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
-extern void slots_get_gauges(SlotStats *stats);
-extern void slots_get_stats(SlotStats *stats);
-extern void slots_get_wait_counts(uint64 counts[SLOTS_WAIT_BUCKETS]);
+extern void slots_get_my_limit(SlotLimit *limit);
+extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
 extern void slots_reset_stats(void);
 
 /* The watcher's duties */

@@ -52,6 +52,44 @@ milliseconds(uint64 us)
 	return Float8GetDatum((double) us / 1000.0);
 }
 
+/* Add the row of one pool. */
+static void
+put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
+{
+	Datum		values[23];
+	bool		nulls[23] = {0};
+	int			i = 0;
+
+	values[i++] = CStringGetTextDatum(stats->pool);
+	values[i++] = CStringGetTextDatum(stats->observing ? "observe" : "enforce");
+	values[i++] = Int32GetDatum(stats->limit);
+	values[i++] = Int32GetDatum(stats->priority);
+	values[i++] = Int32GetDatum(stats->running);
+	values[i++] = Int32GetDatum(stats->lent);
+	values[i++] = Int32GetDatum(stats->retained);
+	values[i++] = Int32GetDatum(stats->waiting);
+	values[i++] = Int64GetDatum(stats->admitted);
+	values[i++] = Int64GetDatum(stats->completed);
+	values[i++] = Int64GetDatum(stats->failed);
+	values[i++] = Int64GetDatum(stats->queued);
+	values[i++] = Int64GetDatum(stats->would_queue);
+	values[i++] = Int64GetDatum(stats->overtakes);
+	values[i++] = Int64GetDatum(stats->forced);
+	values[i++] = Int64GetDatum(stats->passed);
+	values[i++] = Int64GetDatum(stats->lends);
+	values[i++] = Int64GetDatum(stats->timeouts);
+	values[i++] = Int64GetDatum(stats->rejections);
+	values[i++] = Int64GetDatum(stats->cancels);
+	values[i++] = milliseconds(stats->wait_time);
+	values[i++] = milliseconds(stats->max_wait_time);
+	if (stats->stats_reset == 0)
+		nulls[i] = true;
+	values[i++] = TimestampTzGetDatum(stats->stats_reset);
+	Assert(i == lengthof(values));
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
 /*
  * pg_stat_get_admission_gate() returns setof record
  *
@@ -61,41 +99,14 @@ Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	SlotStats	stats;
-	Datum		values[21];
-	bool		nulls[21] = {0};
-	int			i = 0;
+	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
+	int			n;
 
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
-	slots_get_stats(&stats);
-
-	values[i++] = CStringGetTextDatum(SLOTS_POOL_NAME);
-	values[i++] = CStringGetTextDatum(stats.observing ? "observe" : "enforce");
-	values[i++] = Int32GetDatum(stats.limit);
-	values[i++] = Int32GetDatum(stats.running);
-	values[i++] = Int32GetDatum(stats.lent);
-	values[i++] = Int32GetDatum(stats.retained);
-	values[i++] = Int32GetDatum(stats.waiting);
-	values[i++] = Int64GetDatum(stats.admitted);
-	values[i++] = Int64GetDatum(stats.completed);
-	values[i++] = Int64GetDatum(stats.failed);
-	values[i++] = Int64GetDatum(stats.queued);
-	values[i++] = Int64GetDatum(stats.would_queue);
-	values[i++] = Int64GetDatum(stats.overtakes);
-	values[i++] = Int64GetDatum(stats.forced);
-	values[i++] = Int64GetDatum(stats.lends);
-	values[i++] = Int64GetDatum(stats.timeouts);
-	values[i++] = Int64GetDatum(stats.rejections);
-	values[i++] = Int64GetDatum(stats.cancels);
-	values[i++] = milliseconds(stats.wait_time);
-	values[i++] = milliseconds(stats.max_wait_time);
-	if (stats.stats_reset == 0)
-		nulls[i] = true;
-	values[i++] = TimestampTzGetDatum(stats.stats_reset);
-	Assert(i == lengthof(values));
-
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	n = slots_get_stats(stats);
+	for (int i = 0; i < n; i++)
+		put_pool(rsinfo, &stats[i]);
 	return (Datum) 0;
 }
 
@@ -126,7 +137,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), backend.roleid))
 		{
-			values[1] = CStringGetTextDatum(SLOTS_POOL_NAME);
+			values[1] = CStringGetTextDatum(backend.pool);
 			values[2] = CStringGetTextDatum(state_names[backend.state]);
 			values[3] = TimestampTzGetDatum(backend.since);
 			values[4] = milliseconds(backend.wait_time);
@@ -140,22 +151,12 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * pg_stat_get_admission_gate_histogram() returns setof record
- *
- * One row per pool and bucket; the bounds are in ms.
- */
-Datum
-pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
+/* Add the rows of one pool. */
+static void
+put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	uint64		counts[SLOTS_WAIT_BUCKETS];
 	double		lower_bound = 0;
 	double		upper_bound = 1;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	slots_get_wait_counts(counts);
 
 	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
 	{
@@ -165,16 +166,35 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 		if (i == SLOTS_WAIT_BUCKETS - 1)
 			upper_bound = get_float8_infinity();
 
-		values[0] = CStringGetTextDatum(SLOTS_POOL_NAME);
+		values[0] = CStringGetTextDatum(stats->pool);
 		values[1] = Float8GetDatum(lower_bound);
 		values[2] = Float8GetDatum(upper_bound);
-		values[3] = Int64GetDatum(counts[i]);
+		values[3] = Int64GetDatum(stats->wait_counts[i]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
 
 		lower_bound = upper_bound;
 		upper_bound *= 2;
 	}
+}
+
+/*
+ * pg_stat_get_admission_gate_histogram() returns setof record
+ *
+ * One row per pool and bucket; the bounds are in ms.
+ */
+Datum
+pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
+	int			n;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	n = slots_get_stats(stats);
+	for (int i = 0; i < n; i++)
+		put_histogram(rsinfo, &stats[i]);
 	return (Datum) 0;
 }
 

@@ -136,7 +136,7 @@ wait_log_if_long(WaitEnd end, uint64 waited, int queue_length)
 			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
 					(unsigned long long) (waited / 1000),
 					(unsigned long long) (waited % 1000),
-					name_of_end(end), SLOTS_POOL_NAME,
+					name_of_end(end), slots_pool_name(),
 					queue_length, queue_length + 1),
 			 left_out == 0 ? 0 :
 			 errdetail_plural("%u wait before it was not logged, as %d lines a second are the limit.",

@@ -25,7 +25,8 @@ my $stuck_after = 0.5;
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
   gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode
-  deadline_shedding);
+  deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
+  lift_after);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
 # PostgreSQL::Test::Cluster->init.
@@ -106,10 +107,10 @@ sub set
 		$self->await("SELECT setting$unit = '$settings{$name}' FROM pg_settings WHERE name = '$full_name'",
 			"$full_name = $settings{$name}");
 	}
-	$self->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate",
+	$self->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate WHERE pool = 'default'",
 		"a limit of $settings{max_active_backends}")
 	  if defined $settings{max_active_backends};
-	$self->await("SELECT mode = '$settings{mode}' FROM pg_stat_admission_gate", "mode $settings{mode}")
+	$self->await("SELECT bool_and(mode = '$settings{mode}') FROM pg_stat_admission_gate", "mode $settings{mode}")
 	  if defined $settings{mode};
 	return;
 }
@@ -226,7 +227,7 @@ sub await
 sub await_waiting
 {
 	my ($self, $n) = @_;
-	$self->await("SELECT waiting = $n FROM pg_stat_admission_gate",
+	$self->await("SELECT sum(waiting) = $n FROM pg_stat_admission_gate",
 		"$n waiting backends");
 	return;
 }
@@ -271,11 +272,11 @@ sub _state_is
 	  . " AND state = '$state'";
 }
 
-# running, lent, waiting.  (retained is never more than momentary.)
+# running, lent, waiting, of all pools.  (retained is never more than momentary.)
 sub gauges
 {
 	my ($self) = @_;
-	return $self->value('SELECT running, lent, waiting FROM pg_stat_admission_gate');
+	return $self->value('SELECT sum(running), sum(lent), sum(waiting) FROM pg_stat_admission_gate');
 }
 
 # The state of a session, empty if it neither holds nor wants a slot
@@ -286,11 +287,12 @@ sub state
 		  . $session->pid);
 }
 
-# One column of the pool's row
+# One column of a pool's row
 sub counter
 {
-	my ($self, $column) = @_;
-	return $self->value("SELECT $column FROM pg_stat_admission_gate");
+	my ($self, $column, $pool) = @_;
+	$pool //= 'default';
+	return $self->value("SELECT $column FROM pg_stat_admission_gate WHERE pool = '$pool'");
 }
 
 # Everything, for the reader of a failed test
@@ -395,7 +397,7 @@ sub ok_adds_up
 
 	my $adds_up = $self->await_true(
 		sub {
-			$self->value('SELECT admitted = completed + failed + running + lent FROM pg_stat_admission_gate') eq 't';
+			$self->value('SELECT bool_and(admitted = completed + failed + running + lent) FROM pg_stat_admission_gate') eq 't';
 		},
 		'the totals to add up');
 	ok($adds_up, "$when: admitted = completed + failed + running + lent")
@@ -414,16 +416,17 @@ sub end_sessions
 	return;
 }
 
-# There is exactly one slot at limit 1: none has leaked, none was made.  It goes
-# through a long queue in which nobody arrives later or may be handed the slot, so
-# that each depends on being woken by the one before.
+# There is exactly one slot at limit 1, or in that pool, whose limit is 1: none has
+# leaked, none was made.  It goes through a long queue in which nobody arrives later
+# or may be handed the slot, so that each depends on being woken by the one before.
 sub ok_one_slot
 {
-	my ($self) = @_;
+	my ($self, $pool) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$self->set(max_active_backends => 1, lend_after => -1, max_overtake => 3_600_000);
-	my ($first, @others) = map { $self->session } 0 .. 100;
+	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => -1, max_overtake => 3_600_000);
+	my ($first, @others) =
+	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$first->start('BEGIN');
 	$self->ok_passes($first, 'at limit 1, one session is admitted at once');
 	$_->start('SELECT 1') foreach @others;

@@ -1,0 +1,381 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots_stats.c
+ *		What the semaphore counts, and what can be seen of it.
+ *
+ * A backend keeps the totals of the hot path for itself, in its entry; the cold
+ * ones are kept in the pool.  Totals only go up.  What is shown is their
+ * difference to a baseline, which a reset takes anew; what a backend counted in
+ * a pool stays there when it changes to another.  Gauges are counted from the
+ * states of all entries whenever somebody looks.
+ *
+ * Locking: see slots_shared.h.  pools_lock besides keeps totals in their place
+ * while they are added up: who looks has it exclusively, who moves them not so.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/pg_bitutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "slots.h"
+#include "slots_shared.h"
+
+/* Of a new measurement, this part goes into the average time per place. */
+#define PLACE_TIME_WEIGHT	4
+
+/* ----------------------------------------------------------------
+ *		Counting
+ * ----------------------------------------------------------------
+ */
+
+/* In which bucket of the histogram is a wait of so many us? */
+static int
+wait_bucket(uint64 waited)
+{
+	uint64		ms = waited / 1000;
+
+	if (ms == 0)
+		return 0;
+	return Min(pg_leftmost_one_pos64(ms) + 1, SLOTS_WAIT_BUCKETS - 1);
+}
+
+/*
+ * Note that this backend has waited for so many us.
+ */
+void
+slots_record_wait(uint64 waited)
+{
+	SlotPool   *pool = pool_of(MySlotEntry);
+	uint64		max_wait = pg_atomic_read_u64(&MySlotEntry->max_wait);
+
+	if (MySlotEntry->max_wait_epoch != pool->reset_epoch)
+	{
+		MySlotEntry->max_wait_epoch = pool->reset_epoch;
+		max_wait = 0;
+	}
+	pg_atomic_write_u64(&MySlotEntry->max_wait, Max(max_wait, waited));
+	pg_atomic_write_u64(&MySlotEntry->last_wait, waited);
+	add_to_own(TOTAL_WAIT_TIME, waited);
+	pg_atomic_fetch_add_u64(&pool->wait_counts[wait_bucket(waited)], 1);
+}
+
+/*
+ * Learn at what pace the queue moves from a wait of so many us that brought a
+ * slot, behind so many others.  A moving average; when two write it at the
+ * same time, one measurement is lost.
+ */
+void
+slots_record_pace(uint64 waited, int queue_length)
+{
+	pg_atomic_uint64 *place_time = &pool_of(MySlotEntry)->place_time;
+	uint64		measured = waited / (queue_length + 1);
+	uint64		average = pg_atomic_read_u64(place_time);
+
+	if (average == 0)
+		average = measured;
+	else
+		average += ((int64) measured - (int64) average) / PLACE_TIME_WEIGHT;
+	pg_atomic_write_u64(place_time, average);
+}
+
+/*
+ * How long (us) a backend would wait that came now, if the queue moved on at the
+ * pace of late.  0, that is unknown, if it would be the first: so there is
+ * always somebody to learn from.  No lock, as all of this is an estimate.
+ */
+uint64
+slots_expected_wait(void)
+{
+	SlotPool   *pool = pool_of(MySlotEntry);
+	int			queue_length = *(volatile int *) &pool->queue.length;
+
+	if (queue_length == 0)
+		return 0;
+	return (queue_length + 1) * pg_atomic_read_u64(&pool->place_time);
+}
+
+/* A statement was refused although the queue was not full. */
+void
+slots_count_rejection(void)
+{
+	SpinLockAcquire(&Slots->mutex);
+	pool_of(MySlotEntry)->totals[TOTAL_REJECTIONS]++;
+	SpinLockRelease(&Slots->mutex);
+}
+
+/*
+ * A statement passes without a slot, as its plan is cheap.
+ */
+void
+slots_count_pass(void)
+{
+	slots_attach();
+	add_to_own(TOTAL_PASSED, 1);
+}
+
+/*
+ * An entry is about to leave that pool: what it has counted there stays.
+ * pools_lock is held, not exclusively unless the entry is in the queue.
+ */
+void
+slots_keep_totals(SlotPool *pool, SlotEntry *entry)
+{
+	for (int t = 0; t < OWN_TOTALS; t++)
+	{
+		pg_atomic_fetch_add_u64(&pool->past_totals[t],
+								pg_atomic_read_u64(&entry->totals[t]));
+		pg_atomic_write_u64(&entry->totals[t], 0);
+	}
+	if (entry->max_wait_epoch == pool->reset_epoch)
+	{
+		uint64		max_wait = pg_atomic_read_u64(&entry->max_wait);
+		uint64		past = pg_atomic_read_u64(&pool->past_max_wait);
+
+		while (past < max_wait &&
+			   !pg_atomic_compare_exchange_u64(&pool->past_max_wait, &past, max_wait))
+			 /* somebody else has raised it */ ;
+	}
+}
+
+/* ----------------------------------------------------------------
+ *		Looking
+ * ----------------------------------------------------------------
+ */
+
+/* How many backends there can be: proc numbers are below this. */
+int
+slots_backend_count(void)
+{
+	return Slots->nentries;
+}
+
+/*
+ * What is known of one backend; false if it neither holds nor wants a slot.
+ * It may be gone or changed by the time the caller looks at the result.
+ */
+bool
+slots_get_backend(int procno, SlotBackend *backend)
+{
+	SlotEntry  *entry = entry_of(procno);
+	PGPROC	   *proc = GetPGProcByNumber(procno);
+
+	backend->state = pg_atomic_read_u32(&entry->state);
+	backend->since = pg_atomic_read_u64(&entry->since);
+	backend->pid = proc->pid;
+	backend->roleid = proc->roleId;
+	if (backend->state == SLOT_NONE || backend->pid == 0)
+		return false;
+
+	LWLockAcquire(Slots->pools_lock, LW_SHARED);
+	strlcpy(backend->pool, pool_of(entry)->definition.name, sizeof(backend->pool));
+	LWLockRelease(Slots->pools_lock);
+	if (backend->state == SLOT_WAITING)
+		backend->wait_time = Max(GetCurrentTimestamp() - backend->since, 0);
+	else
+		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
+	return true;
+}
+
+/* Count a backend in that state. */
+static void
+add_to_gauges(SlotStats *stats, SlotState state)
+{
+	switch (state)
+	{
+		case SLOT_NONE:
+			break;
+		case SLOT_WAITING:
+			stats->waiting++;
+			break;
+		case SLOT_RUNNING:
+			stats->running++;
+			break;
+		case SLOT_LENT:
+			stats->lent++;
+			break;
+		case SLOT_RETAINED:
+			stats->retained++;
+			break;
+	}
+}
+
+/*
+ * Fill in how the limit stands that keeps this backend waiting: that of its pool
+ * if all of it is in use, else that for all pools together.
+ */
+void
+slots_get_my_limit(SlotLimit *limit)
+{
+	SlotPool   *mine = pool_of(MySlotEntry);
+	uint32		in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
+	SlotStats	stats = {0};
+
+	SpinLockAcquire(&Slots->mutex);
+	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
+	limit->slots = limit->is_of_pool ? mine->definition.max_active : Slots->limit;
+	limit->in_use = limit->is_of_pool ? in_use : slots_in_use();
+	strlcpy(limit->pool, mine->definition.name, sizeof(limit->pool));
+	SpinLockRelease(&Slots->mutex);
+
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		if (!limit->is_of_pool || pool_of(entry_of(i)) == mine)
+			add_to_gauges(&stats, slots_state(i));
+	}
+	limit->lent = stats.lent;
+	limit->waiting = stats.waiting;
+}
+
+/*
+ * Add up what the backends, present and past, have counted each for itself in
+ * every pool.  pools_lock is held exclusively.
+ */
+static void
+sum_own_totals(uint64 sums[POOL_PLACES][OWN_TOTALS])
+{
+	for (int p = 0; p < POOL_PLACES; p++)
+	{
+		for (int t = 0; t < OWN_TOTALS; t++)
+			sums[p][t] = pg_atomic_read_u64(&Slots->pools[p].past_totals[t]);
+	}
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		SlotEntry  *entry = entry_of(i);
+
+		for (int t = 0; t < OWN_TOTALS; t++)
+			sums[entry->pool][t] += pg_atomic_read_u64(&entry->totals[t]);
+	}
+}
+
+/*
+ * Fill in what the pool itself knows.
+ */
+static void
+get_pool(SlotPool *pool, SlotStats *stats)
+{
+	SpinLockAcquire(&Slots->mutex);
+	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
+	stats->priority = pool->definition.priority;
+	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
+	stats->observing = Slots->observing;
+	stats->queued = pool->totals[TOTAL_QUEUED] - pool->pool_baseline[TOTAL_QUEUED];
+	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];
+	stats->lends = pool->totals[TOTAL_LENDS] - pool->pool_baseline[TOTAL_LENDS];
+	stats->timeouts = pool->totals[TOTAL_TIMEOUTS] - pool->pool_baseline[TOTAL_TIMEOUTS];
+	stats->rejections = pool->totals[TOTAL_REJECTIONS] - pool->pool_baseline[TOTAL_REJECTIONS];
+	stats->cancels = pool->totals[TOTAL_CANCELS] - pool->pool_baseline[TOTAL_CANCELS];
+	stats->max_wait_time = pg_atomic_read_u64(&pool->past_max_wait);
+	stats->stats_reset = Slots->stats_reset;
+	SpinLockRelease(&Slots->mutex);
+
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		stats->wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
+}
+
+/*
+ * Fill in what is known of each pool; of those that were removed, only where
+ * backends are still at work.  Returns how many there are.
+ */
+int
+slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
+{
+	uint64		own[POOL_PLACES][OWN_TOTALS];
+	int			n = 0;
+
+	memset(stats, 0, POOL_PLACES * sizeof(SlotStats));
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	sum_own_totals(own);
+	for (int p = 0; p < Slots->npools; p++)
+	{
+		SlotPool   *pool = &Slots->pools[p];
+
+		for (int t = 0; t < OWN_TOTALS; t++)
+			own[p][t] -= pool->own_baseline[t];
+		get_pool(pool, &stats[p]);
+		stats[p].admitted = own[p][TOTAL_ADMITTED];
+		stats[p].completed = own[p][TOTAL_COMPLETED];
+		stats[p].failed = own[p][TOTAL_FAILED];
+		stats[p].overtakes = own[p][TOTAL_OVERTAKES];
+		stats[p].forced = own[p][TOTAL_FORCED];
+		stats[p].passed = own[p][TOTAL_PASSED];
+		stats[p].wait_time = own[p][TOTAL_WAIT_TIME];
+	}
+
+	for (int i = 0; i < Slots->nentries; i++)
+	{
+		SlotEntry  *entry = entry_of(i);
+		SlotStats  *its_pool = &stats[entry->pool];
+
+		add_to_gauges(its_pool, slots_state(i));
+		if (entry->max_wait_epoch == pool_of(entry)->reset_epoch)
+			its_pool->max_wait_time = Max(its_pool->max_wait_time,
+										  pg_atomic_read_u64(&entry->max_wait));
+	}
+
+	for (int p = 0; p < Slots->npools; p++)
+	{
+		if (Slots->pools[p].defined ||
+			stats[p].running + stats[p].lent + stats[p].retained + stats[p].waiting > 0)
+			stats[n++] = stats[p];
+	}
+	LWLockRelease(Slots->pools_lock);
+	return n;
+}
+
+/*
+ * Let a pool's totals count from now on, given what its backends have counted.
+ * The present holders count as admitted since: so admitted = completed + failed
+ * + running + lent, always.  pools_lock is held exclusively.
+ */
+static void
+reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])
+{
+	SpinLockAcquire(&Slots->mutex);
+	memcpy(pool->own_baseline, own, sizeof(pool->own_baseline));
+	pool->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
+	memcpy(pool->pool_baseline, pool->totals, sizeof(pool->pool_baseline));
+	pg_atomic_write_u64(&pool->past_max_wait, 0);
+	pool->reset_epoch = ++Slots->epochs;
+	SpinLockRelease(&Slots->mutex);
+
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		pg_atomic_write_u64(&pool->wait_counts[b], 0);
+}
+
+/*
+ * Let the totals count from now on of the pool that is to be at that place.
+ * pools_lock is held exclusively, or the shared memory is being made.
+ */
+void
+slots_start_totals(int place)
+{
+	uint64		own[POOL_PLACES][OWN_TOTALS];
+
+	sum_own_totals(own);
+	reset_pool(&Slots->pools[place], own[place]);
+	pg_atomic_write_u64(&Slots->pools[place].place_time, 0);
+}
+
+/*
+ * Let all totals count from now on.
+ */
+void
+slots_reset_stats(void)
+{
+	uint64		own[POOL_PLACES][OWN_TOTALS];
+	TimestampTz now = GetCurrentTimestamp();
+
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	sum_own_totals(own);
+	for (int p = 0; p < POOL_PLACES; p++)
+		reset_pool(&Slots->pools[p], own[p]);
+	SpinLockAcquire(&Slots->mutex);
+	Slots->stats_reset = now;
+	SpinLockRelease(&Slots->mutex);
+	LWLockRelease(Slots->pools_lock);
+}

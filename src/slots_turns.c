@@ -1,0 +1,188 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots_turns.c
+ *		Turns: slots retained from one transaction to the next.
+ *
+ * While others wait, a backend may keep its slot from one transaction to the
+ * next until its turn is over (turn_length), so that processes with warm caches
+ * do more of the work.  In between it is in the list of retained entries, oldest
+ * first.  The watcher takes the slots of those whose client lets more than
+ * RETAIN_US pass.  It looks that often as long as it finds that slots are
+ * retained; when it sleeps for longer, the next to retain a slot wakes it.
+ *
+ * Locking: see slots_shared.h.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "settings.h"
+#include "slots.h"
+#include "slots_shared.h"
+
+/* How long a retained slot waits for its client, us. */
+#define RETAIN_US		1000
+
+/* Has this backend retained its slot, unless it was taken meanwhile? */
+bool		slots_retained_mine = false;
+
+/* When this backend's turn ends; only kept while there are turns. */
+static TimestampTz turn_end = 0;
+
+/* This backend's turn begins. */
+void
+slots_begin_turn(void)
+{
+	turn_end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										   gate_turn_length);
+}
+
+/*
+ * Go on with the slot that this backend retained, if it still has it.
+ */
+bool
+slots_resume_turn(TimestampTz since)
+{
+	bool		still_mine;
+
+	SpinLockAcquire(&Slots->mutex);
+	still_mine = pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RETAINED;
+	if (still_mine)
+	{
+		slots_list_remove(&Slots->retained, my_slot_procno);
+		pg_atomic_write_u64(&MySlotEntry->since, since);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+	}
+	SpinLockRelease(&Slots->mutex);
+
+	slots_retained_mine = false;
+	return still_mine;
+}
+
+/* Does anybody wait for a slot of this backend's pool, or of all? */
+static bool
+others_wait(void)
+{
+	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0 ||
+		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
+}
+
+/* Is there more in use than the limit for all, or for this backend's pool? */
+static bool
+above_limit(void)
+{
+	SlotPool   *pool = pool_of(MySlotEntry);
+
+	return slots_in_use() > pg_atomic_read_u32(&Slots->effective_limit) ||
+		(pg_atomic_read_u32(&pool->word) & WORD_COUNT) > pg_atomic_read_u32(&pool->effective_limit);
+}
+
+/*
+ * Keep this backend's slot for its next transaction, if others wait (else it
+ * can as well be free), the next of them not of higher priority, and the turn is
+ * not over.
+ */
+bool
+slots_retain(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now;
+	uint32		running = SLOT_RUNNING;
+
+	if (!others_wait() || !my_pool_is_current())
+		return false;
+	now = GetCurrentTimestamp();
+	if (now >= turn_end)
+		return false;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (others_wait() && !above_limit() &&
+		slots_priority_of(slots_next_waiter(now), now) <= my_pool_priority &&
+		pg_atomic_compare_exchange_u32(&MySlotEntry->state, &running,
+									   SLOT_RETAINED))
+	{
+		slots_retained_mine = true;
+		pg_atomic_write_u64(&MySlotEntry->since, now);
+		slots_list_append(&Slots->retained, my_slot_procno);
+		if (Slots->watcher_dozes)
+		{
+			Slots->watcher_dozes = false;
+			wake_later(&wakes, Slots->watcher);
+		}
+	}
+	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
+	return slots_retained_mine;
+}
+
+/*
+ * Take a retained slot away from its backend and pass it on.  Mutex held.
+ */
+void
+slots_end_turn(int procno, TimestampTz now, WakeList *wakes)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	slots_list_remove(&Slots->retained, procno);
+	(void) slots_count_out_of_pool(entry);
+	pg_atomic_write_u32(&entry->state, SLOT_NONE);
+	slots_pass_on(now, true, wakes);
+}
+
+/*
+ * Pass the slot on that this backend has retained, if it still has it.
+ */
+void
+slots_end_my_turn(void)
+{
+	WakeList	wakes = {0};
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&Slots->mutex);
+	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RETAINED)
+		slots_end_turn(my_slot_procno, now, &wakes);
+	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
+	slots_retained_mine = false;
+}
+
+/*
+ * The watcher's duty while there are turns: pass on the slots of those whose
+ * clients are late.  Returns in how many ms to look again, -1 if it need not
+ * be soon.
+ */
+long
+slots_end_idle_turns(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		again = true;
+	bool		found = false;
+
+	while (again)
+	{
+		WakeList	wakes = {0};
+		int			oldest;
+
+		again = false;
+		SpinLockAcquire(&Slots->mutex);
+		oldest = Slots->retained.head;
+		if (oldest != NOBODY)
+		{
+			found = true;
+			if (now - (TimestampTz) pg_atomic_read_u64(&entry_of(oldest)->since) >= RETAIN_US)
+			{
+				slots_end_turn(oldest, now, &wakes);
+				again = true;
+			}
+		}
+		if (!again && Slots->watcher == my_slot_procno)
+			Slots->watcher_dozes = !found;
+		SpinLockRelease(&Slots->mutex);
+		slots_wake_all(&wakes);
+	}
+	return found ? 1 : -1;
+}

@@ -1,0 +1,494 @@
+# Proves what pools promise: a pool's limit is a part of the limit for all and
+# holds for its sessions alone; free slots go to the highest priority first, but
+# nobody starves; and pools come, go and change under those who wait in them.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $gate = GateTest->new(
+	'pools',
+	max_active_backends => 4,
+	max_connections => 150,
+	lend_after => -1,
+	lift_after => 0,
+	pools => 'web: priority = 10; batch: max_active = 1');
+$gate->value($_) foreach (
+	'CREATE ROLE web LOGIN SUPERUSER',
+	"ALTER ROLE web SET admission_gate.pool = 'web'",
+	'CREATE ROLE batch LOGIN SUPERUSER',
+	"ALTER ROLE batch SET admission_gate.pool = 'batch'");
+
+sub web { return $gate->session(user => 'web'); }
+sub batch { return $gate->session(user => 'batch'); }
+
+# Sets the pools and waits until they are as the view shows them: each by its name
+# and limit.
+sub set_pools
+{
+	my ($pools, $shown) = @_;
+
+	$gate->set(pools => $pools);
+	$gate->await("SELECT string_agg(pool || ' ' || max_active, ', ' ORDER BY pool) = '$shown' FROM pg_stat_admission_gate",
+		"pools $shown");
+	return;
+}
+
+# What each pool's sessions do: running, lent, waiting
+sub gauges_are
+{
+	my ($what, %expected) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is($gate->counter("concat_ws(' ', running, lent, waiting)", $_), $expected{$_}, "$what: pool $_")
+	  foreach sort keys %expected;
+	return;
+}
+
+# The session has a slot, and did not have to wait for long.
+sub ok_enters
+{
+	my ($session, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $enters = $gate->await_true(sub { $session->done }, $what);
+	ok($enters, $what) or diag $gate->report;
+	$session->finish if $enters;
+	return;
+}
+
+sub ended
+{
+	$_->quit foreach @_;
+	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'sessions to end');
+	return;
+}
+
+# ----------------------------------------------------------------
+# A pool's own limit
+# ----------------------------------------------------------------
+
+is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority), \', \' ORDER BY pool) FROM pg_stat_admission_gate'),
+	'batch 1 0, default 4 0, web 4 10',
+	'each pool shows its limit, or that for all, and its priority');
+{
+	my ($one, $two, $other, $third) = (batch(), batch(), web(), $gate->session);
+
+	$one->query('BEGIN');
+	$two->start('SELECT 1');
+	$gate->ok_waits($two, 'a pool with its one slot in use lets nobody else in');
+	is($gate->value('SELECT pool FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid),
+		'batch', 'who waits is shown in its pool');
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$_->query('SELECT 1') foreach ($other, $third);
+	is($gate->counter("concat_ws(' ', admitted, completed, queued, overtakes)"),
+		'1 1 0 0', 'a session of another pool neither waits nor overtakes anybody');
+	is($gate->counter('admitted', 'web'), '1', 'each is counted in its own');
+	$other->query('BEGIN');
+	$third->query('BEGIN');
+	gauges_are('meanwhile', batch => '1 0 1', web => '1 0 0', default => '1 0 0');
+	$one->query('COMMIT');
+	ok_enters($two, 'the one slot goes to the one that waits');
+	$_->query('COMMIT') foreach ($other, $third);
+	is($gate->counter("concat_ws(' ', admitted, completed)", 'batch'), '2 2', 'and is counted there');
+	is($gate->value("SELECT pool, sum(waits) FROM pg_stat_admission_gate_histogram GROUP BY 1 HAVING sum(waits) > 0"),
+		'batch|1', 'its wait is in the histogram of its pool');
+	ended($one, $two, $other, $third);
+}
+
+# ----------------------------------------------------------------
+# The limit for all
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_active_backends => 2);
+	my ($one, $two, $three) = (web(), $gate->session, batch());
+
+	$_->query('BEGIN') foreach ($one, $two);
+	$three->start('SELECT 1');
+	$gate->ok_waits($three, 'all pools share the limit');
+	gauges_are('meanwhile', batch => '0 0 1', web => '1 0 0', default => '1 0 0');
+	$one->query('COMMIT');
+	ok_enters($three, 'a slot that one pool gives back is free to another');
+	$two->query('COMMIT');
+	ended($one, $two, $three);
+
+	# A limit above that for all adds nothing.
+	set_pools('web: priority = 10; batch: max_active = 8', 'batch 8, default 2, web 2');
+	($one, $two, $three) = map { batch() } 1 .. 3;
+	$_->query('BEGIN') foreach ($one, $two);
+	$three->start('SELECT 1');
+	$gate->ok_waits($three, "a pool's limit is a part of the limit for all");
+	$one->query('COMMIT');
+	ok_enters($three, 'but no more');
+	$two->query('COMMIT');
+	ended($one, $two, $three);
+}
+
+# ----------------------------------------------------------------
+# Priority
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_active_backends => 1);
+	set_pools('web: priority = 10; batch: priority = -1', 'batch 1, default 1, web 1');
+	my ($holder, $batch, $default, $web) = ($gate->session, batch(), $gate->session, web());
+
+	$holder->query('BEGIN');
+	foreach my $session ($batch, $default, $web)
+	{
+		$session->start('BEGIN');
+		$gate->await_queued($session);
+	}
+	$holder->query('COMMIT');
+	ok_enters($web, 'the highest priority goes first, although it came last');
+	is($gate->gauges, '1|0|2', 'and the others wait');
+	$web->query('COMMIT');
+	ok_enters($default, 'then the next');
+	is($gate->gauges, '1|0|1', 'and the last waits');
+	$default->query('COMMIT');
+	ok_enters($batch, 'then the lowest');
+	$batch->query('COMMIT');
+	ended($holder, $batch, $default, $web);
+}
+
+# A free slot that somebody was called for is not for lower priorities.
+{
+	$gate->set(max_overtake => 3_600_000);
+	my ($holder, $web, $batch, $other_web) = ($gate->session, web(), batch(), web());
+
+	$holder->query('BEGIN');
+	$web->start('SELECT 1');
+	$gate->stop_waiter($web);
+	$holder->query('COMMIT');
+	$batch->start('SELECT 2');
+	$gate->ok_waits($batch, 'who has a lower priority does not overtake');
+	is($other_web->query('SELECT 3'), '3', 'who has the same does');
+	kill CONT => $web->pid;
+	ok_enters($web, 'the one that was overtaken comes next');
+	ok_enters($batch, 'and then the other');
+	$gate->set(max_overtake => 20);
+	ended($holder, $web, $batch, $other_web);
+}
+
+# Nobody starves: lift_after after it was passed over, a low priority goes first;
+# but once, and then it has to be passed over again, however long that takes.
+{
+	my $lift_after = 200;
+	$gate->set(lift_after => $lift_after);
+	my ($holder, @web) = ($gate->session, map { web() } 1 .. 3);
+	my @batch = map { batch() } 1 .. 3;
+
+	# Waits for longer than lift_after.
+	my $wait = sub {
+		my $now = $gate->value('SELECT clock_timestamp()');
+		$gate->await("SELECT clock_timestamp() > '$now'::timestamptz + interval '${\(2 * $lift_after)} ms'");
+	};
+	$holder->query('BEGIN');
+	foreach my $session (@batch, @web)
+	{
+		$session->start('BEGIN');
+		$gate->await_queued($session);
+	}
+	$wait->();
+	$holder->query('COMMIT');
+	ok_enters($web[0], 'to have waited for longer than lift_after is no reason to go first');
+	$wait->();
+	$web[0]->query('COMMIT');
+	ok_enters($batch[0], 'to have been passed over for that long is');
+	$wait->();
+	$batch[0]->query('COMMIT');
+	ok_enters($web[1], 'but only for one; then the highest goes first again');
+	$gate->set(lift_after => 0);
+	$wait->();
+	$web[1]->query('COMMIT');
+	ok_enters($web[2], 'and always, if lift_after is 0');
+	is($gate->gauges, '1|0|2', 'while the others wait');
+	$web[2]->query('COMMIT');
+	foreach my $session (@batch[ 1, 2 ])
+	{
+		ok_enters($session, 'they come when nobody else wants to');
+		$session->query('COMMIT');
+	}
+	ended($holder, @web, @batch);
+}
+
+# ----------------------------------------------------------------
+# Queues of their own
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_active_backends => 2);
+	set_pools('batch: max_active = 1, max_queue_length = 1, queue_timeout = 300ms', 'batch 1, default 2');
+	my ($holder, $waiter, $one_more) = map { batch() } 1 .. 3;
+
+	$holder->query('BEGIN');
+	$waiter->start('SELECT 1');
+	$gate->await_queued($waiter);
+	my $error = $one_more->start('SELECT 1')->result->{error};
+	is($error->{C}, '53400', "a pool's queue may be full");
+	is($error->{D},
+		'Of 1 slots of pool "batch", 1 were in use and 0 lent, with 1 other backends of the pool waiting; this one has waited for 0 ms.',
+		'the error tells how its pool stands');
+	is($error->{H},
+		'Try again later, or increase admission_gate.max_queue_length, or what is set for pool "batch" in admission_gate.pools.',
+		'and what to set');
+	is($waiter->sqlstate, '53000', "a pool may have a queue_timeout");
+	$waiter->query("SET admission_gate.queue_timeout = '1h'");
+	is($waiter->start('SELECT 1')->sqlstate, '53000', 'which nobody can exceed');
+	is($gate->counter("concat_ws(' ', timeouts, rejections)", 'batch'), '2 1', 'both are counted in the pool');
+	$holder->query('COMMIT');
+
+	# The limit for all may be what there is to wait for.
+	my @others = map { $gate->holder } 1 .. 2;
+	$waiter->query("SET admission_gate.queue_timeout = '10ms'");
+	$error = $waiter->start('SELECT 1')->result->{error};
+	like($error->{D}, qr/^Of 2 slots, 2 were in use/, 'the error tells of the limit for all if that is reached');
+	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
+	$_->query('COMMIT') foreach @others;
+	$_->quit foreach @others;
+
+	# A session may want to wait for less.
+	set_pools('batch: max_active = 1, queue_timeout = 1h', 'batch 1, default 2');
+	$waiter->query("SET admission_gate.queue_timeout = '10ms'");
+	$holder->query('BEGIN');
+	is($waiter->start('SELECT 1')->sqlstate, '53000', 'but anybody may wait for less');
+	$holder->query('COMMIT');
+	ended($holder, $waiter, $one_more);
+}
+
+# ----------------------------------------------------------------
+# Pools change
+# ----------------------------------------------------------------
+
+{
+	set_pools('batch: max_active = 1', 'batch 1, default 2');
+	my ($one, $two, $three, $four) = map { batch() } 1 .. 4;
+
+	$one->query('BEGIN');
+	$_->start('BEGIN') foreach ($two, $three);
+	$gate->await_waiting(2);
+	set_pools('batch: max_active = 2', 'batch 2, default 2');
+	$gate->await("SELECT running = 2 AND waiting = 1 FROM pg_stat_admission_gate WHERE pool = 'batch'",
+		'a waiter to enter a pool that has grown');
+	my ($entered) = grep { $_->done } ($two, $three);
+	my ($waits) = grep { $_ != $entered } ($two, $three);
+	$entered->finish;
+
+	set_pools('batch: max_active = 1', 'batch 1, default 2');
+	$one->query('COMMIT');
+	$four->start('SELECT 4');
+	$gate->ok_waits($four, 'a pool that has shrunk lets nobody in');
+	gauges_are('and nobody was thrown out', batch => '1 0 2');
+	$entered->query('COMMIT');
+	ok_enters($waits, 'until there are fewer than its limit');
+	$waits->query('COMMIT');
+	ok_enters($four, 'one at a time');
+	ended($one, $two, $three, $four);
+}
+{
+	my ($one, $two, $three) = map { batch() } 1 .. 3;
+	$one->query('BEGIN');
+	$_->start('SELECT 1') foreach ($two, $three);
+	$gate->await_waiting(2);
+
+	# The default pool has no slot free either.
+	my ($default) = ($gate->session);
+	$gate->set(max_active_backends => 1);
+	$default->start('SELECT 1');
+	$gate->await_waiting(3);
+	set_pools('', 'batch 1, default 1');
+	is( $gate->value("SELECT pool, state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
+		"batch|running|1\ndefault|waiting|3",
+		'who waits for a pool that is removed, waits for the default pool; who is at work there goes on');
+	$one->query('COMMIT');
+	ok_enters($_, 'and enters there') foreach ($two, $three, $default);
+	is($gate->value("SELECT string_agg(pool, ' ') FROM pg_stat_admission_gate"),
+		'default', 'a removed pool is shown as long as somebody is at work in it');
+	$one->query('SELECT 1');
+	my $admitted = $gate->counter('admitted');
+	set_pools('batch: max_active = 1', 'batch 1, default 1');
+	$one->query('SELECT 1');
+	is($gate->counter('admitted'), $admitted, 'who belongs to it uses it again when it is there again');
+	ended($one, $two, $three, $default);
+}
+
+# A pool that comes back still counts those who were at work in it all the time.
+{
+	$gate->set(max_active_backends => 3);
+	my ($one, $two) = map { batch() } 1 .. 2;
+	$one->query('BEGIN');
+	set_pools('other: max_active = 1', 'batch 1, default 3, other 1');
+	set_pools('batch: max_active = 1', 'batch 1, default 3');
+	$two->start('SELECT 1');
+	$gate->ok_waits($two, 'a pool that is removed and defined again is as full as before');
+	$one->query('COMMIT');
+	ok_enters($two, 'and gets its slot back');
+	$gate->ok_one_slot('batch');
+	$gate->set(max_active_backends => 2, max_overtake => 20);
+	ended($one, $two);
+}
+
+# ----------------------------------------------------------------
+# Who belongs where
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_active_backends => 2);
+	set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1');
+	my ($one, $two) = map { $gate->session(session => { 'admission_gate.pool' => 'nowhere' }) } 1 .. 2;
+	my $holder = $gate->holder;
+	my $before = -s $gate->node->logfile;
+	foreach my $session ($one, $two)
+	{
+		$session->start('SELECT 1');
+		$gate->ok_waits($session, 'a session of an unknown pool has the limit of the default pool');
+	}
+	$holder->query('COMMIT');
+	$_->finish foreach ($one, $two);
+	my $log = substr slurp_file($gate->node->logfile), $before;
+	is(scalar(() = $log =~ /pool "nowhere" is not defined/g), 1, 'which the log says once');
+	$one->query("SET admission_gate.pool = 'BATCH'");
+	$one->query('BEGIN');
+	is($gate->value('SELECT pool FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
+		'batch', 'names are compared without regard to case');
+	ended($one, $two, $holder);
+
+	$gate->value($_) foreach ('CREATE ROLE nobody_special LOGIN', 'CREATE ROLE chooser LOGIN',
+		'GRANT SET ON PARAMETER admission_gate.pool TO chooser');
+	my ($user, $chooser) = ($gate->session(user => 'nobody_special'), $gate->session(user => 'chooser'));
+	is($user->start("SET admission_gate.pool = 'batch'")->sqlstate, '42501', 'a user cannot choose a pool');
+	is($chooser->start("SET admission_gate.pool = 'batch'")->sqlstate, '00000', 'unless that was granted');
+	ended($user, $chooser);
+
+	$gate->value("CREATE DATABASE for_batch");
+	$gate->value("ALTER DATABASE for_batch SET admission_gate.pool = 'batch'");
+	my $session = $gate->session(database => 'for_batch');
+	$session->query('BEGIN');
+	is($gate->value('SELECT pool FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid),
+		'batch', 'a database may have a pool');
+	ended($session);
+}
+
+# ----------------------------------------------------------------
+# Pools and the rest of the gate
+# ----------------------------------------------------------------
+
+# Forced entry and lending
+{
+	set_pools('batch: max_active = 1', 'batch 1, default 2');
+	$gate->set(max_active_backends => 4, lend_after => 50, lend_on => 'client');
+	my ($one, $two) = map { batch() } 1 .. 2;
+
+	$one->query('BEGIN');
+	$two->start('BEGIN');
+	ok_enters($two, 'who does nothing lends a slot to its pool');
+	gauges_are('then', batch => '1 1 0');
+	$one->query('SELECT 1');
+	gauges_are('and has it again at once', batch => '2 0 0');
+	$_->query('COMMIT') foreach ($one, $two);
+	$gate->set(lend_after => -1);
+	ended($one, $two);
+}
+{
+	my ($holder, $two) = map { batch() } 1 .. 2;
+	$two->query("SET admission_gate.scope = 'statement'");
+	$two->query('BEGIN; SELECT 1');
+	$holder->query('BEGIN');
+	is($two->query('SELECT 2'), '2', 'a transaction that was admitted never waits again, be its pool full');
+	is($gate->counter('forced', 'batch'), '1', 'it is counted as forced there');
+	$_->query('COMMIT') foreach ($holder, $two);
+	ended($holder, $two);
+}
+
+# Observing
+{
+	$gate->set(mode => 'observe');
+	my ($holder, $two) = map { batch() } 1 .. 2;
+	$holder->query('BEGIN');
+	is($two->query('SELECT 2'), '2', 'nobody waits where limits are only observed');
+	is($gate->counter('would_queue', 'batch'), '1', 'what would have queued is counted in its pool');
+	$holder->query('COMMIT');
+	$gate->set(mode => 'enforce');
+	ended($holder, $two);
+}
+
+# A canceled waiter leaves its pool's queue to the others.
+{
+	my ($holder, $first, $second) = map { batch() } 1 .. 3;
+	$holder->query('BEGIN');
+	foreach my $session ($first, $second)
+	{
+		$session->start('SELECT 1');
+		$gate->await_queued($session);
+	}
+	$first->cancel;
+	is($first->sqlstate, '57014', 'a waiter in a pool can be cancelled');
+	$holder->query('COMMIT');
+	ok_enters($second, 'and the next enters');
+	ended($holder, $first, $second);
+}
+
+# Turns
+{
+	$gate->set(turn_length => 3_600_000);
+	my ($one, $two) = map { batch() } 1 .. 2;
+	$one->query('BEGIN');
+	$two->start('SELECT 2');
+	$gate->ok_waits($two, 'while one of a pool is at work, another waits');
+	# As watcher, it would take the slot from a client that says no more.
+	$gate->stop_waiter($two);
+	$one->query('COMMIT');
+	is($gate->state($one), 'retained', 'a turn goes on while others wait for slots of the pool');
+	$one->query("SET admission_gate.pool = 'other'");
+	$one->query('BEGIN');
+	is($gate->value('SELECT pool, state FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
+		'default|running', 'but not in another pool');
+	kill CONT => $two->pid;
+	ok_enters($two, 'and the slot is given back');
+	$one->query('COMMIT');
+	$gate->set(turn_length => 0);
+	ended($one, $two);
+}
+
+# Any number of sessions, each in one pool after another, and pools that change
+{
+	$gate->set(max_active_backends => 3, max_overtake => 5);
+	set_pools('a: max_active = 2, priority = 1; b: max_active = 1; c', 'a 2, b 1, c 3, default 3');
+	my $directory = PostgreSQL::Test::Utils::tempdir();
+	append_to_file("$directory/script", join '', map { "SET admission_gate.pool = '$_';\nSELECT pg_sleep(0.001);\n" } qw(a b c nowhere));
+	my $pgbench = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', '40', '-j', '2', '-t', '50', '-f', "$directory/script",
+			'-h', $gate->node->host, '-p', $gate->node->port, 'postgres'
+		],
+		'>', \my $out, '2>', \my $err, IPC::Run::timeout($GateClient::patience));
+	my @pools = ('b: max_active = 1; c: max_active = 1, priority = -3', 'a', '', 'a: max_active = 2, priority = 1; b: max_active = 1; c');
+	while ($pgbench->pumpable)
+	{
+		$gate->set_soon(pools => $pools[ rand @pools ]);
+		$pgbench->pump_nb;
+		$gate->value('SELECT * FROM pg_stat_admission_gate');
+	}
+	ok(eval { $pgbench->finish }, 'pgbench does well while pools come and go') or diag $@, $err, $gate->report;
+	like($out, qr{actually processed: 2000/2000}, 'and every transaction ends');
+}
+$gate->ok_quiet('at the end');
+$gate->ok_adds_up('at the end');
+foreach my $pool ('a', 'b', 'c')
+{
+	set_pools("$pool: max_active = 1", "$pool 1, default 3");
+	$gate->ok_one_slot($pool);
+}
+set_pools('', 'default 3');
+$gate->ok_one_slot;
+
+$gate->node->stop;
+done_testing();
