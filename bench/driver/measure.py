@@ -108,9 +108,10 @@ class Measurement:
         self.beside = None
         self.note = ""
 
-    def address(self, dataset):
+    def address(self, dataset, pool):
         through = self.pooler or self.server
-        return {**through.address, "PGDATABASE": dataset}
+        options = {"PGOPTIONS": f"-c admission_gate.pool={pool}"} if pool and not self.pooler else {}
+        return {**through.address, "PGDATABASE": dataset, **options}
 
     def prepare(self):
         server, workload = self.server, self.run.workload
@@ -134,7 +135,7 @@ class Measurement:
         if beside.sleeps and self.run.variant.kind == "gate":
             self.server.configure(self.run.settings(slots=self.run.connections))
         self.beside = self.start(stack, "beside", self.run.beside_clients, beside.dataset,
-                                 script_file(self.options, "beside", beside.dataset, beside.script), "simple")
+                                 script_file(self.options, "beside", beside.dataset, beside.script), "simple", beside.pool)
         if beside.sleeps:
             asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             if not self.server.wait_until(asleep, str(self.run.beside_clients), 60):
@@ -152,8 +153,8 @@ class Measurement:
         return self.start(stack, "clients", working, dataset, arguments(self.options, run),
                           run.protocol(self.options.protocol))
 
-    def start(self, stack, name, clients, dataset, more, protocol):
-        load = stack.enter_context(Load(self.options, name, clients, more, self.address(dataset), protocol))
+    def start(self, stack, name, clients, dataset, more, protocol, pool=""):
+        load = stack.enter_context(Load(self.options, name, clients, more, self.address(dataset, pool), protocol))
         load.wait_until_at_work()
         return load
 

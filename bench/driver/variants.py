@@ -5,6 +5,7 @@
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
     turns            the gate with turn_length = 20
+    pools            the gate with one slot for analysts, and a lower priority
     tuned            the gate with SETTINGS
     NAME=VALUE       the gate with admission_gate.NAME = VALUE
     trick            without the gate, in SQL: see datasets.py
@@ -48,7 +49,8 @@ def parse(name, limit, tuned):
         return Variant(name, "pgbouncer", processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
     alone = bool(match["alone"])
     slots = int(match["number"] or limit)
-    settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned}
+    settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned,
+                "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),)}
     if match["name"] in settings:
         return Variant(name, "gate", slots, settings[match["name"]], alone=alone)
     if match["name"] == "limit":

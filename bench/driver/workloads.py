@@ -33,6 +33,7 @@ class Beside:
     clients: int
     counted: bool = False
     sleeps: bool = False
+    pool: str = ""             # that its sessions belong to, if it is defined
     settings: tuple = ()       # that the gate needs for it, of (name, value)
 
 
@@ -56,7 +57,7 @@ SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY note, amount) AS plac
 \\else
 SELECT substr(name, 1, 2), sum(amount), count(DISTINCT note) FROM facts JOIN dims ON dim = id GROUP BY 1;
 \\endif
-""", 4, counted=True),
+""", 4, counted=True, pool="analysts"),
 }
 
 HOT_ROW = Workload(
@@ -124,7 +125,7 @@ BENCHMARKS = {
         ((SLEEPERS, "off gate off-alone gate-alone"),), foreground=128),
     "mixed": Benchmark(
         "Short transactions beside a few analysts", (100,),
-        ((MIXED, "off gate off-alone gate-alone"),), duration=20),
+        ((MIXED, "off gate pools off-alone gate-alone"),), duration=20),
     "peers": Benchmark(
         "Every pgbouncer configuration", (500, 1000),
         tuple((workload, f"off gate {POOLERS} limit")
