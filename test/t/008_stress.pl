@@ -72,7 +72,7 @@ $gate->ok_adds_up('after pgbench');
 # Mixed work
 # ----------------------------------------------------------------
 
-$gate->set(lend_after => 100);
+$gate->set(lend_after => 100, pools => 'a: max_active = 1; b: priority = 3; c: max_active = 1, priority = -3');
 my $crowd = GateCrowd->new($gate, 100);
 
 # pgbench prepares a script's statements when a client first runs it, and serves
@@ -107,6 +107,7 @@ note $gate->report;
 $gate->ok_quiet('after mixed work');
 $gate->ok_adds_up('after mixed work');
 
+$gate->set(pools => '');
 $gate->ok_one_slot;
 $node->stop;
 $crowd->ok_log;

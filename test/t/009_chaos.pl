@@ -120,6 +120,8 @@ sub change_settings
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			max_overtake => one_of(0, 1, 20, 1000),
 			turn_length => one_of(0, 0, 1, 50, 1000),
+			pools => one_of('', 'a: max_active = 2, priority = 5; b: max_active = 1', 'a; c: priority = -5', 'b: max_active = 3; default: max_active = 5'),
+			lift_after => one_of(0, 10, 1000),
 			max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
 		1;
 	} or undef $gate->{observer};
@@ -177,6 +179,7 @@ foreach my $sessions ($readers, $crowd)
 	my $name = $gate->node->name;
 
 	ok($gate->await_restart, "$name: the server is there after the chaos");
+	$gate->set(pools => '');
 	$gate->set(
 		%lending,
 		max_active_backends => 2,

@@ -61,14 +61,14 @@ sub setting_row
 	    $type eq 'bool' ? 'boolean'
 	  : $type eq 'enum' ? join(', ', map { "`$_`" } @options)
 	  : $type eq 'string' ? qr/[^|]+/
-	  : "$min … $max" . ($unit ? " $unit" : qr/( \w+)?/);
+	  : "$min … \Q$max\E" . ($unit ? " $unit" : qr/( \w+)?/);
 	if ($type eq 'integer' || $type eq 'real')
 	{
 		$default .= " $unit" if $unit && $default > 0;
 	}
 	else
 	{
-		$default = "`$default`";
+		$default = $default eq '' ? 'empty' : "`$default`";
 	}
 	return qr/^\Q$default\E \| $range \| $set_by{$context}$/;
 }
