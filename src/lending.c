@@ -40,6 +40,9 @@
 /* Looks per lend_after: a wait is noticed at most half of it too late. */
 #define LOOKS_PER_LENDING	2
 
+/* As many holders a watcher remembers from one look to the next. */
+#define MAX_KNOWN_HOLDERS	128
+
 /* The shortest time between two looks, ms. */
 #define MIN_LENDING_INTERVAL	5
 
@@ -143,28 +146,57 @@ backend_waits(int procno, uint64 *wait_id)
 }
 
 /*
+ * Look at one backend, if it is a holder.
+ */
+static void
+look_at(int procno, TimestampTz now)
+{
+	SlotState	state = slots_state(procno);
+	uint64		wait_id;
+
+	if (state != SLOT_RUNNING && state != SLOT_LENT)
+		return;
+	if (backend_waits(procno, &wait_id))
+		slots_holder_waits(procno, wait_id, now);
+	else
+		slots_holder_works(procno);
+}
+
+/*
  * The watcher's look at all holders: those that wait for long enough lend
  * their slots, those that work again have them back.
+ *
+ * Where nothing moves, the holders are those of the last look: then there is no
+ * need to look for them among thousands of others.
  */
 void
 lending_look(void)
 {
+	static int	known[MAX_KNOWN_HOLDERS];
+	static int	nknown = 0;
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (lending_interval() < 0)
 		return;
 
+	if (nknown <= MAX_KNOWN_HOLDERS && slots_are_all_holders(known, nknown))
+	{
+		for (int i = 0; i < nknown; i++)
+			look_at(known[i], now);
+		return;
+	}
+
+	nknown = 0;
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		SlotState	state = slots_state(procno);
-		uint64		wait_id;
 
-		if (state != SLOT_RUNNING && state != SLOT_LENT)
+		if (state == SLOT_NONE || state == SLOT_WAITING)
 			continue;
-		if (backend_waits(procno, &wait_id))
-			slots_holder_waits(procno, wait_id, now);
-		else
-			slots_holder_works(procno);
+		if (nknown < MAX_KNOWN_HOLDERS)
+			known[nknown] = procno;
+		nknown++;
+		look_at(procno, now);
 	}
 }
 

@@ -1157,6 +1157,29 @@ slots_state(int procno)
 	return pg_atomic_read_u32(&entry_of(procno)->state);
 }
 
+/*
+ * Are these, some of which may have been holders once, all that hold a slot now,
+ * lent or not?  No lock: it may be wrong about somebody who enters or leaves at
+ * this moment.
+ */
+bool
+slots_are_all_holders(const int *procnos, int n)
+{
+	uint32		in_use = 0;
+	int			lent = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		SlotState	state = slots_state(procnos[i]);
+
+		if (state == SLOT_LENT)
+			lent++;
+		else if (state == SLOT_RUNNING || state == SLOT_RETAINED)
+			in_use += entry_of(procnos[i])->weight;
+	}
+	return in_use == slots_in_use() && lent == *(volatile int *) &Slots->lent;
+}
+
 /* A number that changes whenever the holder is seen to work. */
 uint32
 slots_progress(int procno)

@@ -163,6 +163,7 @@ extern long slots_until_look(long interval);
 extern int	slots_lend_after(void);
 extern uint32 slots_lend_classes(void);
 extern SlotState slots_state(int procno);
+extern bool slots_are_all_holders(const int *procnos, int n);
 extern uint32 slots_progress(int procno);
 extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);
 extern void slots_holder_works(int procno);
