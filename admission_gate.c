@@ -13,7 +13,8 @@
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
  * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c what
- * a plan tells, src/stats.c the views, src/wait_log.c the lines in the server log.
+ * a plan tells, src/stats.c the views, src/wait_log.c the lines in the server log,
+ * src/query_waits.c the waits by query.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
@@ -51,6 +52,7 @@
 
 #include "admission.h"
 #include "compat.h"
+#include "query_waits.h"
 #include "settings.h"
 #include "slots.h"
 #include "wait_log.h"
@@ -152,6 +154,7 @@ gate_shmem_request(void)
 
 	slots_shmem_request();
 	RequestAddinShmemSpace(wait_log_shmem_size());
+	query_waits_shmem_request();
 }
 
 static void
@@ -164,6 +167,7 @@ gate_shmem_startup(void)
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
 					 gate_pools, gate_lend_after, gate_lend_classes);
 	wait_log_shmem_init();
+	query_waits_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 

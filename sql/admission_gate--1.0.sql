@@ -86,13 +86,36 @@ COMMENT ON VIEW pg_stat_admission_gate_histogram IS
 
 GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
+CREATE FUNCTION pg_stat_get_admission_gate_queries(
+    OUT userid oid,
+    OUT dbid oid,
+    OUT queryid int8,
+    OUT waits int8,
+    OUT wait_time float8,
+    OUT max_wait_time float8
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_queries() IS
+    'statistics: what the statements of each query identifier have waited for a slot';
+
+CREATE VIEW pg_stat_admission_gate_queries AS
+    SELECT * FROM pg_stat_get_admission_gate_queries() ORDER BY wait_time DESC;
+
+COMMENT ON VIEW pg_stat_admission_gate_queries IS
+    'one row per user, database and query identifier: what its statements have waited for a slot, most waited first';
+
+GRANT SELECT ON pg_stat_admission_gate_queries TO PUBLIC;
+
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void
 AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
-    'statistics: let the totals of all pools of slots count from now on';
+    'statistics: let the totals of all pools of slots, and the waits by query, count from now on';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;
 

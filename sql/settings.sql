@@ -38,6 +38,7 @@ SET admission_gate.mode = 'observe';
 SET admission_gate.max_overtake = 100;
 SET admission_gate.lend_after = 100;
 SET admission_gate.lend_on = 'lock';
+SET admission_gate.max_tracked_queries = 100;
 
 -- Misspelt parameters are found.
 SET admission_gate.max_backends = 1;

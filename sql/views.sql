@@ -12,6 +12,7 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate
 \d pg_stat_admission_gate_backends
 \d pg_stat_admission_gate_histogram
+\d pg_stat_admission_gate_queries
 
 -- The ranges of the histogram leave no gap.
 SELECT pool, count(*), min(lower_bound), max(upper_bound),

@@ -31,6 +31,7 @@
 #include "compat.h"
 #include "lending.h"
 #include "plan.h"
+#include "query_waits.h"
 #include "settings.h"
 #include "slots.h"
 #include "snapshot.h"
@@ -41,6 +42,7 @@ typedef struct QueueWait
 {
 	TimestampTz start;
 	int			queue_length;	/* how many waited when it began */
+	int64		query_id;		/* of the statement that waits, or 0 */
 } QueueWait;
 
 /* Does this backend hold a slot, lent or not? */
@@ -203,8 +205,8 @@ sleep_in_queue(TimestampTz start)
 }
 
 /*
- * A wait is over, and what it was for is settled: count it, and log it if it
- * was long.
+ * A wait is over, and what it was for is settled: count it, by its query as
+ * well, and log it if it was long.
  */
 static void
 note_wait(const QueueWait *wait, WaitEnd end)
@@ -213,6 +215,7 @@ note_wait(const QueueWait *wait, WaitEnd end)
 
 	xact_wait = waited;
 	slots_record_wait(waited);
+	query_waits_count(wait->query_id, waited);
 	wait_log_if_long(end, waited, wait->queue_length);
 }
 
@@ -273,6 +276,7 @@ wait_for_slot(QueryDesc *query)
 
 	xact_wait = 0;
 	refuse_hopeless_wait();
+	wait.query_id = query_waits_current_id();
 	wait.start = GetCurrentTimestamp();
 
 	switch (slots_enqueue(gate_max_queue_length, wait.start, &wait.queue_length))

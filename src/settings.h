@@ -58,6 +58,7 @@ extern int	gate_turn_length;	/* ms; 0 = no turns */
 extern int	gate_lift_after;	/* ms; 0 = never */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
+extern int	gate_max_tracked_queries;	/* entries; 0 = none */
 
 /* As read by this backend; in force is what slots.c has. */
 extern int	gate_mode;			/* GateMode */

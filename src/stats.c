@@ -20,11 +20,13 @@
 
 #include "admission.h"
 #include "compat.h"
+#include "query_waits.h"
 #include "slots.h"
 
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
+PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
 PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 PG_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
 
@@ -91,6 +93,17 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 }
 
 /*
+ * May the user see what that role does?  As in pg_stat_activity, members of it
+ * and of pg_read_all_stats may.
+ */
+static bool
+may_see(Oid roleid)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), roleid);
+}
+
+/*
  * pg_stat_get_admission_gate() returns setof record
  *
  * One row per pool.
@@ -113,8 +126,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 /*
  * pg_stat_get_admission_gate_backends() returns setof record
  *
- * One row per backend that holds or wants a slot.  As in pg_stat_activity,
- * what others do is shown to members of their role and of pg_read_all_stats.
+ * One row per backend that holds or wants a slot.
  */
 Datum
 pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
@@ -134,8 +146,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 			continue;
 
 		values[0] = Int32GetDatum(backend.pid);
-		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			has_privs_of_role(GetUserId(), backend.roleid))
+		if (may_see(backend.roleid))
 		{
 			values[1] = CStringGetTextDatum(backend.pool);
 			values[2] = CStringGetTextDatum(state_names[backend.state]);
@@ -199,6 +210,41 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 }
 
 /*
+ * pg_stat_get_admission_gate_queries() returns setof record
+ *
+ * One row per query, database and user.
+ */
+Datum
+pg_stat_get_admission_gate_queries(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	QueryWaits *queries;
+	int			count;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	queries = query_waits_read(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		QueryWaits *query = &queries[i];
+		Datum		values[6];
+		bool		nulls[6] = {0};
+
+		values[0] = ObjectIdGetDatum(query->key.userid);
+		values[1] = ObjectIdGetDatum(query->key.dbid);
+		values[2] = Int64GetDatum(query->key.queryid);
+		nulls[2] = !may_see(query->key.userid);
+		values[3] = Int64GetDatum(query->waits);
+		values[4] = milliseconds(query->wait_time);
+		values[5] = milliseconds(query->max_wait_time);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
  * pg_stat_admission_gate_reset() returns void
  */
 Datum
@@ -206,6 +252,7 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 {
 	check_preloaded();
 	slots_reset_stats();
+	query_waits_reset();
 	PG_RETURN_VOID();
 }
 

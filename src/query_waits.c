@@ -1,0 +1,278 @@
+/*-------------------------------------------------------------------------
+ *
+ * query_waits.c
+ *		What the statements of each query id have waited, in a table of bounded
+ *		size.
+ *
+ * The key is that of pg_stat_statements, for statements at top level, which are
+ * the only ones that meet the gate.
+ *
+ * When the table is full, a new statement takes the place of the one with the
+ * lowest score.  The score is the time waited, but it fades: each replacement
+ * takes from all of them the share that one place has in the table.  So once as
+ * many new ones have come as there are places, what was waited before counts for
+ * about a third, and a statement that waits now finds a place beside those that
+ * have waited much in former times.  What the view shows does not fade.
+ *
+ * Locking: Lock is held shared to find an entry, and exclusively to add or
+ * remove some; then, nothing else is needed.  Otherwise, the entry's mutex guards
+ * its counts and its score.  Both are taken only at the end of a wait in the
+ * queue, and by those who look at the table.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/prepare.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "tcop/pquery.h"
+#include "utils/backend_status.h"
+#include "utils/hsearch.h"
+
+#include "compat.h"
+#include "query_waits.h"
+#include "settings.h"
+
+#define TRANCHE_NAME	"AdmissionGateQueries"
+
+typedef struct QueryWaitsEntry
+{
+	QueryWaits	counts;			/* begins with the key */
+	double		score;			/* us, faded; see above */
+	slock_t		mutex;
+} QueryWaitsEntry;
+
+/* NULL if the table has no place */
+static HTAB *Table = NULL;
+static LWLock *Lock = NULL;
+
+/*
+ * Request what query_waits_shmem_init will take.  Call in shmem_request_hook.
+ */
+void
+query_waits_shmem_request(void)
+{
+	if (gate_max_tracked_queries == 0)
+		return;
+	RequestAddinShmemSpace(hash_estimate_size(gate_max_tracked_queries,
+											  sizeof(QueryWaitsEntry)));
+	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
+}
+
+/*
+ * Create the table, or find it if it exists.  The caller holds
+ * AddinShmemInitLock.
+ */
+void
+query_waits_shmem_init(void)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(QueryWaitsKey),
+		.entrysize = sizeof(QueryWaitsEntry)
+	};
+
+	if (gate_max_tracked_queries == 0)
+		return;
+	Table = GATE_SHMEM_INIT_HASH("admission_gate query waits",
+								 gate_max_tracked_queries, &info,
+								 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
+	Lock = &GetNamedLWLockTranche(TRANCHE_NAME)->lock;
+}
+
+/*
+ * The query id of a prepared statement, 0 if it has none.
+ */
+static int64
+prepared_query_id(const char *name)
+{
+	PreparedStatement *prepared = FetchPreparedStatement(name, false);
+	ListCell   *cell;
+
+	if (prepared == NULL)
+		return 0;
+	foreach(cell, prepared->plansource->query_list)
+	{
+		Query	   *query = lfirst_node(Query, cell);
+
+		if (query->queryId != 0)
+			return (int64) query->queryId;
+	}
+	return 0;
+}
+
+/*
+ * The EXECUTE that the portal runs, NULL if it is something else.
+ */
+static ExecuteStmt *
+execute_in_portal(Portal portal)
+{
+	PlannedStmt *planned;
+
+	if (list_length(portal->stmts) != 1)
+		return NULL;
+	planned = linitial_node(PlannedStmt, portal->stmts);
+	if (planned->utilityStmt == NULL || !IsA(planned->utilityStmt, ExecuteStmt))
+		return NULL;
+	return (ExecuteStmt *) planned->utilityStmt;
+}
+
+/*
+ * The query id of the top-level statement that is at the gate, 0 if it has none.
+ *
+ * It is the one in pg_stat_activity, but for two things that pg_stat_statements
+ * does.  It counts EXECUTE as what that executes, and takes its own id away.
+ * And it takes that of a utility command away when it is run; if it is run again
+ * from the same prepared statement (drivers do so with BEGIN), only the latter
+ * still knows.
+ */
+int64
+query_waits_current_id(void)
+{
+	Portal		portal = ActivePortal;
+	ExecuteStmt *execute = portal ? execute_in_portal(portal) : NULL;
+	int64		queryid;
+
+	if (execute != NULL)
+		return prepared_query_id(execute->name);
+	queryid = (int64) pgstat_get_my_query_id();
+	if (queryid == 0 && portal != NULL && portal->prepStmtName != NULL)
+		queryid = prepared_query_id(portal->prepStmtName);
+	return queryid;
+}
+
+/*
+ * Remove the entry with the lowest score, and let all scores fade.  The caller
+ * holds Lock exclusively.
+ */
+static void
+remove_least(void)
+{
+	double		kept = 1.0 - 1.0 / gate_max_tracked_queries;
+	HASH_SEQ_STATUS scan;
+	QueryWaitsEntry *entry;
+	QueryWaitsEntry *least = NULL;
+
+	hash_seq_init(&scan, Table);
+	while ((entry = (QueryWaitsEntry *) hash_seq_search(&scan)) != NULL)
+	{
+		entry->score *= kept;
+		if (least == NULL || entry->score < least->score)
+			least = entry;
+	}
+	if (least != NULL)
+		hash_search(Table, &least->counts.key, HASH_REMOVE, NULL);
+}
+
+/*
+ * Find the entry with that key or make one, in the place of another if need be.
+ * The caller holds Lock exclusively.
+ */
+static QueryWaitsEntry *
+find_or_add(const QueryWaitsKey *key)
+{
+	QueryWaitsEntry *entry;
+
+	entry = (QueryWaitsEntry *) hash_search(Table, key, HASH_FIND, NULL);
+	if (entry != NULL)
+		return entry;
+
+	if (hash_get_num_entries(Table) >= gate_max_tracked_queries)
+		remove_least();
+	entry = (QueryWaitsEntry *) hash_search(Table, key, HASH_ENTER, NULL);
+	entry->counts.waits = 0;
+	entry->counts.wait_time = 0;
+	entry->counts.max_wait_time = 0;
+	entry->score = 0;
+	SpinLockInit(&entry->mutex);
+	return entry;
+}
+
+/*
+ * A wait of this backend has ended after so many us.  queryid: of the statement;
+ * without one, nothing is counted.  Can be called while an error is handled.
+ */
+void
+query_waits_count(int64 queryid, uint64 waited)
+{
+	QueryWaitsKey key;
+	QueryWaitsEntry *entry;
+
+	if (Table == NULL || queryid == 0)
+		return;
+	key.queryid = queryid;
+	key.dbid = MyDatabaseId;
+	key.userid = GetUserId();
+
+	LWLockAcquire(Lock, LW_SHARED);
+	entry = (QueryWaitsEntry *) hash_search(Table, &key, HASH_FIND, NULL);
+	if (entry == NULL)
+	{
+		LWLockRelease(Lock);
+		LWLockAcquire(Lock, LW_EXCLUSIVE);
+		entry = find_or_add(&key);
+	}
+
+	SpinLockAcquire(&entry->mutex);
+	entry->counts.waits++;
+	entry->counts.wait_time += waited;
+	entry->counts.max_wait_time = Max(entry->counts.max_wait_time, waited);
+	entry->score += (double) waited;
+	SpinLockRelease(&entry->mutex);
+
+	LWLockRelease(Lock);
+}
+
+/*
+ * A copy of the table, in no order.  *count receives the number of entries.
+ */
+QueryWaits *
+query_waits_read(int *count)
+{
+	QueryWaits *copy;
+	HASH_SEQ_STATUS scan;
+	QueryWaitsEntry *entry;
+	int			i = 0;
+
+	*count = 0;
+	if (Table == NULL)
+		return NULL;
+	copy = palloc_array(QueryWaits, gate_max_tracked_queries);
+
+	LWLockAcquire(Lock, LW_SHARED);
+	hash_seq_init(&scan, Table);
+	while ((entry = (QueryWaitsEntry *) hash_seq_search(&scan)) != NULL)
+	{
+		SpinLockAcquire(&entry->mutex);
+		copy[i++] = entry->counts;
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(Lock);
+
+	*count = i;
+	return copy;
+}
+
+/*
+ * Empty the table.
+ */
+void
+query_waits_reset(void)
+{
+	HASH_SEQ_STATUS scan;
+	QueryWaitsEntry *entry;
+
+	if (Table == NULL)
+		return;
+	LWLockAcquire(Lock, LW_EXCLUSIVE);
+	hash_seq_init(&scan, Table);
+	while ((entry = (QueryWaitsEntry *) hash_seq_search(&scan)) != NULL)
+		hash_search(Table, &entry->counts.key, HASH_REMOVE, NULL);
+	LWLockRelease(Lock);
+}
