@@ -14,14 +14,16 @@
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
  * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c what
  * a plan tells, src/stats.c the views, src/wait_log.c the lines in the server log,
- * src/query_waits.c the waits by query.
+ * src/query_waits.c the waits by query,
+ * src/explain.c an option of EXPLAIN.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
  * run statements without a slot of their own, or commit inside.  In statement
- * scope, and where cheap statements pass without a slot, one counter over all hooks tells the level: planner and utility
- * commands run the executor for what they evaluate, so a counter for each
- * would take the end of an inner statement for that of the top-level one.
+ * scope, and where cheap statements pass without a slot, one counter over all
+ * hooks tells the level: planner and utility commands run the executor for what
+ * they evaluate, so a counter for each would take the end of an inner statement
+ * for that of the top-level one.
  *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
  * locked yet and no snapshot taken), the planner unless the planned cost counts,
@@ -52,6 +54,7 @@
 
 #include "admission.h"
 #include "compat.h"
+#include "explain.h"
 #include "query_waits.h"
 #include "settings.h"
 #include "slots.h"
@@ -121,6 +124,7 @@ _PG_init(void)
 		return;
 
 	settings_define();
+	explain_define();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = gate_shmem_request;

@@ -472,6 +472,16 @@ admission_end_transaction(bool failed)
 }
 
 /*
+ * How long the present transaction has waited: us; -1 if it has not come to the
+ * gate.
+ */
+int64
+admission_wait(void)
+{
+	return met_gate_in_xact() ? Max(xact_wait, 0) : -1;
+}
+
+/*
  * How long the session's last transaction at the gate has waited: us; -1 if
  * there was none.  In a transaction block, that is the present one.  A lone
  * statement rather asks for the one before, than for what it is itself.
@@ -480,6 +490,6 @@ int64
 admission_last_wait(void)
 {
 	if (IsTransactionBlock() && met_gate_in_xact())
-		return Max(xact_wait, 0);
+		return admission_wait();
 	return last_xact_wait;
 }

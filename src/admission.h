@@ -20,6 +20,7 @@ extern void admission_continue(QueryDesc *query);
 extern void admission_count_workers(QueryDesc *query);
 extern void admission_leave(bool failed);
 extern void admission_end_transaction(bool failed);
+extern int64 admission_wait(void);
 extern int64 admission_last_wait(void);
 
 #endif							/* ADMISSION_GATE_ADMISSION_H */
