@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
+use CPAN::Meta::YAML;
 use GateTest;
 use HTTP::Tiny;
 use IPC::Run ();
@@ -110,6 +111,69 @@ sub test_screen_of_rates
 	$_->finish foreach ($psql, $pgbench);
 
 	cmp_ok($pool->{$_} // 0, '>', 0, "when it looks again, it has a rate: $_") || diag $screens foreach @rates;
+	return;
+}
+
+# ----------------------------------------------------------------
+# pgwatch
+# ----------------------------------------------------------------
+
+# What a query yields: for each row, the values by the columns
+sub rows_of
+{
+	my ($session, $query) = @_;
+	return map { decode_json($_) } split /\n/, $session->query("SELECT row_to_json(r) FROM ($query) r");
+}
+
+# The columns of the pool's view, by type
+sub columns_of_type
+{
+	my ($type) = @_;
+	return split /\n/, $gate->value(
+		qq{SELECT attname FROM pg_attribute
+			WHERE attrelid = 'pg_stat_admission_gate'::regclass AND attnum > 0 AND atttypid = '$type'::regtype});
+}
+
+# The query for this server: that of the newest version that is not newer
+sub query_of
+{
+	my ($metric) = @_;
+
+	my $major = int($gate->value('SHOW server_version_num') / 10000);
+	my ($version) = sort { $b <=> $a } grep { $_ <= $major } keys %{ $metric->{sqls} };
+	return $metric->{sqls}{$version};
+}
+
+sub test_pgwatch
+{
+	my $file = CPAN::Meta::YAML->read("$top/monitoring/pgwatch.yaml")->[0];
+	my %query = map { $_ => query_of($file->{metrics}{$_}) } keys %{ $file->{metrics} };
+	my $monitor = $gate->session(user => 'monitor');
+	my @gauges = columns_of_type('integer');
+	my $pools = join ', ', 'pool AS tag_pool', @gauges, columns_of_type('bigint'), columns_of_type('float8');
+
+	my $longest = q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE state = 'waiting'};
+	my $before = $gate->value($longest);
+	my @rows = rows_of($monitor, $query{admission_gate});
+	my $after = $gate->value($longest);
+	cmp_ok(abs(delete($_->{epoch_ns}) / 1e9 - time), '<', 60, 'a row of pgwatch has the time') foreach @rows;
+	my ($waiting, $enforced) = map { my $name = $_; map { delete $_->{$name} } @rows } 'longest_waiting', 'enforced';
+	ok($before <= $waiting && $waiting <= $after, 'and the longest wait of those waiting') or diag "$before <= $waiting <= $after";
+	is($enforced, 1, 'and whether the limit is enforced');
+	is_deeply(\@rows, [ rows_of($gate->observer, "SELECT $pools FROM pg_stat_admission_gate") ],
+		'and each number of the view, and nothing else');
+	is_deeply(
+		[ sort @{ $file->{metrics}{admission_gate}{gauges} } ],
+		[ sort @gauges, 'enforced', 'longest_waiting', 'max_wait_time' ],
+		'those that are gauges are marked');
+
+	@rows = rows_of($monitor, $query{admission_gate_waits});
+	delete $_->{epoch_ns} foreach @rows;
+	is_deeply(\@rows,
+		[ rows_of($gate->observer, 'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits FROM pg_stat_admission_gate_histogram') ],
+		'the waits are those of the histogram');
+	is_deeply([ sort keys %{ $file->{presets}{admission_gate}{metrics} } ], [ sort keys %query ], 'the preset has all metrics');
+	$monitor->quit;
 	return;
 }
 
@@ -284,6 +348,7 @@ sub with_full_gate
 with_full_gate(\&test_screen_of_waiters);
 test_screen_of_rates();
 $gate->ok_quiet('after the screens');
+with_full_gate(\&test_pgwatch);
 $gate->value('SELECT pg_stat_admission_gate_reset()');
 
 SKIP:
