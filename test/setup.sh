@@ -164,10 +164,13 @@ has_python() {
 }
 
 # Lists the missing ones of packages that a script can do without.  Pgbouncer
-# is looked for where not everybody's PATH leads.
+# and HAProxy are looked for where not everybody's PATH leads.
 missing_extras() {
     case " $* " in
         *" pgbouncer "*) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
+    esac
+    case " $* " in
+        *" haproxy "*) command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || echo haproxy ;;
     esac
     case " $* " in
         *" exporter "*) command -v "$EXPORTER" >/dev/null || echo "$EXPORTER" ;;
@@ -254,7 +257,7 @@ stop_new_services() {
     local package
     for package in "$@"; do
         case $package in
-            pgbouncer | "$EXPORTER") ;;
+            haproxy | pgbouncer | "$EXPORTER") ;;
             *) continue ;;
         esac
         "${PRIVILEGED[@]}" systemctl disable --now "$package" >>"$WORK/apt.log" 2>&1 ||

@@ -18,6 +18,7 @@ import machine
 import pooler
 import report
 import shared_memory
+import two_nodes
 import waiting
 from measure import measure
 from options import from_environment
@@ -28,7 +29,8 @@ from variants import Variant
 from workloads import BENCHMARKS
 
 # Those that count something else than transactions.
-SPECIAL = {"instructions": instructions, "waiting": waiting, "shared_memory": shared_memory}
+SPECIAL = {"instructions": instructions, "waiting": waiting, "shared_memory": shared_memory,
+           "two_nodes": two_nodes}
 
 
 def say(text, end="\n"):
