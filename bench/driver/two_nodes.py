@@ -2,8 +2,8 @@
 
 HAProxy has a port for writers, which leads to the primary, and one for readers,
 which leads to the replica (to the primary only if that is down).  CLIENTS writers
-run pgbench's TPC-B at scale 10 and as many readers its select-only transactions, all
-at the same time.  In each of ROUNDS rounds, the limit of both nodes is first off and
+run pgbench's simple updates at scale 10, and as many readers sum up 5000 of its
+accounts, all at the same time.  In each of ROUNDS rounds, the limit of both nodes is first off and
 then on, and DURATION seconds are counted.  Five times a second, each node is asked
 for what its views show.
 
@@ -22,7 +22,7 @@ from contextlib import ExitStack
 import datasets
 import figures
 import report
-from measure import LIMIT
+from measure import LIMIT, script_file
 from pgbench import Load
 from plan import default_slots
 from server import Failed, Server, run
@@ -45,6 +45,7 @@ defaults
     timeout connect 5s
     timeout client 1h
     timeout server 1h
+    timeout check 30s
     option pgsql-check user health
 listen write
     bind unix@{directory}/.s.PGSQL.{write_port} mode 600
@@ -53,6 +54,10 @@ listen read
     bind unix@{directory}/.s.PGSQL.{read_port} mode 600
     server replica unix@{directory}/.s.PGSQL.{replica} check
     server primary unix@{directory}/.s.PGSQL.{primary} check backup
+"""
+
+SUM = """\\set first random(1, {rows} - 5000)
+SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :first AND :first + 4999;
 """
 
 # At work is who is active and not in the queue: with the gate off as well, where
@@ -210,8 +215,9 @@ def one_run(options, nodes, proxy, number, limit):
         node.configure({LIMIT: limit})
     primary.sql("VACUUM pgbench_branches", "VACUUM pgbench_tellers", "CHECKPOINT", database=DATASET)
     replica.catch_up()
-    loads = [Load(options, "writers", number, ["-b", "tpcb-like"], proxy.address(WRITE_PORT), options.protocol),
-             Load(options, "readers", number, ["-b", "select-only"], proxy.address(READ_PORT), options.protocol)]
+    loads = [Load(options, "writers", number, ["-b", "simple-update"], proxy.address(WRITE_PORT), options.protocol),
+             Load(options, "readers", number, script_file(options, "sum", DATASET, SUM),
+                  proxy.address(READ_PORT), options.protocol)]
     with ExitStack() as stack:
         for load in loads:
             stack.enter_context(load)
