@@ -4,6 +4,7 @@
 #   make install          install into that PostgreSQL
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
+#   make matrix           the same on every version that Debian has: see test/matrix
 #   make lint             other compilers and checkers: see test/lint.sh
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
@@ -81,6 +82,9 @@ test:
 lint:
 	@$(here)test/lint.sh
 
+matrix:
+	@$(here)test/matrix
+
 valgrind:
 	@VALGRIND=1 $(here)test/run.sh
 
@@ -103,4 +107,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test lint valgrind demo bench dist
+.PHONY: require-preload test matrix lint valgrind demo bench dist

@@ -43,7 +43,7 @@ run_cppcheck() {
         --suppress=uninitvar ./*.c src
 }
 
-run_shellcheck() { cd "$WORK/src" && shellcheck -x .ci/run debian/tests/installcheck bench/*.sh test/*.sh test/*/*.sh; }
+run_shellcheck() { cd "$WORK/src" && shellcheck -x .ci/run debian/tests/installcheck test/matrix bench/*.sh test/*.sh test/*/*.sh; }
 
 inside() {
     local tool passed=0 failed=0

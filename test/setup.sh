@@ -127,7 +127,9 @@ compiles() { echo '#include <stdio.h>' | "$1" -E - >/dev/null 2>&1; }
 missing_packages() {
     local cc=gcc
     [ -x "$BINDIR/pg_config" ] && cc=$("$BINDIR/pg_config" --cc)
-    compiles "${cc%% *}" || printf '%s\n' "${cc%% *}" libc6-dev
+    cc=${cc%% *}
+    # Debian may name it with the machine in front, the package without.
+    compiles "$cc" || printf '%s\n' "${cc#*-linux-gnu*-}" libc6-dev
     command -v make >/dev/null || echo make
     [ -x "$BINDIR/postgres" ] || echo "postgresql-$MAJOR"
     has_headers || headers_package
