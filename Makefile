@@ -5,6 +5,7 @@
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
 #   make matrix           the same on every version that Debian has: see test/matrix
+#   make neighbours       test beside other extensions and pgbouncer: see docs/neighbours.md
 #   make lint             other compilers and checkers: see test/lint.sh
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
@@ -33,6 +34,7 @@ ISOLATION = $(call stems,test/isolation/specs/*.spec)
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
+NEIGHBOURS = test/neighbours/*.pl
 REGRESS_PREP = require-preload
 
 PG_CPPFLAGS = -I$(srcdir)/src
@@ -85,6 +87,9 @@ lint:
 matrix:
 	@$(here)test/matrix
 
+neighbours:
+	@TESTS=neighbours $(here)test/run.sh
+
 valgrind:
 	@VALGRIND=1 $(here)test/run.sh
 
@@ -107,4 +112,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test matrix lint valgrind demo bench dist
+.PHONY: require-preload test matrix neighbours lint valgrind demo bench dist

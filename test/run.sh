@@ -10,6 +10,8 @@
 #   tap        test/t/*.pl by prove, which start their own servers
 # and, without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
+# and, if named in TESTS (or by make neighbours), as it needs many packages:
+#   neighbours test/neighbours/*.pl, as tap
 #
 # VALGRIND=1 (or make valgrind) runs the servers of regress and isolation in
 # valgrind, and then looks at what that has found: see test/valgrind.sh.
@@ -20,6 +22,7 @@
 #   REGRESS        regression tests to run, by name
 #   ISOLATION      isolation tests to run, by name
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
+#   NEIGHBOURS     the same for neighbours, such as test/neighbours/001_name.pl
 #   MODEL          configurations of the model to check, by number
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
@@ -39,16 +42,19 @@ check_suites() {
     local suite
     for suite in $TESTS; do
         case $suite in
-            regress | isolation | tap | model) ;;
-            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model" ;;
+            regress | isolation | tap | model | neighbours) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model neighbours" ;;
         esac
     done
 }
 
-# What only one of the TAP files needs, if it will run
+# What only some of the TAP files need, if they will run
 extras() {
     case " $TESTS " in
         *" tap "*) case ${TAP_FILES:-monitoring} in *monitoring*) echo exporter ;; esac ;;
+    esac
+    case " $TESTS " in
+        *" neighbours "*) echo neighbours pgbouncer ;;
     esac
 }
 
@@ -129,11 +135,14 @@ run_isolation() {
     run_suite isolation "$tests" "${CHECK[@]}" REGRESS= ISOLATION="$tests" TAP_TESTS= "${TEMP_SERVER[@]}"
 }
 
-run_tap() {
-    local tests
-    tests=$(chosen PROVE_TESTS TAP_FILES)
-    run_suite tap "$tests" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$tests" PROVE_FLAGS=--verbose REGRESS_PREP=
+# Usage: run_prove SUITE "TESTS"
+run_prove() {
+    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$2" PROVE_FLAGS=--verbose REGRESS_PREP=
 }
+
+run_tap() { run_prove tap "$(chosen PROVE_TESTS TAP_FILES)"; }
+
+run_neighbours() { run_prove neighbours "$(chosen NEIGHBOURS NEIGHBOURS)"; }
 
 run_model() {
     # shellcheck disable=SC2086
@@ -172,6 +181,6 @@ if [ "${1:-}" = --inside ]; then
 else
     make_workdir
     run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
-        "TESTS VALGRIND REGRESS ISOLATION TAP_FILES MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
+        "TESTS VALGRIND REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
         GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
 fi

@@ -29,6 +29,13 @@ MAJORS="19 18 17 16 15"
 # The package of the exporter that the tests of monitoring/ start, and its program
 EXPORTER=prometheus-postgres-exporter
 
+# The extensions that the gate is tested beside, by the ends of Debian's names of
+# their packages, each with the file in the extension directory that tells whether
+# it is installed
+NEIGHBOUR_PACKAGES="pgaudit:pgaudit pg-stat-kcache:pg_stat_kcache pg-wait-sampling:pg_wait_sampling
+pg-hint-plan:pg_hint_plan cron:pg_cron partman:pg_partman postgis-3:postgis pgvector:vector
+timescaledb:timescaledb citus:citus"
+
 # Forbids a newly installed PostgreSQL package to create a cluster.
 NO_CLUSTER=/etc/postgresql-common/createcluster.d/admission_gate-test.conf
 
@@ -134,7 +141,7 @@ missing_packages() {
     [ -x "$BINDIR/postgres" ] || echo "postgresql-$MAJOR"
     has_headers || headers_package
     case " $* " in
-        *" tap "*) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
+        *" tap "* | *" neighbours "*) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
     esac
     case " $* " in
         *" model "*) command -v spin >/dev/null || echo spin ;;
@@ -175,6 +182,9 @@ missing_extras() {
         *" haproxy "*) command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || echo haproxy ;;
     esac
     case " $* " in
+        *" neighbours "*) missing_neighbours ;;
+    esac
+    case " $* " in
         *" exporter "*) command -v "$EXPORTER" >/dev/null || echo "$EXPORTER" ;;
     esac
     case " $* " in
@@ -183,6 +193,14 @@ missing_extras() {
     case " $* " in
         *" valgrind "*) command -v valgrind >/dev/null || echo valgrind ;;
     esac
+}
+
+missing_neighbours() {
+    local neighbour
+    for neighbour in $NEIGHBOUR_PACKAGES; do
+        [ -e "$("$BINDIR/pg_config" --sharedir)/extension/${neighbour#*:}.control" ] ||
+            echo "postgresql-$MAJOR-${neighbour%:*}"
+    done
 }
 
 # Headers of exactly the installed server.  When only newer ones are on offer,
@@ -240,18 +258,31 @@ install_packages() {
 
 # Installs packages that a script can do without, or says how to.
 want_packages() {
-    local missing
-    mapfile -t missing < <(missing_extras "$@")
+    local missing offered
+    sort_extras "$@"
     [ ${#missing[@]} != 0 ] || return 0
     if command -v apt-get >/dev/null && become_root; then
         apt_update
-        (install_packages "${missing[@]}")
-        stop_new_services "${missing[@]}"
-        mapfile -t missing < <(missing_extras "$@")
-        [ ${#missing[@]} != 0 ] || return 0
+        sort_extras "$@"
+        if [ ${#offered[@]} != 0 ]; then
+            (install_packages "${offered[@]}")
+            stop_new_services "${offered[@]}"
+            sort_extras "$@"
+        fi
     fi
-    say "going on without ${missing[*]}. To have them:
-  sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    [ ${#missing[@]} = 0 ] || say "going on without ${missing[*]}" >&2
+    [ ${#offered[@]} = 0 ] || say "To have ${offered[*]}:
+  sudo apt-get install -y --no-install-recommends ${offered[*]}" >&2
+}
+
+# Sets missing, and those among them that are on offer.
+sort_extras() {
+    local package
+    offered=()
+    mapfile -t missing < <(missing_extras "$@")
+    for package in "${missing[@]}"; do
+        ! on_offer "$package" || offered+=("$package")
+    done
 }
 
 # Debian starts what it installs; nobody asked for services of the system's.

@@ -1,0 +1,400 @@
+# Proves that the gate works beside other extensions, in both orders of preloading,
+# and that docs/neighbours.md says truly what each of them makes of a wait in the
+# queue.  All that are installed are there at once.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# In what follows, no two statements may differ in constants and names of columns
+# only: to pg_stat_statements they would be one.
+
+# For how long a statement is left in the queue, in ms: much more than it takes by
+# itself
+my $long = 500;
+
+# What wants to be preloaded, in an order that suits them, and what to do without
+my @preloadable = (
+	qw(timescaledb pg_stat_statements pg_stat_kcache pg_wait_sampling auto_explain
+	  pgaudit pg_hint_plan pg_cron pg_partman_bgw));
+
+my %settings = (
+	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1,
+	max_connections => 150,
+	max_worker_processes => 30,
+	log_statement => 'none',
+	log_min_duration_statement => 0,
+	'pg_stat_statements.track_planning' => 'on',
+	'pg_wait_sampling.history_period' => 10,
+	'pg_wait_sampling.profile_period' => 10,
+	'pgaudit.log' => 'read',
+	'auto_explain.log_min_duration' => 0,
+	'pg_partman_bgw.dbname' => 'postgres',
+	'pg_partman_bgw.interval' => 1,
+	'pg_partman_bgw.role' => scalar getpwuid($<),
+	'timescaledb.telemetry_level' => 'off');
+
+my ($gate, $gate_is_first);
+
+# ----------------------------------------------------------------
+# What is installed
+# ----------------------------------------------------------------
+
+my $packaged = PostgreSQL::Test::Cluster->new('packaged');
+my $library_dir = $packaged->config_data('--pkglibdir');
+my $extension_dir = $packaged->config_data('--sharedir') . '/extension';
+
+sub has_library { return -e "$library_dir/$_[0].so"; }
+
+# The version of an extension, once it is created; skips the tests if there is none.
+sub create_or_skip
+{
+	my ($extension) = @_;
+
+	skip "$extension is not installed", 1 if !-e "$extension_dir/$extension.control";
+	$gate->value("CREATE EXTENSION IF NOT EXISTS $extension CASCADE");
+	my $version = $gate->value("SELECT extversion FROM pg_extension WHERE extname = '$extension'");
+	note "$extension $version";
+	return $version;
+}
+
+# ----------------------------------------------------------------
+# Statements that wait
+# ----------------------------------------------------------------
+
+# Has the session run a statement that is left in the queue for long.  Returns for
+# how long, in ms, and what was logged meanwhile.
+sub wait_long
+{
+	my ($session, $start) = @_;
+
+	my $logged = -s $gate->node->logfile;
+	my $pid = $session->pid;
+	my $holder = $gate->holder;
+	$start->();
+	$gate->ok_waits($session, 'it waits');
+	$gate->await("SELECT wait_time > $long FROM pg_stat_admission_gate_backends WHERE pid = $pid", 'a long wait');
+	$holder->query('COMMIT');
+	is($session->sqlstate, '00000', 'it runs');
+	my $waited = $gate->value("SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = $pid");
+	$holder->quit;
+	return ($waited, slurp_file($gate->node->logfile, $logged));
+}
+
+sub is_long
+{
+	my ($time, $waited, $expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	ok(defined $time && ($expected ? $time >= $waited : $time < $long / 2), $what)
+	  or diag 'it is ' . ($time // 'missing') . ", the wait was $waited ms";
+	return;
+}
+
+# The duration that a session's line of the log has: of that kind, and with that text
+# somewhere after it
+sub duration
+{
+	my ($session, $log, $kind, $text) = @_;
+	my $pid = $session->pid;
+	my ($duration) = $log =~ /\[$pid\] client backend LOG:  duration: (\d+\.\d+) ms  $kind(?:(?!duration:).)*?\Q$text\E/s;
+	return $duration;
+}
+
+# How the time of a statement that waited is accounted for.  Who was preloaded
+# after the gate is called before it, and has its clock running while it waits:
+# that is for planning and utility commands.  The executor's clock always starts
+# later.
+sub test_accounting
+{
+	my ($session) = @_;
+	my %calls = (
+		'SELECT count(*) AS planned FROM accounts' => [ 'planning', sub { $session->start($_[0]) } ],
+		'SELECT count(*) AS prepared FROM accounts' => [ 'nothing', sub { $session->start_prepared('prepared') } ],
+		'BEGIN' => [ 'execution', sub { $session->start($_[0]) } ],
+		'VACUUM accounts' => [ 'execution', sub { $session->start($_[0]) } ]);
+
+	$session->query('SET plan_cache_mode = force_generic_plan');
+	$session->prepare('prepared', 'SELECT count(*) AS prepared FROM accounts');
+	$session->start_prepared('prepared')->result;
+	for my $sql (sort keys %calls)
+	{
+		my ($counts_in, $start) = @{ $calls{$sql} };
+		my ($waited, $log) = wait_long(
+			$session,
+			sub {
+				$gate->value('SELECT pg_stat_statements_reset()');
+				$start->($sql);
+			});
+		$session->query('COMMIT') if $sql eq 'BEGIN';
+
+		my ($calls, $planning, $execution) = split /\|/,
+		  $gate->value("SELECT calls, total_plan_time, total_exec_time FROM pg_stat_statements WHERE query = '$sql'");
+		is($calls, 1, "pg_stat_statements counts it once: $sql");
+		is_long($planning, $waited, !$gate_is_first ? 0 : $counts_in eq 'planning', "pg_stat_statements' planning time: $sql");
+		is_long($execution, $waited, !$gate_is_first ? 0 : $counts_in eq 'execution',
+			"pg_stat_statements' execution time: $sql");
+		is_long(duration($session, $log, 'plan', $sql), $waited, 0, "auto_explain's duration: $sql") if $sql =~ /^SELECT/;
+		is_long(duration($session, $log, '(?:statement|execute)', $sql), $waited, 1, "log_min_duration_statement's: $sql");
+	}
+	return;
+}
+
+sub test_pgaudit
+{
+	my ($session) = @_;
+	create_or_skip('pgaudit');
+
+	my ($waited, $log) = wait_long($session, sub { $session->start('SELECT count(*) AS audited FROM accounts') });
+	my $lines = () = $log =~ /AUDIT: SESSION,\d+,\d+,READ,SELECT,[^\n]*AS audited/g;
+	is($lines, 1, 'pgaudit logs a statement that waited once');
+	return;
+}
+
+sub test_pg_stat_kcache
+{
+	my ($session) = @_;
+	create_or_skip('pg_stat_kcache');
+
+	my ($waited) = wait_long($session, sub { $session->start('SELECT max(v) AS cached FROM accounts') });
+	my ($rows, $seconds) = split /\|/, $gate->value(
+		"SELECT count(*), sum(k.exec_user_time + k.exec_system_time + k.plan_user_time + k.plan_system_time)
+		FROM pg_stat_kcache() k JOIN pg_stat_statements s USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND k.top");
+	is($rows, 1, 'pg_stat_kcache has a statement that waited');
+	is_long(1000 * ($seconds // 0), $waited, 0, 'and no CPU time for the wait');
+	return;
+}
+
+# It samples the wait itself.  Which statement waited it knows if it was called first.
+sub test_pg_wait_sampling
+{
+	my ($session) = @_;
+	create_or_skip('pg_wait_sampling');
+
+	wait_long($session, sub { $session->start('SELECT min(v) AS sampled FROM accounts') });
+	my $samples = 'FROM pg_wait_sampling_profile WHERE pid = '
+	  . $session->pid
+	  . " AND event_type = 'Extension' AND event IN ('AdmissionGateQueue', 'Extension')";
+	$gate->await("SELECT coalesce(sum(count), 0) > 0 $samples", 'samples of the wait');
+	is($gate->value("SELECT count(*) $samples AND queryid = (SELECT queryid FROM pg_stat_statements WHERE query LIKE '%AS sampled%')"),
+		$gate_is_first ? 1 : 0,
+		$gate_is_first ? 'pg_wait_sampling knows which statement waited' : 'pg_wait_sampling does not know which statement waited');
+	return;
+}
+
+sub test_pg_hint_plan
+{
+	my ($session) = @_;
+	skip 'pg_hint_plan is not installed', 1 if !has_library('pg_hint_plan');
+
+	my ($waited, $log) = wait_long($session, sub { $session->start('/*+ SeqScan(a) */ SELECT v AS hinted FROM accounts a WHERE id = 5') });
+	like($log, qr/AS hinted.*Seq Scan on accounts/s, 'a hint of pg_hint_plan works on a statement that waited');
+	$log = (wait_long($session, sub { $session->start('SELECT v AS unhinted FROM accounts a WHERE id = 5') }))[1];
+	like($log, qr/AS unhinted.*Index Scan using/s, 'and makes a difference');
+	return;
+}
+
+# ----------------------------------------------------------------
+# Background workers
+# ----------------------------------------------------------------
+
+# Pg_cron's jobs are connections like any other unless cron.use_background_workers
+# is on.  Before 1.5 it starts none but at full minutes, which is long to wait for.
+sub test_pg_cron
+{
+	my $version = create_or_skip('pg_cron');
+	my $by_minutes = $version =~ /^1\.[0-4]\b/;
+	my $schedule = $by_minutes ? '* * * * *' : '1 second';
+	skip "pg_cron $version was tested in the other order", 1 if $by_minutes && !$gate_is_first;
+
+	for my $in_workers ('off', 'on')
+	{
+		$gate->value('CREATE TABLE IF NOT EXISTS jobs (at timestamptz DEFAULT clock_timestamp())');
+		$gate->value('TRUNCATE jobs');
+		$gate->node->append_conf('postgresql.conf',
+			"cron.use_background_workers = $in_workers\ncron.host = '" . $gate->node->host . "'");
+		$gate->restart('fast');
+		$gate->await_restart;
+		my $holder = $gate->holder;
+		my $job = $gate->value("SELECT cron.schedule('$schedule', 'INSERT INTO jobs DEFAULT VALUES')");
+		if ($in_workers eq 'off')
+		{
+			$gate->await("SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
+				WHERE b.state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
+				"pg_cron's job in the queue");
+			pass('a job of pg_cron that is a connection queues');
+			is($gate->value('SELECT count(*) FROM jobs'), 0, 'and has not run');
+			$holder->query('COMMIT');
+			$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
+			pass('until there is a slot');
+		}
+		else
+		{
+			$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
+			pass('a job of pg_cron in a background worker does not queue');
+			$holder->query('COMMIT');
+		}
+		$gate->value("SELECT cron.unschedule($job)");
+		$gate->await("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
+			AND backend_type = 'client backend'", 'the jobs to end');
+		$holder->quit;
+	}
+	return;
+}
+
+# Its background worker makes new partitions while the gate is full.
+sub test_pg_partman
+{
+	skip 'pg_partman is not installed', 1 if !has_library('pg_partman_bgw');
+
+	$gate->value('CREATE SCHEMA IF NOT EXISTS partman');
+	$gate->value('CREATE EXTENSION IF NOT EXISTS pg_partman SCHEMA partman');
+	my $version = $gate->value("SELECT extversion FROM pg_extension WHERE extname = 'pg_partman'");
+	note "pg_partman $version";
+	$gate->value('CREATE TABLE public.events (at timestamptz NOT NULL) PARTITION BY RANGE (at)');
+	$gate->value("SELECT partman.create_parent('public.events', 'at', "
+		  . ($version =~ /^4/ ? "'native', 'daily'" : "'1 day'")
+		  . ', p_premake := 1)');
+	my $children = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.events'::regclass";
+	my $before = $gate->value($children);
+
+	my $holder = $gate->holder;
+	$gate->value("INSERT INTO events VALUES (now() + interval '1 day')");
+	$gate->value('UPDATE partman.part_config SET premake = 5');
+	$gate->await("SELECT ($children) > $before", "pg_partman's background worker");
+	pass("pg_partman's background worker does not queue");
+	$holder->query('COMMIT');
+	$holder->quit;
+
+	my $session = $gate->session;
+	wait_long($session, sub { $session->start('CALL partman.run_maintenance_proc()') });
+	pass("its procedure queues if a client calls it, and then goes through its commits");
+	$session->quit;
+	return;
+}
+
+sub test_timescaledb
+{
+	create_or_skip('timescaledb');
+
+	my $session = $gate->session;
+	$gate->value('CREATE TABLE metrics (at timestamptz NOT NULL, v int)');
+	$gate->value("SELECT create_hypertable('metrics', 'at', chunk_time_interval => interval '1 day')");
+	wait_long($session,
+		sub { $session->start("INSERT INTO metrics SELECT now() + i * interval '1 hour', i FROM generate_series(1, 100) i") });
+	is($gate->value('SELECT count(*) > 1 FROM timescaledb_information.chunks'), 't', 'and has made the chunks of a hypertable');
+	wait_long($session, sub { $session->start("SELECT time_bucket('1 day', at), sum(v) FROM metrics GROUP BY 1") });
+	$gate->await("SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type LIKE 'TimescaleDB%Scheduler'",
+		"timescaledb's scheduler");
+	is($gate->value("SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid)
+			WHERE backend_type LIKE 'TimescaleDB%'"), 0, "timescaledb's background workers are not at the gate");
+	$session->quit;
+	return;
+}
+
+# ----------------------------------------------------------------
+# Types
+# ----------------------------------------------------------------
+
+sub test_postgis
+{
+	# What its script insists on beside pgaudit
+	$gate->value("SET pgaudit.log = 'none'");
+	create_or_skip('postgis');
+
+	my $session = $gate->session;
+	$gate->value('CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at
+		FROM generate_series(0, 9999) i');
+	wait_long($session, sub { $session->start('CREATE INDEX ON places USING gist (at)') });
+	wait_long($session,
+		sub { $session->start('SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)') });
+	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'"), 1, 'postgis: it is counted once');
+	$session->quit;
+	return;
+}
+
+sub test_pgvector
+{
+	create_or_skip('vector');
+
+	my $session = $gate->session;
+	$gate->value('CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i');
+	wait_long($session, sub { $session->start('CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)') });
+	wait_long($session, sub { $session->start("SELECT id AS nearest FROM items ORDER BY v <-> '[1,2,3]' LIMIT 5") });
+	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'"), 1, 'pgvector: it is counted once');
+	$session->quit;
+	return;
+}
+
+# ----------------------------------------------------------------
+# A crowd
+# ----------------------------------------------------------------
+
+# After many clients, in all protocols, everything was counted and no slot is lost.
+sub test_crowd
+{
+	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	$gate->node->command_ok([ 'pgbench', '-i', '-q', '-s', '1', 'postgres' ], 'pgbench makes its tables');
+	for my $protocol ('simple', 'extended', 'prepared')
+	{
+		$gate->value('SELECT pg_stat_statements_reset()');
+		$gate->node->command_ok([ 'pgbench', '-n', '-c', '20', '-t', '20', '-M', $protocol, 'postgres' ], "pgbench -M $protocol");
+		is($gate->value("SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'UPDATE pgbench_accounts%'"),
+			400, "$protocol: pg_stat_statements counts each statement once");
+		$gate->ok_quiet("after pgbench -M $protocol");
+	}
+	$gate->ok_adds_up('after the crowd');
+	$gate->ok_one_slot;
+	return;
+}
+
+# ----------------------------------------------------------------
+# Both orders
+# ----------------------------------------------------------------
+
+for my $order ('first', 'last')
+{
+	$gate_is_first = $order eq 'first';
+	my @others = grep { has_library($_) } @preloadable;
+	my @libraries = $gate_is_first ? ('admission_gate', @others) : (@others, 'admission_gate');
+	$gate = GateTest->new("gate_$order", %settings, shared_preload_libraries => join ', ', @libraries);
+	note "preloaded: @libraries";
+	$gate->value('CREATE EXTENSION pg_stat_statements');
+	$gate->value('CREATE TABLE accounts (id int PRIMARY KEY, v int)');
+	$gate->value('INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i');
+	$gate->value('ANALYZE accounts');
+
+	my $session = $gate->session;
+	for my $test (
+		[ 'accounting', \&test_accounting ],
+		[ 'pgaudit', \&test_pgaudit ],
+		[ 'pg_stat_kcache', \&test_pg_stat_kcache ],
+		[ 'pg_wait_sampling', \&test_pg_wait_sampling ],
+		[ 'pg_hint_plan', \&test_pg_hint_plan ],
+		[ 'timescaledb', \&test_timescaledb ],
+		[ 'postgis', \&test_postgis ],
+		[ 'pgvector', \&test_pgvector ],
+		[ 'pg_partman', \&test_pg_partman ],
+		[ 'the crowd', \&test_crowd ],
+		[ 'pg_cron', \&test_pg_cron ])
+	{
+		my ($name, $code) = @$test;
+		note "gate $order: $name";
+	  SKIP: { eval { $code->($session); 1 } or fail("gate $order, $name: $@"); }
+	}
+	$session->quit;
+	$gate->ok_quiet("gate $order, at the end");
+	$gate->ok_adds_up("gate $order, at the end");
+	$gate->node->stop;
+}
+
+done_testing();
