@@ -54,7 +54,7 @@ extras() {
         *" tap "*) case ${TAP_FILES:-monitoring} in *monitoring*) echo exporter ;; esac ;;
     esac
     case " $TESTS " in
-        *" neighbours "*) echo neighbours pgbouncer ;;
+        *" neighbours "*) echo neighbours pgbouncer patroni ;;
     esac
 }
 

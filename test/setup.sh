@@ -185,6 +185,12 @@ missing_extras() {
         *" neighbours "*) missing_neighbours ;;
     esac
     case " $* " in
+        *" patroni "*)
+            command -v patroni >/dev/null || echo patroni
+            command -v etcd >/dev/null || echo etcd-server
+            ;;
+    esac
+    case " $* " in
         *" exporter "*) command -v "$EXPORTER" >/dev/null || echo "$EXPORTER" ;;
     esac
     case " $* " in
@@ -287,14 +293,15 @@ sort_extras() {
 
 # Debian starts what it installs; nobody asked for services of the system's.
 stop_new_services() {
-    local package
+    local package service
     for package in "$@"; do
         case $package in
-            haproxy | pgbouncer | "$EXPORTER") ;;
+            haproxy | patroni | pgbouncer | "$EXPORTER") service=$package ;;
+            etcd-server) service=etcd ;;
             *) continue ;;
         esac
-        "${PRIVILEGED[@]}" systemctl disable --now "$package" >>"$WORK/apt.log" 2>&1 ||
-            "${PRIVILEGED[@]}" service "$package" stop >>"$WORK/apt.log" 2>&1
+        "${PRIVILEGED[@]}" systemctl disable --now "$service" >>"$WORK/apt.log" 2>&1 ||
+            "${PRIVILEGED[@]}" service "$service" stop >>"$WORK/apt.log" 2>&1
     done
 }
 
