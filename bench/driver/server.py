@@ -118,7 +118,7 @@ class Server:
                                              for name, value in settings.items()), "SELECT pg_reload_conf()")
         if not self.wait_until(f"SELECT pg_conf_load_time() >= '{before}'", "t", 60):
             raise Failed("the server does not reload its settings")
-        if self.preloaded and not self.wait_until("SELECT max_active FROM pg_stat_admission_gate", str(limit), 60):
+        if self.preloaded and not self.wait_until("SELECT max_active FROM pg_stat_admission_gate WHERE pool = 'default'", str(limit), 60):
             raise Failed(f"the server does not take over the limit of {limit}")
 
     def end_sessions(self):
