@@ -12,10 +12,9 @@
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
- * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c what
- * a plan tells, src/stats.c the views, src/wait_log.c the lines in the server log,
- * src/query_waits.c the waits by query,
- * src/explain.c an option of EXPLAIN.
+ * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c
+ * what a plan tells, src/stats.c the views, src/wait_log.c the lines in the server
+ * log, src/query_waits.c the waits by query, src/explain.c an option of EXPLAIN.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
@@ -27,8 +26,9 @@
  *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
  * locked yet and no snapshot taken), the planner unless the planned cost counts,
- * ExecutorStart for plans from the cache, and ProcessUtility.  Only client backends meet it: neither
- * parallel workers, whose leader has a slot, nor any other process.
+ * ExecutorStart for plans from the cache, and ProcessUtility.  Only client
+ * backends meet it: neither parallel workers, whose leader has a slot, nor any
+ * other process.
  *
  * A slot is given back when the commit begins, before its WAL is flushed:
  * others can use the CPU while we wait for the disk.  Commands that commit

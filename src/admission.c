@@ -107,13 +107,20 @@ errdetail_gate(const SlotLimit *limit, long waited)
 }
 
 /*
- * HINT of the gate's errors: what to increase, that setting or the limit.
+ * HINT of the gate's errors: what to increase, that setting, which may be the
+ * pool's, or the limit.
  */
 static int
-errhint_gate(const SlotLimit *limit, const char *setting)
+errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 {
+	if (of_pool && limit->is_of_pool)
+		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
+					   setting, limit->pool);
+	if (of_pool)
+		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
+					   setting, limit->pool);
 	if (limit->is_of_pool)
-		return errhint("Try again later, or increase admission_gate.%s, or what is set for pool \"%s\" in admission_gate.pools.",
+		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
 				   setting);
@@ -126,18 +133,24 @@ elapsed_since(TimestampTz start)
 	return Max(GetCurrentTimestamp() - start, 0);
 }
 
+/* Is it the pool's queue_timeout that counts, as the shorter of the two? */
+static bool
+queue_timeout_is_of_pool(void)
+{
+	int			of_pool = slots_pool_queue_timeout();
+
+	return of_pool > 0 &&
+		(gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
+}
+
 /*
- * After how many ms a wait for a slot fails, 0 if it never does.  The shorter of
- * the two counts, so that a user cannot exceed what is set for the pool.
+ * After how many ms a wait for a slot fails, 0 if it never does.  So that a user
+ * cannot exceed what is set for the pool, the shorter of the two counts.
  */
 static int
 queue_timeout(void)
 {
-	int			of_pool = slots_pool_queue_timeout();
-
-	if (gate_queue_timeout == 0 || of_pool == 0)
-		return Max(gate_queue_timeout, of_pool);
-	return Min(gate_queue_timeout, of_pool);
+	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
 }
 
 /*
@@ -171,6 +184,7 @@ static bool
 sleep_in_queue(TimestampTz start)
 {
 	static uint32 wait_event = 0;
+
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
 
@@ -296,7 +310,7 @@ wait_for_slot(QueryDesc *query)
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("too many backends are waiting for admission"),
 					 errdetail_gate(&limit, 0),
-					 errhint_gate(&limit, "max_queue_length")));
+					 errhint_gate(&limit, "max_queue_length", slots_pool_has_queue_length())));
 			break;
 
 		case SLOT_ENQUEUED:
@@ -323,7 +337,7 @@ wait_for_slot(QueryDesc *query)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
 				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
-				 errhint_gate(&limit, "queue_timeout")));
+				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 	}
 
 	snapshot_take_again(&snapshot_users);

@@ -49,6 +49,12 @@ typedef struct QueryWaitsEntry
 	slock_t		mutex;
 } QueryWaitsEntry;
 
+/* What is not in the table itself */
+typedef struct QueryWaitsShared
+{
+	LWLock	   *lock;
+} QueryWaitsShared;
+
 /* NULL if the table has no place */
 static HTAB *Table = NULL;
 static LWLock *Lock = NULL;
@@ -61,6 +67,7 @@ query_waits_shmem_request(void)
 {
 	if (gate_max_tracked_queries == 0)
 		return;
+	RequestAddinShmemSpace(sizeof(QueryWaitsShared));
 	RequestAddinShmemSpace(hash_estimate_size(gate_max_tracked_queries,
 											  sizeof(QueryWaitsEntry)));
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
@@ -77,13 +84,19 @@ query_waits_shmem_init(void)
 		.keysize = sizeof(QueryWaitsKey),
 		.entrysize = sizeof(QueryWaitsEntry)
 	};
+	QueryWaitsShared *shared;
+	bool		found;
 
 	if (gate_max_tracked_queries == 0)
 		return;
 	Table = GATE_SHMEM_INIT_HASH("admission_gate query waits",
 								 gate_max_tracked_queries, &info,
 								 HASH_ELEM | HASH_BLOBS | HASH_FIXED_SIZE);
-	Lock = &GetNamedLWLockTranche(TRANCHE_NAME)->lock;
+	shared = ShmemInitStruct("admission_gate query waits lock",
+							 sizeof(QueryWaitsShared), &found);
+	if (!found)
+		shared->lock = &GetNamedLWLockTranche(TRANCHE_NAME)->lock;
+	Lock = shared->lock;
 }
 
 /*

@@ -366,7 +366,7 @@ settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lift_after",
-							"Sets after which time without a slot a pool of low priority goes first.",
+							"Sets how long after it was passed over by a higher priority a pool goes first.",
 							"One of its waiting backends does, and the time begins again. Zero means that it never does.",
 							&gate_lift_after,
 							1000, 0, INT_MAX,

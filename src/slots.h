@@ -140,6 +140,7 @@ extern void slots_forget_pool(void);
 extern void slots_choose_pool(bool costly);
 extern const char *slots_pool_name(void);
 extern int	slots_pool_queue_timeout(void);
+extern bool slots_pool_has_queue_length(void);
 
 /* All pools */
 extern void slots_set_limit(int limit);

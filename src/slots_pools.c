@@ -155,6 +155,13 @@ slots_pool_name(void)
 	return my_pool_name;
 }
 
+/* Has this backend's pool a max_queue_length of its own? */
+bool
+slots_pool_has_queue_length(void)
+{
+	return pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET;
+}
+
 /*
  * The queue_timeout (ms) of this backend's pool; 0 if it has none.  It may have
  * changed since the wait began, and so may the pool.

@@ -12,7 +12,8 @@
 # However the outer half ends, it stops what the inner half left running and
 # removes the directory.
 #
-# The system's PostgreSQL is never written to.  PostgreSQL finds its share and
+# The system's PostgreSQL is never written to (but apt-get adds packages to it,
+# those of `make neighbours` among them).  PostgreSQL finds its share and
 # lib directories relative to its executables, so the inner half copies those,
 # links the rest under the throw-away directory, and installs there.
 #
@@ -34,7 +35,7 @@ EXPORTER=prometheus-postgres-exporter
 # it is installed
 NEIGHBOUR_PACKAGES="pgaudit:pgaudit pg-stat-kcache:pg_stat_kcache pg-wait-sampling:pg_wait_sampling
 pg-hint-plan:pg_hint_plan cron:pg_cron partman:pg_partman postgis-3:postgis pgvector:vector
-timescaledb:timescaledb citus:citus"
+timescaledb:timescaledb"
 
 # Forbids a newly installed PostgreSQL package to create a cluster.
 NO_CLUSTER=/etc/postgresql-common/createcluster.d/admission_gate-test.conf

@@ -238,7 +238,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 		'Of 1 slots of pool "batch", 1 were in use and 0 lent, with 1 other backends of the pool waiting; this one has waited for 0 ms.',
 		'the error tells how its pool stands');
 	is($error->{H},
-		'Try again later, or increase admission_gate.max_queue_length, or what is set for pool "batch" in admission_gate.pools.',
+		'Try again later, or increase max_queue_length or max_active of pool "batch" in admission_gate.pools.',
 		'and what to set');
 	is($waiter->sqlstate, '53000', "a pool may have a queue_timeout");
 	$waiter->query("SET admission_gate.queue_timeout = '1h'");

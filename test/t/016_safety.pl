@@ -20,6 +20,8 @@ my $top = "$FindBin::RealBin/../..";
 my $gate = GateTest->new(
 	'safety',
 	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1,
 	max_connections => 30,
 	init => { allows_streaming => 1 });
 my $node = $gate->node;

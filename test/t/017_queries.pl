@@ -154,9 +154,8 @@ $elsewhere->quit;
 	my ($first, $second, $third, $rare, $new, $newer) = map { statement($_) } qw(first second third rare new newer);
 
 	reset_waits();
-	wait_once($session, $first, 100);
-	wait_once($session, $second, 200);
-	wait_once($session, $third, 300);
+	wait_once($session, $first, 300);
+	wait_once($session, $_, 2 * $gate->counter('wait_time')) foreach ($second, $third);
 	is(names(), 'third second first', 'there is room for three');
 	wait_once($session, $rare);
 	is(names(), 'third second rare', 'a fourth takes the place of what has waited least');
@@ -182,7 +181,8 @@ sub run_pgbench
 	my $well = IPC::Run::run(
 		[ 'pgbench', '-n', '-c', '10', '-t', '50', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>' => \my $out,
-		'2>' => \my $err);
+		'2>' => \my $err,
+		IPC::Run::timeout($GateClient::patience));
 	ok($well, 'pgbench does well') or diag $err;
 	return;
 }

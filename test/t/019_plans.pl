@@ -117,7 +117,7 @@ $gate->ok_adds_up('after costs');
 # parallel_slots
 # ----------------------------------------------------------------
 
-# A session whose scans of t have two workers each and wait for advisory lock 1.
+# A session whose scans have two workers each
 sub parallel_session
 {
 	my ($slots) = @_;
@@ -157,7 +157,7 @@ foreach my $case ([ 'leader', 3 ], [ 'workers', 1 ])
 # It never waits while it holds a slot, nor takes more than there are.
 {
 	my $parallel = parallel_session('workers');
-	my ($one, $two, $three) = map { $gate->session } 1 .. 3;
+	my ($one, $two) = map { $gate->session } 1 .. 2;
 	$gate->set(max_active_backends => 2);
 
 	$one->query('BEGIN');
@@ -171,7 +171,7 @@ foreach my $case ([ 'leader', 3 ], [ 'workers', 1 ])
 	$gate->set(max_active_backends => 3);
 	$gate->ok_passes($two, 'but not more than there were');
 	$parallel->result;
-	$_->quit foreach ($parallel, $one, $two, $three);
+	$_->quit foreach ($parallel, $one, $two);
 	$gate->ok_quiet('after the limit was exceeded');
 }
 
