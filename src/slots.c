@@ -764,11 +764,14 @@ void
 slots_hold(int weight)
 {
 	SlotPool   *pool = pool_of(MySlotEntry);
+	WakeList	wakes = {0};
+	TimestampTz now;
 	uint32		limit;
 
 	if (weight <= MySlotEntry->weight)
 		return;
 
+	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
 	limit = Min(pg_atomic_read_u32(&Slots->effective_limit),
 				pg_atomic_read_u32(&pool->effective_limit));
@@ -780,7 +783,9 @@ slots_hold(int weight)
 			slots_count_in(MySlotEntry, weight - MySlotEntry->weight);
 		MySlotEntry->weight = weight;
 	}
+	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
 }
 
 /*

@@ -1,7 +1,7 @@
 #!/bin/sh
 #
-# Proves the protocol of src/slots.c: has the model checker spin visit every
-# state of slots.pml, for a number of configurations.  What is proved stands at
+# Proves the protocol of src/slots.c and of the files beside it: has the model
+# checker spin visit every state of slots.pml, for a number of configurations.  What is proved stands at
 # the top of slots.pml.
 #
 # Usage: test/model/run.sh [--mutants] [NUMBER...]
@@ -51,11 +51,34 @@ holder waits for a waiter|states|-DHIDDEN
 holder waits for a waiter|finish|-DHIDDEN
 nobody starves           |served|-DFOREVER
 nobody starves, strict   |served|-DFOREVER -DOVERTAKING=0
+pools                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
+pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DOVERTAKING=0
+pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
+pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DOVERTAKING=0
+pools, higher, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DINTERRUPTS=1 -DOVERTAKING=0
+pools, lower, cancel     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DINTERRUPTS=1
+pools, limit 2, cancel   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
+pools, limit 2, higher   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
+pools, both with a limit |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
+pools, three rounds      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
+pools, full queue        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DMAX_QUEUE=1
+pools, forced entry      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DLIMIT=2 -DFORCE=1
+pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DOVERTAKING=0
+pools, lending           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DLOOKS=1
+pools, lending, lower    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DBACKENDS=2 -DROUNDS=2 -DLOOKS=2 -DINTERRUPTS=1
+pools, turns             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DTURNS=1
+pools, turns, idle       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DTURNS=1 -DIDLE
+pools, holder waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
+pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
+pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
+pool removed, higher     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=1 -DINTERRUPTS=1
+pool removed, lending    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=-1 -DLOOKS=1
+pool removed, other limit|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
 '
 
 # Mistake, what it is, what finds it, in which configuration.
 mutants='
-M_FLAG_LATE         |the flag is set after the last look                |states|-DROUNDS=2
+M_FLAG_LATE         |the flag of all is set after the last look         |states|-DROUNDS=2
 M_LEAVE_SILENTLY    |no call after leaving the queue                    |states|-DINTERRUPTS=2
 M_REFUSE_AND_KEEP   |a refused grant is not passed on                   |states|-DINTERRUPTS=2
 M_GIVE_BACK_BLINDLY |a slot is given back without a look at the flag    |states|-DROUNDS=2
@@ -70,8 +93,8 @@ M_STILL_CALLED      |who came too late counts as called                 |states|
 M_LEAVE_UNSEEN      |leaves the queue without a look if it is there     |states|-DINTERRUPTS=2
 M_RETURN_UNCOUNTED  |the slot of a returned lender does not count       |states|-DLOOKS=2
 M_RESET_LATE        |the latch is reset after the look                  |states|-DROUNDS=2
-M_NEVER_OVERDUE     |the first in the queue is overtaken for ever       |served|-DFOREVER
-M_FLAG_STAYS        |the flag stays when the queue is empty             |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
+M_NEVER_OVERDUE     |the next is overtaken for ever                     |served|-DFOREVER
+M_FLAG_STAYS        |the flag of all stays when nobody waits            |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
 M_LEND_SILENTLY     |no call after a slot was lent                      |states|-DLOOKS=2
 M_CLAIM_UNCOUNTED   |who was called enters without counting             |states|-DROUNDS=2
 M_CLAIM_SILENTLY    |who was called does not see to the next            |states|-DBACKENDS=4 -DLIMIT=2
@@ -81,6 +104,14 @@ M_SLEEP_ON          |the watcher sleeps on beside a retained slot       |states|
 M_TURN_LOST         |a slot taken from a late client is not passed on   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
 M_ALWAYS_COMING     |an heir counts as on its way when it is awake      |served|-DFOREVER
 M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_STEP_BACK_SILENTLY|no call after a step taken back                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
+M_POOL_FLAG_LATE    |the flag of the pool is set after the last look    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_POOL_LAST         |a slot is given back to all, then to the pool      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_FLAG_LEFT_OUT     |the flag of all stays clear as a pool has a slot   |states|-DPOOLS=2 -DPOOL_LIMIT=1
+M_CLAIM_OUT_OF_TURN |who was called enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
+M_FORGET_WAITERS    |the waiters of a removed pool stay there           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
+M_JOIN_LATE         |somebody enters the queue of a removed pool        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
+M_GRANT_UNCOUNTED   |a granted slot does not count in the pool          |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 '
 
 die()

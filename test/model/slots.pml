@@ -1,15 +1,16 @@
 /*
  * slots.pml
- *		A model of src/slots.c: the semaphore and its queue, in Promela, the
- *		language of the model checker spin.
+ *		A model of src/slots.c, slots_turns.c and slots_pools.c: the semaphore
+ *		and its queues, in Promela, the language of the model checker spin.
  *
  * A few backends run one statement after the other through the gate, others
- * cancel them, lend their slots and change the limit, and spin visits every
- * state that any interleaving of their steps leads to.  What it proves, for
- * the sizes that run.sh sets:
+ * cancel them, lend their slots, change the limit and remove a pool, and spin
+ * visits every state that any interleaving of their steps leads to.  What it
+ * proves, for the sizes that run.sh sets:
  *
- * (a) No slot leaks: when all are done, the word is 0 (no slot in use, both
- *	   flags clear), the queue empty, nobody watcher, no lenders.
+ * (a) No slot leaks: when all are done, the word for all and that of each pool
+ *	   are 0 (no slot in use, all flags clear), the queues empty, nobody watcher,
+ *	   no lenders.
  * (b) The limit holds: at the moment of any admission, the backends that hold
  *	   a slot that counts, at work or between transactions, the new one included
  *	   and whatever way each of them came in, are no more than the limit.
@@ -17,39 +18,64 @@
  *	   return; a turn that goes on is no admission.  The moment is the
  *	   compare-and-exchange of the word, and the limit is the one that this
  *	   attempt read before it; for a slot that changes hands, the moment is
- *	   the look at the count under the mutex.  Besides, in every state at all
- *	   the word counts at least as many slots as are held, and no slot is
- *	   given back that is not counted.
+ *	   the look at the count under the mutex.  The same holds for the backends
+ *	   of a pool that has a limit of its own: the moment is the
+ *	   compare-and-exchange of the pool's word, and who has yet to be counted
+ *	   in all, and may have to step back, is among them.  Besides, in every
+ *	   state at all each word counts at least as many slots as are held, and no
+ *	   slot is given back that is not counted.
  * (c) No wake-up is lost: there is no state that nobody can leave but some
  *	   are not done; and whenever the mutex is free, "a slot is free and
- *	   somebody waits" implies that the first in the queue has been called,
- *	   unless a change of the limit is on its way through the queue.
+ *	   somebody waits whose pool has a slot free, too" implies that
+ *	   slots_next_waiter() has been called.  Exempt is the time in which
+ *	   - a change of the limit or of the pools is on its way through the queues;
+ *	   - somebody who gave a slot back to a pool with waiters, or took the step
+ *		 into it back, has not got the mutex yet: it will see to it;
+ *	   - another one has been called, whose pool has no slot free any more as
+ *		 somebody came by: when it finds that out, it sees to the next.
  * (d) Duty: whenever the mutex is free and somebody waits, the watcher is in
- *	   the queue; and the flags of the word say what the queue and the number
- *	   of lenders say.
+ *	   a queue.  A pool's flag says whether its queue is empty.  The flag of all
+ *	   is set if somebody waits whose pool has a slot free, but for the first
+ *	   two of the exemptions; it is clear if nobody waits, and may stay set for
+ *	   a while when somebody takes the last slot of a pool.  The lenders' flag
+ *	   says whether there are any.  Nobody waits in a pool that is gone.
  * (e) Nobody starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if whoever can go on for ever does so once
  *	   (weak fairness).  With a holder that waits for somebody in the queue
  *	   (HIDDEN), or clients that say no more while slots are retained (IDLE),
  *	   everybody is done in the end.
+ * (f) Order: who enters from a queue is the first of it, and nobody waits in
+ *	   the other pool, that having no limit, who is to go before it.  Whenever
+ *	   the mutex is free, the priority that it takes to overtake is at least
+ *	   that of who is next, but for the first two of the exemptions.
  *
- * How: names are those of slots.c and admission.c; each inline is the function
- * of its name.  Every atomic instruction on the word, on a state or on the
- * limit is one step, and so is every look at the head or the watcher without
- * the mutex.  A step contains more than that only where the rest is local or
- * guarded by the mutex and looked at by nobody who does not hold it.  Ghosts,
- * variables that the code does not have, change within the step they belong
- * to.  A process "monitor" waits for a state that breaks an invariant.
+ * How: names are those of the C code; each inline is the function of its name.
+ * Every atomic instruction on a word, on a state or on a limit is one step, and
+ * so is every look at a call or the watcher without the mutex.  A step contains
+ * more than that only where the rest is local or guarded by the mutex and
+ * looked at by nobody who does not hold it, or where the comment says why it is
+ * as good.  Ghosts, variables that the code does not have, change within the
+ * step they belong to.  A process "monitor" waits for a state that breaks an
+ * invariant.
  *
- * Left out: totals, times and wait ids.  Whether the head is overdue, a wait
+ * One pool, the default, has no limit of its own, so its word is left out: its
+ * flag would say what that of all says.  With two pools (POOLS), the even
+ * backends are of pool 1 and the odd ones of pool 0, the default; each may have
+ * a limit, and one may have a higher priority.  Among equals, who came first
+ * goes first: the time of arrival is how many wait that came before.
+ *
+ * Left out: totals, times and wait ids.  Whether the next is overdue, a wait
  * has lasted for lend_after, a holder is at work, a turn is over or a client
- * late is anybody's guess instead, so all answers are tried; a compare-and-exchange that is bound to fail as
- * the state it wants was not there before is left out as well.  The list of
- * latches to set is a set, emptied in any order.  Memory is sequentially
- * consistent: what weaker hardware does is argued in slots.c, not shown here.
- * Exit while waiting takes the steps of a cancel, exit while working those of
- * a give-back.  The second look for a free slot before queueing is left out: it
- * is as if the backend came later.
+ * late is anybody's guess instead, so all answers are tried.  Lifting is left
+ * out (lift_after is 0), and so are the weight of parallel queries (everybody
+ * holds one slot), limits that are only observed, and changes of a pool other
+ * than its removal.  A compare-and-exchange that is bound to fail as the state
+ * it wants was not there before is left out as well.  The list of latches to
+ * set is a set, emptied in any order.  Memory is sequentially consistent: what
+ * weaker hardware does is argued in slots.c, not shown here.  Exit while waiting
+ * takes the steps of a cancel, exit while working those of a give-back.  The
+ * second look for a free slot before queueing is left out: it is as if the
+ * backend came later.
  *
  * Parameters: see below.  MUTANT names a mistake to make, to see that it is
  * found: the comments with M_ say what it is.
@@ -95,6 +121,22 @@
 #ifndef TURNS
 #define TURNS		0			/* 1: a slot may be retained */
 #endif
+#ifndef POOLS
+#define POOLS		1			/* or 2 */
+#endif
+#ifndef DEFAULT_LIMIT
+#define DEFAULT_LIMIT 0			/* of pool 0, the default one; 0: none */
+#endif
+#ifndef POOL_LIMIT
+#define POOL_LIMIT	0			/* of pool 1 */
+#endif
+#ifndef PRIORITY
+#define PRIORITY	0			/* of pool 1: 1 is higher than the other's, -1
+								 * lower, 0 the same */
+#endif
+#ifndef REMOVE
+#define REMOVE		0			/* 1: pool 1 is removed some time */
+#endif
 #ifdef HIDDEN					/* 0 holds a slot and waits for 1 */
 #define LENDING		1
 #else
@@ -104,7 +146,7 @@
 /* ---- Mutants ---- */
 
 #define M_NONE				0
-#define M_FLAG_LATE			1	/* the last look before the flag */
+#define M_FLAG_LATE			1	/* the last look before the flag of all */
 #define M_LEAVE_SILENTLY	2	/* no call after leaving the queue */
 #define M_REFUSE_AND_KEEP	3	/* a refused grant is not passed on */
 #define M_GIVE_BACK_BLINDLY 4	/* no look at the waiters' flag */
@@ -119,8 +161,8 @@
 								 * is there still */
 #define M_RETURN_UNCOUNTED	13	/* a lender's slot does not count again */
 #define M_RESET_LATE		14	/* the latch is reset after the look */
-#define M_NEVER_OVERDUE		15	/* the head may be overtaken for ever */
-#define M_FLAG_STAYS		16	/* the flag of an empty queue stays set */
+#define M_NEVER_OVERDUE		15	/* the next may be overtaken for ever */
+#define M_FLAG_STAYS		16	/* the flag of all stays set when nobody waits */
 #define M_LEND_SILENTLY		17	/* no call after a slot was lent */
 #define M_CLAIM_UNCOUNTED	18	/* the one called enters without counting */
 #define M_CLAIM_SILENTLY	19	/* it does not see to the next one */
@@ -133,6 +175,17 @@
 #define M_DOZE_FOR_OTHERS	24	/* who is not watcher any more says that the
 								 * watcher dozes or not */
 
+/* With two pools */
+#define M_STEP_BACK_SILENTLY 26	/* no call after a step taken back */
+#define M_POOL_FLAG_LATE	27	/* the last look before the flag of the pool */
+#define M_POOL_LAST			28	/* a slot is given back to all, then the pool */
+#define M_FLAG_LEFT_OUT		29	/* the flag of all stays clear when a pool gets
+								 * a slot free */
+#define M_CLAIM_OUT_OF_TURN	30	/* who was called enters though another is next */
+#define M_FORGET_WAITERS	31	/* a removed pool's waiters stay there */
+#define M_JOIN_LATE			32	/* enters the queue of a pool that is gone */
+#define M_GRANT_UNCOUNTED	33	/* a granted slot does not count in the pool */
+
 #ifndef MUTANT
 #define MUTANT		M_NONE
 #endif
@@ -143,8 +196,10 @@
 #define WORD_LENDERS	16
 #define WORD_WAITERS	32
 #define NO_LIMIT		WORD_COUNT
+#define OR_NONE(limit)	((limit) > 0 -> (limit) : NO_LIMIT)
 
 #define NOBODY			BACKENDS
+#define NO_PRIORITY		0
 
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
@@ -157,25 +212,53 @@ byte effective_limit = LIMIT;
 
 bool mutex;
 typedef EntryList { byte head = NOBODY; byte tail = NOBODY; byte length };
-EntryList queue;
+EntryList queue[POOLS];
 EntryList retained;
 byte watcher = NOBODY;
 bool watcher_dozes;
 byte lent;
+
+#if POOLS == 2
+byte pool_word[POOLS];
+#if PRIORITY != 0
+byte next_priority = NO_PRIORITY;
+#endif
+#endif
+#if REMOVE
+byte pool_limit = OR_NONE(POOL_LIMIT);	/* effective, of pool 1 */
+bool removed;					/* pool 1 is: this is the generation */
+bool pools_lock;				/* held exclusively */
+#endif
 
 /* Entries */
 byte state[BACKENDS];
 byte prev[BACKENDS];
 byte next[BACKENDS];
 bool called[BACKENDS];
+#if POOLS == 2
+bool counted[BACKENDS];
+#endif
+#if POOLS == 2 && PRIORITY == 0
+byte since[BACKENDS];			/* how many came before and are waiting still */
+#endif
+#if REMOVE
+byte pool[BACKENDS];
+#endif
 
 bool latch[BACKENDS];
 
 /* ---- Ghosts and budgets ---- */
 
 byte holders;					/* backends whose slot counts, by their state */
-byte resizing;					/* limits changed, the queue not yet told */
+byte resizing;					/* limits changed, the queues not yet told */
+#if POOLS == 2
+byte pool_holders[POOLS];		/* whose slot their pool counts: likewise, and
+								 * those who may have to step back */
+byte settling;					/* gave a slot to a pool whose queue is not empty,
+								 * and are to take the mutex for it */
+#endif
 byte done;						/* processes at their end */
+bool is_next;					/* never true: what spin names if it has to be */
 byte interrupts = INTERRUPTS;
 byte looks = LOOKS;
 #ifdef FOREVER
@@ -195,12 +278,78 @@ bool finished;					/* 1 is done */
 
 /*
  * What every process needs for itself: an expected word and limit, the wake
- * list, what a function returns, what an exchange found, the heir.
+ * list, what a function returns, what an exchange found, the heir; the next of
+ * all, what is known of pool 0, whether the pool's waiters are to be told.
  */
 #define LOCALS \
-	byte w; byte lim; byte wakes; bool ok; bool swapped; byte found; byte heir
+	byte w; byte lim; byte wakes; bool ok; bool swapped; byte found; byte heir; \
+	LOCALS_OF_POOLS
+#if POOLS == 2
+#define LOCALS_OF_POOLS	byte next_one = NOBODY; bool can_0; bool told
+#else
+#define LOCALS_OF_POOLS
+#endif
 
 #define WORDS_DONE		w = 0; lim = 0
+
+/* ---- Pools ---- */
+
+/* The even backends are of pool 1: two of three. */
+#define FIRST_POOL(p)	(((p) + 1) % POOLS)
+#if REMOVE
+#define POOL(p)			pool[p]
+#define LIMIT_OF(i)		((i) == 0 -> OR_NONE(DEFAULT_LIMIT) : pool_limit)
+#define IS_CURRENT		(joined == removed)
+#define MY_PRIORITY		(joined -> PRIORITY_OF_POOL(0) : PRIORITY_OF_POOL(FIRST_POOL(me)))
+#define MY_POOL_HAS_LIMIT \
+	((joined -> DEFAULT_LIMIT : LIMIT_AT_FIRST(FIRST_POOL(me))) > 0)
+#else
+#define POOL(p)			FIRST_POOL(p)
+#define LIMIT_OF(i)		OR_NONE(LIMIT_AT_FIRST(i))
+#define IS_CURRENT		true
+#define MY_PRIORITY		PRIORITY_OF_POOL(POOL(me))
+#define MY_POOL_HAS_LIMIT (LIMIT_AT_FIRST(POOL(me)) > 0)
+#endif
+#define LIMIT_AT_FIRST(i) ((i) == 0 -> DEFAULT_LIMIT : POOL_LIMIT)
+#define OTHER_POOL(i)	(1 - (i))
+
+#define PRIORITY_OF_POOL(i) ((i) == 0 -> 2 : 2 + PRIORITY)
+#define HIGHEST_PRIORITY (PRIORITY > 0 -> 2 + PRIORITY : 2)
+#define PRIORITY_OF(p)	((p) == NOBODY -> NO_PRIORITY : PRIORITY_OF_POOL(POOL(p)))
+
+/*
+ * Who is next: slots_next_waiter().  With one pool, that is the head, at any
+ * time; with two, a look at the word of a pool that has a limit and waiters is
+ * a step, and CAN(i) is what it tells.
+ */
+#if POOLS == 1
+#define next_one		queue[0].head
+#define slots_next_waiter()	skip
+#define FORGET_NEXT		skip
+#else
+#define CAN(i) \
+	(queue[i].head != NOBODY && (pool_word[i] & WORD_COUNT) < LIMIT_OF(i))
+#if PRIORITY == 0
+#define FIRST_1			(since[queue[1].head] < since[queue[0].head])
+#else
+#define FIRST_1			(PRIORITY > 0)
+#endif
+#define NEXT_IF(can0, can1) \
+	((can1) && (!(can0) || FIRST_1) -> queue[1].head : \
+	 ((can0) -> queue[0].head : NOBODY))
+#define NEXT			NEXT_IF(CAN(0), CAN(1))
+#define FORGET_NEXT		next_one = NOBODY
+
+inline slots_next_waiter()
+{
+#if DEFAULT_LIMIT > 0
+	can_0 = CAN(0);
+	d_step { next_one = NEXT_IF(can_0, CAN(1)); can_0 = false }
+#else
+	next_one = NEXT
+#endif
+}
+#endif
 
 /* ---- Primitives ---- */
 
@@ -248,7 +397,29 @@ inline admitted(limit)
 	assert(holders <= limit)	/* property (b) */
 }
 
-/* ---- Helpers ---- */
+/* ---- Counting ---- */
+
+#if RESIZERS == 0
+
+/*
+ * count_up_if_free().  As long as nobody changes the limit, its looks and
+ * exchanges are as good as one step: that of the exchange that succeeds, or of
+ * the look that finds nothing free.
+ */
+inline count_up_if_free(overtake)
+{
+	d_step {
+		if
+		:: (overtake -> IN_USE : word) < effective_limit ->
+			word = word + 1;
+			admitted(effective_limit);
+			ok = true
+		:: else -> ok = false
+		fi
+	}
+}
+
+#else
 
 /* One step: read the limit and, locally, compare.  Leaves the loop. */
 #define TEST_LIMIT(value) \
@@ -270,14 +441,151 @@ inline admitted(limit)
 	}
 
 /* count_up_if_free() */
-inline count_up_if_free()
+inline count_up_if_free(overtake)
 {
 	w = word;
 	do
-	:: TEST_LIMIT(w & WORD_COUNT);
+	:: TEST_LIMIT((overtake -> w & WORD_COUNT : w));
 	   COUNT_UP
 	od
 }
+
+#endif
+
+#if POOLS == 2
+
+/*
+ * count_up_if_free(), on the word of a pool: one step, as its limit changes but
+ * once, when it ceases.
+ */
+inline count_up_in_pool(p, overtake)
+{
+	d_step {
+		if
+		:: (overtake -> pool_word[POOL(p)] & WORD_COUNT : pool_word[POOL(p)]) <
+		   LIMIT_OF(POOL(p)) ->
+			pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
+			counted[p] = true;
+			pool_holders[POOL(p)]++;
+			assert(pool_holders[POOL(p)] <= LIMIT_OF(POOL(p)));	/* property (b) */
+			ok = true
+		:: else -> ok = false
+		fi
+	}
+}
+
+/* count_in_pool_if_free() */
+inline count_in_pool_if_free(p, overtake)
+{
+	assert(!counted[p]);
+	if
+	:: LIMIT_OF(POOL(p)) == NO_LIMIT -> ok = true
+	:: LIMIT_OF(POOL(p)) != NO_LIMIT -> count_up_in_pool(p, overtake)
+	fi
+}
+
+/* Above the limit if need be: the pool's part of slots_count_in(). */
+inline count_in_pool(p)
+{
+	if
+	:: LIMIT_OF(POOL(p)) != NO_LIMIT ->
+		pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
+		counted[p] = true
+	:: else
+	fi
+}
+
+/* Ghost: p holds nothing any more that its pool counts. */
+inline left_pool(p)
+{
+	if
+	:: counted[p] || (MUTANT == M_GRANT_UNCOUNTED && LIMIT_OF(POOL(p)) != NO_LIMIT) ->
+		pool_holders[POOL(p)]--
+	:: else
+	fi
+}
+
+/* count_out_of_pool(): part of a step. */
+inline count_out_of_pool(p)
+{
+	if
+	:: counted[p] ->
+		assert((pool_word[POOL(p)] & WORD_COUNT) > 0);
+		pool_word[POOL(p)] = pool_word[POOL(p)] - 1;
+		counted[p] = false
+	:: else
+	fi
+}
+
+/* Are the pool's waiters to be told?  To stand before count_out_of_pool(). */
+#define POOL_WAITS(p)	(counted[p] && (pool_word[POOL(p)] & WORD_WAITERS))
+
+/* Who gave a slot back to a pool with waiters takes the mutex. */
+inline lock_to_settle()
+{
+	atomic {
+		!mutex ->
+		mutex = true;
+		settling = settling - told;
+		told = false
+	}
+}
+
+/* count_in_beside_pool() */
+inline count_in_beside_pool(overtake)
+{
+	count_in_pool_if_free(me, overtake);
+	if
+	:: ok ->
+		count_up_if_free(overtake);
+		if
+		:: ok
+		:: else ->
+			d_step {
+				told = (POOL_WAITS(me) && MUTANT != M_STEP_BACK_SILENTLY);
+				left_pool(me);
+				count_out_of_pool(me);
+				settling = settling + told
+			};
+			if
+			:: told ->
+				lock_to_settle();
+				slots_settle(true);
+				SpinLockRelease();
+				wake_all()
+			:: else
+			fi
+		fi
+	:: else
+	fi
+}
+
+/* slots_count_in_if_free() */
+inline slots_count_in_if_free(p)
+{
+	count_in_pool_if_free(p, true);
+	if
+	:: ok ->
+		count_up_if_free(true);
+		if
+		:: ok
+		:: else -> d_step { left_pool(p); count_out_of_pool(p) }
+		fi
+	:: else
+	fi
+}
+
+#else							/* one pool without a limit of its own */
+
+#define count_in_beside_pool(overtake)	count_up_if_free(overtake)
+#define slots_count_in_if_free(p)		count_up_if_free(true)
+#define count_in_pool(p)				skip
+#define left_pool(p)					skip
+#define count_out_of_pool(p)			skip
+
+#endif
+
+/* ---- The queues ---- */
 
 /* become_holder() */
 inline become_holder()
@@ -285,7 +593,7 @@ inline become_holder()
 	state[me] = SLOT_RUNNING
 }
 
-/* list_append() */
+/* slots_list_append() */
 inline list_append(list, p)
 {
 	prev[p] = list.tail;
@@ -298,7 +606,7 @@ inline list_append(list, p)
 	list.length++
 }
 
-/* list_remove().  Old links are wiped: fewer states. */
+/* slots_list_remove().  Old links are wiped: fewer states. */
 inline list_remove(list, p)
 {
 	if
@@ -319,31 +627,78 @@ inline list_remove(list, p)
 inline queue_append(p)
 {
 	called[p] = false;
-	list_append(queue, p);
+#if POOLS == 2 && PRIORITY == 0
+	since[p] = queue[0].length + queue[1].length;
+#endif
+	list_append(queue[POOL(p)], p);
 	if
 	:: watcher == NOBODY -> watcher = p; watcher_dozes = TURNS
 	:: else
 	fi
 }
 
-/* queue_remove(): the links, the flag, the watcher. */
+#if POOLS == 2 && PRIORITY == 0
+#define MOVE_UP(q) \
+	if \
+	:: q < BACKENDS && since[q] > found -> since[q] = since[q] - 1 \
+	:: else \
+	fi
+
+/* Who came later has one less before it.  Others have 0. */
+inline forget_arrival(p)
+{
+	found = since[p];
+	since[p] = 0;
+	MOVE_UP(0);
+	MOVE_UP(1);
+#if BACKENDS > 2
+	MOVE_UP(2);
+#endif
+#if BACKENDS > 3
+	MOVE_UP(3);
+#endif
+#if BACKENDS > 4
+	MOVE_UP(4);
+#endif
+	found = 0
+}
+#else
+#define forget_arrival(p)		skip
+#endif
+
+/* Out of the list of that pool; the flag goes with the last. */
+inline leave_list(i, p)
+{
+	list_remove(queue[i], p);
+#if POOLS == 2
+	if
+	:: queue[i].head == NOBODY -> pool_word[i] = pool_word[i] & ~WORD_WAITERS
+	:: else
+	fi
+#endif
+}
+
+#if POOLS == 1
+#define SUCCESSOR(p)	queue[0].tail
+#else
+/* The last of the same pool, else last_in_a_queue() */
+#define SUCCESSOR(p) \
+	(queue[POOL(p)].tail != NOBODY -> queue[POOL(p)].tail : \
+	 queue[OTHER_POOL(POOL(p))].tail)
+#endif
+
+/* queue_remove(): the links and the pool's flag, the watcher. */
 inline queue_remove(p)
 {
 	d_step {
 		assert(state[p] == SLOT_WAITING);
-		list_remove(queue, p)
-	};
-	d_step {
-		if
-		:: queue.head == NOBODY && MUTANT != M_FLAG_STAYS ->
-			word = word & ~WORD_WAITERS
-		:: else
-		fi
+		forget_arrival(p);
+		leave_list(POOL(p), p)
 	};
 	d_step {
 		if
 		:: watcher == p && MUTANT != M_DUTY_LOST ->
-			watcher = queue.tail;
+			watcher = SUCCESSOR(p);
 			watcher_dozes = TURNS;
 			if
 			:: watcher != NOBODY && MUTANT != M_DUTY_ASLEEP ->
@@ -355,11 +710,34 @@ inline queue_remove(p)
 	}
 }
 
-/* grant_to_head() */
-inline grant_to_head()
+/*
+ * Property (f): does somebody wait before p who can have a slot?  Who waits in
+ * the other pool is asked only if that has no limit: else it may have had no
+ * slot free at the time of the look.
+ */
+#if POOLS == 1
+#define IS_NEXT(p)		(queue[0].head == p)
+#else
+#define IS_BEFORE(i) \
+	(queue[i].head != NOBODY && LIMIT_OF(i) == NO_LIMIT && \
+	 ((i) == 1 -> FIRST_1 : !FIRST_1))
+#define IS_NEXT(p) \
+	(queue[POOL(p)].head == p && \
+	 (queue[OTHER_POOL(POOL(p))].head == NOBODY || !IS_BEFORE(OTHER_POOL(POOL(p)))))
+#endif
+
+/* slots_grant() */
+inline slots_grant(p)
 {
-	heir = queue.head;
-	assert(state[heir] == SLOT_WAITING);
+	d_step {
+		heir = p;
+		FORGET_NEXT;
+		assert(state[heir] == SLOT_WAITING);
+		if
+		:: IS_NEXT(heir)
+		:: else -> assert(is_next)	/* property (f) */
+		fi
+	};
 	queue_remove(heir);
 	atomic {
 		state[heir] = SLOT_RUNNING;
@@ -368,17 +746,52 @@ inline grant_to_head()
 	}
 }
 
-/* call_head_if_free(): looks at the word once. */
-inline call_head_if_free()
+/*
+ * slots_settle(): looks at the word once.  With one pool, the flag of all is set
+ * already when somebody waits.
+ */
+inline slots_settle(call)
 {
+#if POOLS == 1
 	d_step {
 		if
-		:: queue.head != NOBODY && IN_USE < effective_limit && !called[queue.head] ->
-			called[queue.head] = true;
-			wake_later(queue.head)
+		:: queue[0].head == NOBODY && MUTANT != M_FLAG_STAYS ->
+			word = word & ~WORD_WAITERS
+		:: queue[0].head == NOBODY && MUTANT == M_FLAG_STAYS
+		:: queue[0].head != NOBODY && call &&
+		   IN_USE < effective_limit && !called[queue[0].head] ->
+			called[queue[0].head] = true;
+			wake_later(queue[0].head)
 		:: else
 		fi
 	}
+#else
+	slots_next_waiter();
+#if PRIORITY != 0
+	if
+	:: next_priority != PRIORITY_OF(next_one) -> next_priority = PRIORITY_OF(next_one)
+	:: else
+	fi;
+#endif
+	if
+	:: next_one == NOBODY -> word = word & ~WORD_WAITERS
+	:: else ->
+		if
+		:: !(word & WORD_WAITERS) && MUTANT != M_FLAG_LEFT_OUT ->
+			word = word | WORD_WAITERS
+		:: else
+		fi;
+		d_step {
+			if
+			:: call && IN_USE < effective_limit && !called[next_one] ->
+				called[next_one] = true;
+				wake_later(next_one)
+			:: else
+			fi;
+			FORGET_NEXT
+		}
+	fi
+#endif
 }
 
 /* forget_lender() */
@@ -396,8 +809,8 @@ inline forget_lender()
 
 /* ---- The backend's own slot ---- */
 
-/* resume_turn(): ok = goes on. */
-inline resume_turn()
+/* slots_resume_turn(): ok = goes on. */
+inline slots_resume_turn()
 {
 	atomic {
 		!mutex ->
@@ -416,14 +829,35 @@ inline resume_turn()
 	SpinLockRelease()
 }
 
-/* retain_slot(): retained_mine = done. */
-inline retain_slot()
+#if POOLS == 2
+#define MY_POOL_WAITS		((pool_word[POOL(me)] & WORD_WAITERS) != 0)
+#else
+#define MY_POOL_WAITS		false	/* the other flag says the same */
+#endif
+
+/* Do others wait, the next not of higher priority, and does the limit hold? */
+#define MAY_RETAIN \
+	(((word & WORD_WAITERS) != 0 || MY_POOL_WAITS) && \
+	 (next_one == NOBODY || PRIORITY_OF(next_one) <= MY_PRIORITY) && \
+	 IN_USE <= effective_limit)
+
+/*
+ * slots_retain(): retained_mine = done.  Pools' limits do not change here, so
+ * none can be exceeded but by force.
+ */
+inline slots_retain()
 {
 	if
-	:: (word & WORD_WAITERS) ->
+	:: (word & WORD_WAITERS) -> ok = true
+	:: else -> ok = MY_POOL_WAITS
+	fi;
+	if
+	:: ok ->
+		ok = false;
 		SpinLockAcquire();
+		slots_next_waiter();
 		if
-		:: queue.head != NOBODY && IN_USE <= effective_limit ->
+		:: atomic { MAY_RETAIN -> FORGET_NEXT };
 			atomic {
 				if
 				:: state[me] == SLOT_RUNNING ->
@@ -445,7 +879,7 @@ inline retain_slot()
 				:: else
 				fi
 			}
-		:: queue.head == NOBODY || IN_USE > effective_limit
+		:: atomic { !MAY_RETAIN -> FORGET_NEXT }
 		fi;
 		SpinLockRelease();
 		wake_all()
@@ -453,22 +887,69 @@ inline retain_slot()
 	fi
 }
 
+#if REMOVE
+/*
+ * slots_join_pool(), of a backend that neither holds a slot nor waits, as there
+ * are no turns where a pool is removed.  There is one thing that it can find: that
+ * its pool may be gone.
+ */
+inline slots_join_pool()
+{
+	atomic {
+		!pools_lock ->
+		joined = removed;
+		if
+		:: joined -> pool[me] = 0
+		:: else
+		fi
+	}
+}
+
+inline join_pool_unless_current()
+{
+	if
+	:: IS_CURRENT
+	:: !IS_CURRENT -> slots_join_pool()
+	fi
+}
+
+/* lock_as_member() */
+inline lock_as_member()
+{
+	do
+	:: join_pool_unless_current();
+	   SpinLockAcquire();
+	   if
+	   :: IS_CURRENT || MUTANT == M_JOIN_LATE -> break
+	   :: !IS_CURRENT && MUTANT != M_JOIN_LATE -> SpinLockRelease()
+	   fi
+	od
+}
+#else
+#define join_pool_unless_current()	skip
+#define lock_as_member()			SpinLockAcquire()
+#endif
+
 /* slots_try_take() */
 inline slots_try_take()
 {
 	ok = false;
+	join_pool_unless_current();
 	if
-	:: TURNS && retained_mine -> resume_turn()
+	:: TURNS && retained_mine -> slots_resume_turn()
 	:: else
 	fi;
 	if
 	:: ok
 	:: else ->
-		w = word;
-		do
-		:: TEST_LIMIT(w);
-		   COUNT_UP
-		od;
+#if POOLS == 2
+		if
+		:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(false)
+		:: !MY_POOL_HAS_LIMIT -> count_up_if_free(false)
+		fi;
+#else
+		count_up_if_free(false);
+#endif
 		if
 		:: ok -> become_holder()
 		:: else
@@ -476,13 +957,47 @@ inline slots_try_take()
 	fi
 }
 
+/*
+ * would_overtake(), as far as it matters, and what follows from it: ok = others
+ * wait whom this backend may not overtake.
+ */
+#define OVERTAKES_ANY	(OVERTAKING && (POOLS == 1 || MY_PRIORITY == HIGHEST_PRIORITY))
+
+inline would_overtake()
+{
+	if
+	:: OVERTAKES_ANY -> ok = false
+	:: !OVERTAKES_ANY && (word & WORD_WAITERS) -> ok = true
+	:: !OVERTAKES_ANY && !(word & WORD_WAITERS) ->
+#if POOLS == 2
+		ok = ((pool_word[POOL(me)] & WORD_WAITERS) != 0)
+#else
+		ok = false				/* the other flag says the same */
+#endif
+	fi;
+#if POOLS == 2 && PRIORITY != 0
+	if
+	:: ok && OVERTAKING -> ok = (MY_PRIORITY < next_priority)
+	:: else
+	fi
+#endif
+}
+
 /* slots_try_overtake() */
 inline slots_try_overtake()
 {
+	would_overtake();
 	if
-	:: !OVERTAKING && (word & WORD_WAITERS) -> ok = false
+	:: ok -> ok = false
 	:: else ->
-		count_up_if_free();
+#if POOLS == 2
+		if
+		:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(true)
+		:: !MY_POOL_HAS_LIMIT -> count_up_if_free(true)
+		fi;
+#else
+		count_up_if_free(true);
+#endif
 		if
 		:: ok -> become_holder()
 		:: else
@@ -497,91 +1012,141 @@ inline slots_force()
 	if
 	:: ok
 	:: else ->
-		count_up_if_free();
+		count_in_beside_pool(true);
 		if
 		:: ok
-		:: else -> atomic { word = word + 1; holders++ }
+		:: else ->
+			d_step {
+				count_in_pool(me);
+#if POOLS == 2
+				pool_holders[POOL(me)] = pool_holders[POOL(me)] + counted[me]
+#endif
+			};
+			atomic { word = word + 1; holders++ }
 		fi;
 		become_holder()
 	fi
+}
+
+/* goes_before(), once the next is known */
+#if POOLS == 1
+#define GOES_BEFORE		(queue[0].head == NOBODY)
+#else
+#define GOES_BEFORE \
+	(queue[POOL(me)].head == NOBODY && MY_PRIORITY > PRIORITY_OF(next_one))
+#endif
+
+inline set_flag_of_pool()
+{
+#if POOLS == 2
+	pool_word[POOL(me)] = pool_word[POOL(me)] | WORD_WAITERS
+#else
+	skip
+#endif
 }
 
 /* slots_enqueue(): ok = taken; else state[me] tells waiting from full. */
 inline slots_enqueue()
 {
 	assert(state[me] == SLOT_NONE);
-	SpinLockAcquire();
+	lock_as_member();
+#if POOLS == 2 && MUTANT != M_POOL_FLAG_LATE
+	set_flag_of_pool();
+#endif
 	if
 	:: MUTANT != M_FLAG_LATE -> word = word | WORD_WAITERS
 	:: else
 	fi;
+	slots_next_waiter();
 	if
-	:: queue.head == NOBODY -> count_up_if_free()
-	:: else -> ok = false
-	fi;
-	if
-	:: MUTANT == M_FLAG_LATE -> word = word | WORD_WAITERS
-	:: else
+	:: atomic { GOES_BEFORE -> FORGET_NEXT };
+		slots_count_in_if_free(me)
+	:: atomic { !GOES_BEFORE -> FORGET_NEXT; ok = false }
 	fi;
 	if
 	:: ok
-	:: !ok && queue.length >= MAX_QUEUE
-	:: !ok && queue.length < MAX_QUEUE ->
+	:: !ok && queue[POOL(me)].length >= MAX_QUEUE
+	:: !ok && queue[POOL(me)].length < MAX_QUEUE ->
 		d_step {
 			state[me] = SLOT_WAITING;
 			queue_append(me)
 		}
 	fi;
+#if POOLS == 2
 	d_step {
 		if
-		:: queue.head == NOBODY && MUTANT != M_FLAG_STAYS ->
-			word = word & ~WORD_WAITERS
+		:: queue[POOL(me)].head == NOBODY ->
+			pool_word[POOL(me)] = pool_word[POOL(me)] & ~WORD_WAITERS
 		:: else
 		fi
 	};
+#endif
+	slots_settle(true);
+#if MUTANT == M_POOL_FLAG_LATE
+	if
+	:: queue[POOL(me)].head != NOBODY -> set_flag_of_pool()
+	:: else
+	fi;
+#endif
+#if MUTANT == M_FLAG_LATE
+	if
+	:: queue[0].head != NOBODY -> word = word | WORD_WAITERS
+	:: else
+	fi;
+#endif
 	SpinLockRelease();
+	wake_all();
 	if
 	:: ok -> become_holder()
 	:: else
 	fi
 }
 
-/* slots_claim(): the look at the state, the look at the head, the mutex. */
+/* slots_claim(): the look at the state, that at the call, the mutex. */
 inline slots_claim()
 {
 	if
 	:: state[me] != SLOT_WAITING -> ok = true
 	:: else ->
 		if
-		:: queue.head == me ->
+		:: called[me] ->
 			SpinLockAcquire();
 			if
 			:: state[me] != SLOT_WAITING -> ok = true
 			:: else ->
-				d_step {
-					assert(queue.head == me);
-					called[me] = (MUTANT == M_STILL_CALLED && called[me])
-				};
+				called[me] = (MUTANT == M_STILL_CALLED && called[me]);
+				slots_next_waiter();
 				if
-				:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < effective_limit ->
-					atomic { ok = true; holders++ }
-				:: else -> count_up_if_free()
-				fi;
-				if
-				:: ok ->
-					grant_to_head();
-					wakes = wakes & ~BIT(me)
-				:: else
+				:: atomic {
+						next_one == me || MUTANT == M_CLAIM_OUT_OF_TURN ->
+						FORGET_NEXT
+					};
+					if
+					:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < effective_limit ->
+						atomic { ok = true; holders++ }
+					:: else -> slots_count_in_if_free(me)
+					fi;
+					if
+					:: ok ->
+						slots_grant(me);
+						wakes = wakes & ~BIT(me)
+					:: else
+					fi
+				:: atomic {
+						next_one != me && MUTANT != M_CLAIM_OUT_OF_TURN ->
+						FORGET_NEXT; ok = false
+					}
 				fi
 			fi;
-			if
-			:: MUTANT != M_CLAIM_SILENTLY -> call_head_if_free()
-			:: else
-			fi;
+			slots_settle(MUTANT != M_CLAIM_SILENTLY);
 			SpinLockRelease();
 			wake_all()
 		:: else -> ok = false
 		fi
+	fi;
+	if
+	:: ok -> called[me] = false	/* means nothing now: fewer states */
+	:: else
 	fi
 }
 
@@ -596,30 +1161,27 @@ inline slots_leave_queue()
 	if
 	:: ok ->
 		queue_remove(me);
-		state[me] = SLOT_NONE
+		atomic { state[me] = SLOT_NONE; called[me] = false }
 	:: else
 	fi;
-	if
-	:: MUTANT != M_LEAVE_SILENTLY -> call_head_if_free()
-	:: else
-	fi;
+	slots_settle(MUTANT != M_LEAVE_SILENTLY);
 	SpinLockRelease();
 	wake_all()
 }
 
 /*
- * Is it the head's turn to have the slot that is given back?  The one look at
- * the word decides; head and limit are stable under the mutex.  Without a clock,
- * an heir that is on its way is waited for, however long that takes.
+ * May the next have the slot that is given back?  The one look at the word
+ * decides; who is next, and the limit, are stable under the mutex.  Without a
+ * clock, an heir that is on its way is waited for, however long that takes.
  */
 #define GRANTABLE \
-	(queue.head != NOBODY && \
+	(next_one != NOBODY && \
 	 (IN_USE <= effective_limit || MUTANT == M_GRANT_ABOVE))
 
 #ifdef FOREVER
 #define IS_OVERDUE \
 	(!OVERTAKING || \
-	 (MUTANT != M_NEVER_OVERDUE && (queue.head != 0 || overdue) && coming == NOBODY))
+	 (MUTANT != M_NEVER_OVERDUE && (next_one != 0 || overdue) && coming == NOBODY))
 #define NOT_OVERDUE		(!IS_OVERDUE)
 #define IS_COMING(p)	coming = p
 #define HAS_COME(p) \
@@ -634,48 +1196,76 @@ inline slots_leave_queue()
 #define HAS_COME(p)		skip
 #endif
 
-/* pass_slot_on() */
-inline pass_slot_on(to_head)
+/* slots_pass_on() */
+inline slots_pass_on(to_next)
 {
+	slots_next_waiter();
 	if
-	:: atomic { GRANTABLE && (to_head || IS_OVERDUE) ->
-				admitted(effective_limit); IS_COMING(queue.head) };
-		grant_to_head()
-	:: !GRANTABLE || (!(to_head) && NOT_OVERDUE) ->
+	:: atomic { GRANTABLE && (to_next || IS_OVERDUE) ->
+				admitted(effective_limit); IS_COMING(next_one) };
+#if POOLS == 1
+		slots_grant(next_one)
+#else
+#if MUTANT == M_GRANT_UNCOUNTED
+		d_step {
+			ok = true;
+			pool_holders[POOL(next_one)] = pool_holders[POOL(next_one)] +
+				(LIMIT_OF(POOL(next_one)) != NO_LIMIT)
+		};
+#else
+		count_in_pool_if_free(next_one, true);
+#endif
+		if
+		:: ok -> slots_grant(next_one); ok = false
+		:: else -> atomic { word = word - 1; holders--; FORGET_NEXT }
+		fi
+#endif
+	:: atomic { !GRANTABLE || (!(to_next) && NOT_OVERDUE) -> FORGET_NEXT };
 		word = word - 1
 	fi;
-	if
-	:: MUTANT != M_GIVE_BACK_SILENTLY -> call_head_if_free()
-	:: else
-	fi
+	slots_settle(MUTANT != M_GIVE_BACK_SILENTLY)
 }
 
-/* free_slot() */
+/*
+ * free_slot().  To look at the word until an exchange succeeds or the flag is
+ * set is as good as one step.
+ */
 inline free_slot()
 {
-	atomic {
-		w = word;
-		assert((w & WORD_COUNT) > 0)
+#if POOLS == 2 && MUTANT != M_POOL_LAST
+	d_step {
+		told = POOL_WAITS(me);
+		count_out_of_pool(me);
+		settling = settling + told
 	};
-	do
-	:: (w & WORD_WAITERS) == 0 || MUTANT == M_GIVE_BACK_BLINDLY ->
-		atomic {
-			if
-			:: word == w -> word = w - 1; ok = true; break
-			:: else -> w = word
-			fi
-		}
-	:: else -> ok = false; break
-	od;
-	w = 0;
+#endif
+	d_step {
+		assert(IN_USE > 0);
+		if
+#if POOLS == 2
+		:: told -> ok = false
+#endif
+		:: (word & WORD_WAITERS) == 0 || MUTANT == M_GIVE_BACK_BLINDLY ->
+			word = word - 1;
+			ok = true
+		:: else -> ok = false
+		fi
+	};
 	if
 	:: ok
 	:: else ->
+#if POOLS == 2
+		lock_to_settle();
+#else
 		SpinLockAcquire();
-		pass_slot_on(false);
+#endif
+		slots_pass_on(false);
 		SpinLockRelease();
 		wake_all()
-	fi
+	fi;
+#if MUTANT == M_POOL_LAST
+	count_out_of_pool(me)
+#endif
 }
 
 /* drop_slot() */
@@ -685,7 +1275,7 @@ inline drop_slot()
 	atomic {
 		found = state[me];
 		if
-		:: found == SLOT_RUNNING -> holders--
+		:: found == SLOT_RUNNING -> holders--; left_pool(me)
 		:: else
 		fi
 	};
@@ -695,7 +1285,7 @@ inline drop_slot()
 		found = state[me];
 		state[me] = SLOT_NONE;
 		if
-		:: found == SLOT_RUNNING -> holders--
+		:: found == SLOT_RUNNING -> holders--; left_pool(me)
 		:: else
 		fi
 	};
@@ -725,7 +1315,7 @@ inline slots_refuse_grant()
 inline slots_give_back()
 {
 	if
-	:: TURNS -> retain_slot()	/* the turn is not over */
+	:: TURNS -> slots_retain()	/* the turn is not over */
 	:: true
 	fi;
 	if
@@ -734,16 +1324,25 @@ inline slots_give_back()
 	fi
 }
 
-/* end_turn() */
-inline end_turn(p)
+/* slots_end_turn() */
+inline slots_end_turn(p)
 {
+#if POOLS == 2
+	d_step {
+		list_remove(retained, p);
+		left_pool(p);
+		count_out_of_pool(p)
+	};
+	atomic { state[p] = SLOT_NONE; holders-- };
+#else
 	d_step {
 		list_remove(retained, p);
 		state[p] = SLOT_NONE;
 		holders--
 	};
+#endif
 	if
-	:: MUTANT != M_TURN_LOST -> pass_slot_on(true)
+	:: MUTANT != M_TURN_LOST -> slots_pass_on(true)
 	:: else
 	fi
 }
@@ -759,7 +1358,7 @@ inline slots_end_idle_turns()
 		:: retained.head != NOBODY ->
 			soon = true;
 			oldest = retained.head;
-			end_turn(oldest);
+			slots_end_turn(oldest);
 			oldest = 0;
 			SpinLockRelease();
 			wake_all()
@@ -791,7 +1390,7 @@ inline slots_at_exit()
 			ok = (state[me] == SLOT_RETAINED)
 		};
 		if
-		:: ok -> end_turn(me)
+		:: ok -> slots_end_turn(me)
 		:: else
 		fi;
 		SpinLockRelease();
@@ -807,22 +1406,25 @@ inline slots_resume()
 	slots_holder_works(me)
 }
 
-/* ---- The pool ---- */
+/* ---- Setting the limit and the pools ---- */
 
 /* grant_one(): ok = granted. */
 inline grant_one()
 {
 	SpinLockAcquire();
+	slots_next_waiter();
 	if
-	:: queue.head != NOBODY -> count_up_if_free()
+	:: next_one != NOBODY -> slots_count_in_if_free(next_one)
 	:: else -> ok = false
 	fi;
 	if
-	:: ok ->
-		grant_to_head();
-		SpinLockRelease()
-	:: else ->
-		atomic { mutex = false; resizing-- }
+	:: ok -> slots_grant(next_one)
+	:: else -> FORGET_NEXT
+	fi;
+	slots_settle(true);
+	if
+	:: ok -> SpinLockRelease()
+	:: else -> atomic { mutex = false; resizing-- }
 	fi;
 	wake_all()
 }
@@ -849,6 +1451,63 @@ inline slots_set_limit(limit)
 #endif
 }
 
+#if REMOVE
+/* move_one_waiter(): ok = there was one. */
+inline move_one_waiter()
+{
+	atomic {
+		!mutex ->
+		mutex = true;
+		ok = (queue[1].head != NOBODY)
+	};
+	if
+	:: ok ->
+		d_step {
+			heir = queue[1].head;
+			leave_list(1, heir);
+			assert(!counted[heir]);
+			pool[heir] = 0
+		};
+		pool_word[0] = pool_word[0] | WORD_WAITERS;
+		d_step {
+			list_append(queue[0], heir);
+			heir = 0
+		}
+	:: else
+	fi;
+	slots_settle(true);
+	SpinLockRelease();
+	wake_all()
+}
+
+/* slots_set_pools(), and all that it does: pool 1 is not defined any more. */
+inline slots_set_pools()
+{
+	atomic { !pools_lock -> pools_lock = true };
+	SpinLockAcquire();
+	atomic { pool_limit = NO_LIMIT; resizing++ };
+	removed = true;
+	SpinLockRelease();
+#if MUTANT != M_FORGET_WAITERS
+	do
+	:: move_one_waiter();
+		if
+		:: ok
+		:: else -> break
+		fi
+	od;
+#endif
+	pools_lock = false;
+	do
+	:: grant_one();
+		if
+		:: ok
+		:: else -> break
+		fi
+	od
+}
+#endif
+
 /* ---- Lending ---- */
 
 /* slots_holder_waits(), for a wait that has lasted for lend_after. */
@@ -858,20 +1517,20 @@ inline slots_holder_waits(p)
 	atomic {
 		swapped = (state[p] == SLOT_RUNNING);
 		if
-		:: swapped -> state[p] = SLOT_LENT; holders--
+		:: swapped -> state[p] = SLOT_LENT; holders--; left_pool(p)
 		:: else
 		fi
 	};
 	if
 	:: swapped ->
 		d_step { lent++; word = word | WORD_LENDERS };
+#if POOLS == 2
+		d_step { count_out_of_pool(p) };
+#endif
 		atomic { word = word - 1; swapped = false }
 	:: else
 	fi;
-	if
-	:: MUTANT != M_LEND_SILENTLY -> call_head_if_free()
-	:: else
-	fi;
+	slots_settle(MUTANT != M_LEND_SILENTLY);
 	SpinLockRelease();
 	wake_all()
 }
@@ -904,22 +1563,34 @@ inline slots_holder_works(p)
 #else
 		if
 		:: state[p] == SLOT_LENT ->
+#if POOLS == 2
+			d_step { count_in_pool(p) };
+#endif
 			word = word + 1;
 			atomic {
 				swapped = (state[p] == SLOT_LENT);
 				if
-				:: swapped -> state[p] = SLOT_RUNNING; holders++
+				:: swapped ->
+					state[p] = SLOT_RUNNING;
+					holders++;
+#if POOLS == 2
+					pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
+#endif
 				:: else
 				fi
 			};
 			if
 			:: swapped -> forget_lender()
-			:: else -> word = word - 1
+			:: else ->
+#if POOLS == 2
+				d_step { count_out_of_pool(p) };
+#endif
+				word = word - 1
 			fi;
 			swapped = false
 		:: else
 		fi;
-		call_head_if_free();
+		slots_settle(true);
 		SpinLockRelease();
 		wake_all()
 #endif
@@ -1049,6 +1720,23 @@ inline sleep_in_queue()
 		:: MUTANT != M_RESET_LATE -> latch[me] = false
 		:: else
 		fi;
+
+		/*
+		 * CHECK_FOR_INTERRUPTS: an error leaves, and so does an exit; else
+		 * it may reset the latch again
+		 */
+		if
+		:: mood == DISTURBED ->
+			slots_leave_queue();
+			if
+			:: ok -> ok = false
+			:: else -> slots_refuse_grant(); ok = false
+			fi;
+			break
+		:: mood == DISTURBED -> latch[me] = false
+		:: true
+		fi;
+
 		slots_claim();
 		if
 		:: MUTANT == M_RESET_LATE -> latch[me] = false
@@ -1058,19 +1746,7 @@ inline sleep_in_queue()
 		:: ok -> HAS_COME(me); break
 		:: else
 		fi;
-		assert(mood != EXPIRED);
-
-		/* CHECK_FOR_INTERRUPTS: an error leaves, and so does an exit */
-		if
-		:: mood == DISTURBED ->
-			slots_leave_queue();
-			if
-			:: ok -> ok = false
-			:: else -> slots_refuse_grant(); ok = false
-			fi;
-			break
-		:: true
-		fi
+		assert(mood != EXPIRED)
 	od;
 	mood = CALM;
 	next_look = NEVER;
@@ -1112,6 +1788,9 @@ proctype Backend(byte me)
 	bool retained_mine;
 	byte oldest;
 	byte other;
+#if REMOVE
+	bool joined;				/* the default pool, as pool 1 is gone */
+#endif
 
 	do
 	:: rounds > 0 ->
@@ -1158,7 +1837,7 @@ proctype Backend(byte me)
 	done++
 }
 
-/* Somebody who publishes a new limit: see publish_limit() in settings.c. */
+/* Who publishes settings: see settings.c.  A new limit: */
 proctype Resizer()
 {
 	LOCALS;
@@ -1167,6 +1846,17 @@ proctype Resizer()
 	slots_set_limit(RESIZE_2);
 	done++
 }
+
+#if REMOVE
+/* and new pools */
+proctype Remover()
+{
+	LOCALS;
+
+	slots_set_pools();
+	done++
+}
+#endif
 
 init
 {
@@ -1177,6 +1867,9 @@ init
 		:: i < BACKENDS ->
 			prev[i] = NOBODY;
 			next[i] = NOBODY;
+#if REMOVE
+			pool[i] = FIRST_POOL(i);
+#endif
 			run Backend(i);
 			i++
 		:: i == BACKENDS -> break
@@ -1185,35 +1878,93 @@ init
 		do
 		:: i < RESIZERS -> run Resizer(); i++
 		:: i == RESIZERS -> break
-		od
+		od;
+#if REMOVE
+		run Remover()
+#endif
 	}
 }
 
 /* ---- Properties ---- */
 
+#if POOLS == 1
+#define SOMEBODY_WAITS	(queue[0].head != NOBODY)
+#else
+#define SOMEBODY_WAITS	(queue[0].head != NOBODY || queue[1].head != NOBODY)
+#endif
 #define WATCHED \
-	(queue.head == NOBODY || (watcher != NOBODY && state[watcher] == SLOT_WAITING))
+	(!SOMEBODY_WAITS || (watcher != NOBODY && state[watcher] == SLOT_WAITING))
+
+#if POOLS == 1
+
 #define CALLED \
-	(queue.head == NOBODY || IN_USE >= effective_limit || resizing > 0 || called[queue.head])
+	(queue[0].head == NOBODY || IN_USE >= effective_limit || resizing > 0 || called[queue[0].head])
 #define FLAGS_RIGHT \
-	(((word & WORD_WAITERS) != 0) == (queue.head != NOBODY) && \
+	(((word & WORD_WAITERS) != 0) == (queue[0].head != NOBODY) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define ALL_COUNTED		(IN_USE >= holders)
+#define POOLS_CLEAN \
+	(queue[0].head == NOBODY && queue[0].tail == NOBODY && queue[0].length == 0)
+
+#else
+
+/* Called, when there was a slot of its pool, which somebody has taken since. */
+#define CALLED_BEFORE(i) \
+	(queue[i].head != NOBODY && called[queue[i].head] && !CAN(i))
+#define CALLED \
+	(IN_USE >= effective_limit || NEXT == NOBODY || resizing > 0 || settling > 0 || \
+	 called[NEXT] || CALLED_BEFORE(0) || CALLED_BEFORE(1))
+#define POOL_FLAG_RIGHT(i) \
+	(((pool_word[i] & WORD_WAITERS) != 0) == (queue[i].head != NOBODY))
+#define FLAGS_RIGHT \
+	(POOL_FLAG_RIGHT(0) && POOL_FLAG_RIGHT(1) && \
+	 ((word & WORD_WAITERS) == 0 || SOMEBODY_WAITS) && \
+	 ((word & WORD_WAITERS) != 0 || NEXT == NOBODY || resizing > 0 || settling > 0) && \
+	 ((word & WORD_LENDERS) != 0) == (lent > 0))
+#define POOL_COUNTED(i)	((pool_word[i] & WORD_COUNT) >= pool_holders[i])
+#define ALL_COUNTED		(IN_USE >= holders && POOL_COUNTED(0) && POOL_COUNTED(1))
+#define POOL_CLEAN(i) \
+	(pool_word[i] == 0 && pool_holders[i] == 0 && \
+	 queue[i].head == NOBODY && queue[i].tail == NOBODY && queue[i].length == 0)
+#define POOLS_CLEAN \
+	(POOL_CLEAN(0) && POOL_CLEAN(1) && settling == 0 && NO_PRIORITY_LEFT)
+
+#endif
+
+#if POOLS == 2 && PRIORITY != 0
+#define PRIORITY_RIGHT \
+	(next_priority >= PRIORITY_OF(NEXT) || resizing > 0 || settling > 0)
+#define NO_PRIORITY_LEFT (next_priority == NO_PRIORITY)
+#else
+#define PRIORITY_RIGHT	true
+#define NO_PRIORITY_LEFT true
+#endif
+
 #define CLEAN \
-	(word == 0 && holders == 0 && lent == 0 && watcher == NOBODY && \
-	 queue.head == NOBODY && queue.tail == NOBODY && queue.length == 0 && \
+	(word == 0 && holders == 0 && lent == 0 && watcher == NOBODY && POOLS_CLEAN && \
 	 retained.head == NOBODY && retained.tail == NOBODY && retained.length == 0)
+#if REMOVE
+#define NOBODY_LEFT		(!removed || pools_lock || queue[1].head == NOBODY)
+#else
+#define NOBODY_LEFT		true
+#endif
 
 /* Sleeps until something is wrong, or all are done: then it looks about. */
 active proctype monitor()
 {
+	/* Never true: what spin names when it finds something wrong. */
+	bool watched, next_is_called, flags_are_right, all_are_counted, nobody_is_left;
+	bool priority_is_right, all_is_clean;
+
 end:
 	if
-	:: atomic { !mutex && !WATCHED -> assert(WATCHED) }
-	:: atomic { !mutex && !CALLED -> assert(CALLED) }
-	:: atomic { !mutex && !FLAGS_RIGHT -> assert(FLAGS_RIGHT) }
-	:: atomic { !ALL_COUNTED -> assert(ALL_COUNTED) }
-	:: atomic { done == BACKENDS + RESIZERS -> assert(CLEAN) }
+	:: atomic { !mutex && !WATCHED -> assert(watched) }
+	:: atomic { !mutex && !CALLED -> assert(next_is_called) }
+	:: atomic { !mutex && !FLAGS_RIGHT -> assert(flags_are_right) }
+	:: atomic { !mutex && !PRIORITY_RIGHT -> assert(priority_is_right) }
+	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
+	:: atomic { !mutex && !NOBODY_LEFT -> assert(nobody_is_left) }
+	:: atomic { done == BACKENDS + RESIZERS + REMOVE && !CLEAN -> assert(all_is_clean) }
 	fi
 }
 
