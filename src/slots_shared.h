@@ -5,8 +5,8 @@
  *		layout of its shared memory, and small steps on it.
  *
  * slots.c has the semaphore and its queues, slots_turns.c the slots retained
- * between two transactions, slots_pools.c sets limits and pools, slots_stats.c
- * counts.  The protocol, and who changes which state of an entry, is told at
+ * between two transactions, slots_lending.c those that are lent, slots_pools.c
+ * sets limits and pools, slots_stats.c counts.  The protocol, and who changes which state of an entry, is told at
  * the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
@@ -235,6 +235,9 @@ extern int	my_pool_priority;
 extern void slots_init_pools(const PoolDefinitions *definitions);
 extern void slots_join_pool(void);
 
+/* slots_lending.c */
+extern void slots_forget_lending(void);
+
 /* slots_stats.c */
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
 extern void slots_start_totals(int place);
@@ -284,6 +287,13 @@ static inline bool
 my_pool_is_current(void)
 {
 	return my_pool_generation == pg_atomic_read_u32(&Slots->generation);
+}
+
+/* Has it been that long (ms) since then? */
+static inline bool
+passed_since(TimestampTz then, int interval, TimestampTz now)
+{
+	return now >= TimestampTzPlusMilliseconds(then, interval);
 }
 
 static inline void

@@ -104,14 +104,12 @@ may_see(Oid roleid)
 }
 
 /*
- * pg_stat_get_admission_gate() returns setof record
- *
- * One row per pool.
+ * Return the rows that the function puts for each pool.
  */
-Datum
-pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
+static Datum
+rows_of_pools(FunctionCallInfo fcinfo,
+			  void (*put_rows) (ReturnSetInfo *, const SlotStats *))
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
 	int			n;
 
@@ -119,8 +117,19 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	n = slots_get_stats(stats);
 	for (int i = 0; i < n; i++)
-		put_pool(rsinfo, &stats[i]);
+		put_rows((ReturnSetInfo *) fcinfo->resultinfo, &stats[i]);
 	return (Datum) 0;
+}
+
+/*
+ * pg_stat_get_admission_gate() returns setof record
+ *
+ * One row per pool.
+ */
+Datum
+pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
+{
+	return rows_of_pools(fcinfo, put_pool);
 }
 
 /*
@@ -197,16 +206,7 @@ put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
-	int			n;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	n = slots_get_stats(stats);
-	for (int i = 0; i < n; i++)
-		put_histogram(rsinfo, &stats[i]);
-	return (Datum) 0;
+	return rows_of_pools(fcinfo, put_histogram);
 }
 
 /*
