@@ -325,7 +325,7 @@ pools_fold_name(char *name, const char *original)
 {
 	int			i;
 
-	for (i = 0; original[i] != '\0' && i < NAMEDATALEN - 1; i++)
+	for (i = 0; i < NAMEDATALEN - 1 && original[i] != '\0'; i++)
 		name[i] = pg_ascii_tolower((unsigned char) original[i]);
 	name[i] = '\0';
 }
