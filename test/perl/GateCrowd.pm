@@ -61,8 +61,10 @@ my @setup = (
 		UPDATE t SET v = v + 1 WHERE id = 7; RETURN 1/0;
 		EXCEPTION WHEN division_by_zero THEN RETURN (SELECT count(*) FROM t); END $$');
 
-# What REINDEX CONCURRENTLY leaves behind when it is interrupted
+# What REINDEX CONCURRENTLY leaves behind when it is interrupted; not what another
+# session is just making
 my $drop_leftovers = q{DO $$ DECLARE index regclass; BEGIN
+	LOCK u IN SHARE UPDATE EXCLUSIVE MODE;
 	FOR index IN SELECT indexrelid FROM pg_index WHERE indrelid = 'u'::regclass
 		AND indexrelid::regclass::text ~ '_cc(new|old)'
 	LOOP EXECUTE 'DROP INDEX ' || index; END LOOP; END $$};
