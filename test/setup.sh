@@ -188,6 +188,7 @@ missing_extras() {
     case " $* " in
         *" patroni "*)
             command -v patroni >/dev/null || echo patroni
+            has_python etcd || echo python3-etcd
             command -v etcd >/dev/null || echo etcd-server
             ;;
     esac

@@ -4,7 +4,7 @@
 # switchover and the death of the leader's postmaster lose nothing that was
 # committed, and leave nothing stuck.
 #
-# Needs Debian's packages patroni, etcd-server and python3-psycopg2.
+# Needs Debian's packages patroni, python3-etcd, etcd-server and python3-psycopg2.
 
 use strict;
 use warnings;
@@ -38,7 +38,7 @@ sub program
 	return $found;
 }
 
-plan skip_all => 'needs Patroni and etcd: sudo apt-get install -y --no-install-recommends patroni etcd-server'
+plan skip_all => 'needs Patroni and etcd: sudo apt-get install -y --no-install-recommends patroni python3-etcd etcd-server'
   if !program('patroni') || !program('etcd');
 
 # Seconds.  Patroni takes no less than 20 for ttl.
