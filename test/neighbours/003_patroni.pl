@@ -267,6 +267,7 @@ for my $role ('postgres', 'rewind_user')
 my ($reconnect) = $page =~ /`(SELECT pg_terminate_backend.*?)`/s;
 $gates[1]->await(q{SELECT count(*) = 2 FROM pg_db_role_setting}, 'the lines on the replica');
 $_->value($reconnect =~ s/\n/ /gr) foreach @gates;
+await_status($_, 'health', 'the new connection of Patroni') foreach @nodes;
 
 # ----------------------------------------------------------------
 # Probes of full nodes
