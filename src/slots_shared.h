@@ -93,8 +93,9 @@ typedef struct SlotEntry
 								 * anybody, by the mutex */
 	uint16		weight;			/* slots that it holds, 1 or more: owner, by
 								 * the mutex */
-	uint16		counted;		/* as many of them its pool counts: owner,
-								 * granter or lender */
+	uint16		counted;		/* as many of them its pool counts: owner; and
+								 * by the mutex, who grants it a slot, lends
+								 * it, or ends its turn */
 	bool		called;			/* to claim a slot, and on its way: mutex */
 	bool		inheriting;		/* granted a slot and not awake yet: set under
 								 * the mutex, cleared by the owner without */
