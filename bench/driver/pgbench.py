@@ -21,9 +21,10 @@ CLIENTS_PER_THREAD = 25
 
 
 class Load:
-    def __init__(self, options, name, clients, arguments, address, protocol="simple"):
+    def __init__(self, options, name, clients, arguments, address, protocol="simple", per_thread=CLIENTS_PER_THREAD):
         # A thread that opens a connection does nothing else meanwhile.
-        per_thread = 1 if "-C" in arguments else CLIENTS_PER_THREAD
+        if "-C" in arguments:
+            per_thread = 1
         self.prefix = options.path("tmp", name)
         self.clients = clients
         self.errors_file = self.prefix + ".err"

@@ -9,12 +9,13 @@ as in a crash, the replica is promoted while the readers go on, the writers come
 back, and all are counted again, now on one node.  In each of ROUNDS rounds, this is
 done with the limit of both nodes off and then on, with a new replica each time.
 
-Several times a second, each node is asked for what its views show.  At work is who is
-active and not in the queue; "lends" is how often a holder lent its slot meanwhile, as
-its client let it wait: such a one comes back above the limit.  Of a slot, "held" is
-how long a transaction had it, by running x time / completed; "queued" how long it
-waited, by wait_time / completed, and "formula" the same by (clients - limit) x held /
-limit.
+Several times a second, each node is asked for what its views show.  "active" are those
+that pg_stat_activity calls so and that are not in the queue: with the gate on, this is
+who has a slot, who commits, and who is on the way into the queue.  "lends" is how often
+a holder lent its slot meanwhile, as its client let it wait: such a one comes back above
+the limit.  "held" is how long a transaction had its slot, by running x time / completed;
+"queued" how long it waited, by wait_time / completed, and "formula" the same by (clients
+- limit) x held / limit.
 
 Everything is on one machine, over Unix sockets; the nodes share its cores, so each
 gets half of the slots.
@@ -40,9 +41,11 @@ from server import Failed, Server, run
 
 TITLE = "Two nodes behind HAProxy"
 HEADER = ("round", "limit", "nodes", "port", "clients", "tps", "p50 ms", "p99 ms", "errors",
-          "leads to", "running, most", "at work, mean", "waiting, mean", "lends",
+          "leads to", "running, most", "active, mean", "waiting, mean", "lends",
           "held ms", "queued ms", "formula ms")
 CLIENTS = 100
+# A thread of pgbench connects its clients one by one, which takes long beside others at work.
+CLIENTS_PER_THREAD = 5
 DATASET = "tpcb_10"
 PROGRAM = shutil.which("haproxy")
 WRITE_PORT, READ_PORT = "6000", "6001"
@@ -78,7 +81,7 @@ SUM = """\\set first random(1, {rows} - 5000)
 SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :first AND :first + 4999;
 """
 
-# At work: with the gate off as well, where nobody is counted as running.
+# Active: with the gate off as well, where nobody is counted as running.
 LOOK = """SELECT g.running, (SELECT count(*) FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()) - g.waiting,
     g.waiting, g.lends, g.completed, g.wait_time, extract(epoch FROM clock_timestamp())
@@ -178,7 +181,7 @@ class Proxy:
 class Look:
     """What the views of a node showed at one moment."""
     running: int
-    at_work: int
+    active: int
     waiting: int
     lends: int
     completed: int
@@ -222,8 +225,8 @@ class Looks:
 def gate_cells(looks, number, limit):
     """The last columns of the table; number: of clients that the node has."""
     first, last = looks[0], looks[-1]
-    mean = {name: statistics.mean(getattr(look, name) for look in looks) for name in ("running", "at_work", "waiting")}
-    shown = [max(look.running for look in looks), f"{mean['at_work']:.1f}", f"{mean['waiting']:.1f}",
+    mean = {name: statistics.mean(getattr(look, name) for look in looks) for name in ("running", "active", "waiting")}
+    shown = [max(look.running for look in looks), f"{mean['active']:.1f}", f"{mean['waiting']:.1f}",
              last.lends - first.lends]
     completed = last.completed - first.completed
     if not limit or not completed:
@@ -244,11 +247,11 @@ def clients(options):
 
 
 def counted(options):
-    return options.duration or 10
+    return options.duration or 8
 
 
 def skipped(options):
-    return options.skip or 5
+    return options.skip or 4
 
 
 def estimate(options):
@@ -269,8 +272,12 @@ def carry_out(name, options, say):
                 for row in one_run(options, primary, number, limit):
                     rows.append((number_of_round, limit or "off", *row))
                     say("round {}, limit {}, nodes: {}, port: {}, {} clients: {}/s, p50 {} ms, p99 {} ms, {} errors; "
-                        "{}: at most {} running, {} at work, {} waiting".format(*rows[-1]))
-    times = f"ROUNDS is {options.rounds}; counted are {counted(options)} s, {skipped(options)} s after all are at work."
+                        "{}: at most {} running, {} active, {} waiting".format(*rows[-1]))
+            write(name, options, rows)
+
+
+def write(name, options, rows):
+    times = f"ROUNDS is {rows[-1][0]}; counted are {counted(options)} s, {skipped(options)} s after all are at work."
     report.write_table(options.path("results"), name, TITLE, __doc__.partition("\n\n")[2] + times, HEADER, rows)
 
 
@@ -284,13 +291,13 @@ def one_run(options, primary, number, limit):
         primary.sql("VACUUM pgbench_branches", "VACUUM pgbench_tellers", "CHECKPOINT", database=DATASET)
         replica.catch_up()
 
-        readers = start(stack, options, "readers", number, proxy.address(READ_PORT))
-        writers = start(stack, options, "writers", number, proxy.address(WRITE_PORT))
+        readers = stack.enter_context(load_of(options, "readers", number, proxy.address(READ_PORT)))
+        writers = stack.enter_context(load_of(options, "writers", number, proxy.address(WRITE_PORT)))
         both = Stretch(options, nodes, (writers, readers))
         stack.enter_context(primary.lost())
         replica.promote()
         proxy.wait_until_leading(WRITE_PORT, recovering=False)
-        again = start(stack, options, "writers_again", number, proxy.address(WRITE_PORT))
+        again = stack.enter_context(load_of(options, "writers_again", number, proxy.address(WRITE_PORT)))
         one = Stretch(options, {"replica": replica}, (again, readers))
 
         for load in (writers, readers, again):
@@ -298,11 +305,9 @@ def one_run(options, primary, number, limit):
         return [*both.rows("both", ("primary", "replica"), limit), *one.rows("one", ("replica", "replica"), limit)]
 
 
-def start(stack, options, name, number, address):
+def load_of(options, name, number, address):
     chosen = ["-b", "simple-update"] if name.startswith("writers") else script_file(options, "sum", DATASET, SUM)
-    load = stack.enter_context(Load(options, name, number, chosen, address, options.protocol))
-    load.wait_until_at_work()
-    return load
+    return Load(options, name, number, chosen, address, options.protocol, CLIENTS_PER_THREAD)
 
 
 class Stretch:
@@ -310,6 +315,8 @@ class Stretch:
 
     def __init__(self, options, nodes, loads):
         self.loads = loads
+        for load in loads:
+            load.wait_until_at_work()
         time.sleep(skipped(options))
         with ExitStack() as stack:
             watched = {name: stack.enter_context(Looks(node, name)) for name, node in nodes.items()}
