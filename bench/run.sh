@@ -14,7 +14,7 @@
 # From the environment (make bench NAME=value):
 #   BENCH      any of the names below, default all
 #   CLIENTS    client counts, such as "8 64 500", instead of each benchmark's own
-#   ROUNDS     default 3
+#   ROUNDS     default 3, with more than 2000 clients 1
 #   DURATION   counted seconds of each run, default 10
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4 or 8 per core as each benchmark says

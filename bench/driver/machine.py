@@ -25,8 +25,22 @@ def describe(options, server=None, runs=()):
 def counted(options, runs):
     seconds = join({run.duration for run in runs})
     skipped = join({run.skip for run in runs})
-    return (f"{options.rounds} round{'s' * (options.rounds > 1)}; counted {seconds} s of each run, "
+    return (f"{rounds_text(runs)}; counted {seconds} s of each run, "
             f"after {skipped} s in which all clients are at work.")
+
+
+def rounds_text(runs):
+    """Such as "3 rounds (4000 clients: 1)"."""
+    rounds = {}
+    for run in runs:
+        rounds[run.clients] = max(run.round, rounds.get(run.clients, 0))
+    most = max(rounds.values())
+    fewer = {number: join(clients for clients in rounds if rounds[clients] == number)
+             for number in sorted(set(rounds.values()) - {most})}
+    text = f"{most} round{'s' * (most > 1)}"
+    if fewer:
+        text += " (" + ", ".join(f"{clients} clients: {number}" for number, clients in fewer.items()) + ")"
+    return text
 
 
 def join(numbers):

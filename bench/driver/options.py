@@ -9,13 +9,17 @@ import os
 from dataclasses import dataclass
 
 
+# More than these have fewer rounds.
+MANY_CLIENTS = 2000
+
+
 @dataclass(frozen=True)
 class Options:
     work: str                  # the throw-away directory
     stage: str                 # where postgres, pgbench and so on are
     benchmarks: tuple
     clients: tuple | None
-    rounds: int
+    rounds: int | None
     duration: int | None
     skip: int | None
     limit: int | None
@@ -33,6 +37,10 @@ class Options:
 
     def path(self, *names):
         return os.path.join(self.work, *names)
+
+    def rounds_of(self, clients=0):
+        """How many rounds of runs with so many clients; many take a minute each."""
+        return self.rounds or (1 if self.quick or clients > MANY_CLIENTS else 3)
 
     def program(self, name):
         return os.path.join(self.stage, name)
@@ -66,7 +74,7 @@ def from_environment():
         stage=os.environ["STAGE"],
         benchmarks=words("BENCH"),
         clients=tuple(int(c) for c in clients) if clients else None,
-        rounds=number("ROUNDS", 1 if quick else 3),
+        rounds=number("ROUNDS"),
         duration=number("DURATION", 1 if quick else None),
         skip=number("SKIP", 1 if quick else None),
         limit=number("LIMIT"),

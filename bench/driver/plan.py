@@ -56,7 +56,7 @@ def plan(name, benchmark, options):
             continue
         chosen = chosen_variants(workload, names, options)
         for clients in client_counts(benchmark, options):
-            for number in range(1, options.rounds + 1):
+            for number in range(1, options.rounds_of(clients) + 1):
                 runs += [make_run(name, benchmark, workload, variant, clients, number, options)
                          for variant in chosen
                          if not (variant.kind == "limit" and clients <= variant.slots)]

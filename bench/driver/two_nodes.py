@@ -255,7 +255,7 @@ def skipped(options):
 
 
 def estimate(options):
-    return 20 + 2 * options.rounds * (2 * (counted(options) + skipped(options)) + 12)
+    return 20 + 2 * options.rounds_of() * (2 * (counted(options) + skipped(options)) + 12)
 
 
 def carry_out(name, options, say):
@@ -267,7 +267,7 @@ def carry_out(name, options, say):
         machine.write(name, options, primary)
         primary.sql("CREATE ROLE health LOGIN")
         datasets.load(primary, DATASET)
-        for number_of_round in range(1, options.rounds + 1):
+        for number_of_round in range(1, options.rounds_of() + 1):
             for limit in (0, slots):
                 for row in one_run(options, primary, number, limit):
                     rows.append((number_of_round, limit or "off", *row))

@@ -37,7 +37,7 @@ def duration(options):
 
 
 def estimate(options):
-    return 20 + 4 * 0.006 * waiters(options) + 3 * options.rounds * duration(options)
+    return 20 + 4 * 0.006 * waiters(options) + 3 * options.rounds_of() * duration(options)
 
 
 def carry_out(name, options, say):
@@ -47,7 +47,7 @@ def carry_out(name, options, say):
     def count(state):
         meter.take()
         time.sleep(1 if options.quick else SETTLE)
-        for number in range(1, options.rounds + 1):
+        for number in range(1, options.rounds_of() + 1):
             row = (state, clients, number, *window(meter, duration(options)))
             say("{}, {} connections, round {}: {} s, {} ms CPU, {} % of a core, {} switches/s".format(*row))
             rows.append(row)
