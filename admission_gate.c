@@ -12,9 +12,10 @@
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by somebody who does nothing.
- * src/settings.c has the parameters, src/pools.c the list of pools, src/plan.c
- * what a plan tells, src/stats.c the views, src/wait_log.c the lines in the server
- * log, src/query_waits.c the waits by query, src/explain.c an option of EXPLAIN.
+ * src/settings.c has the parameters, src/bypass.c who needs no slot, src/pools.c
+ * the list of pools, src/plan.c what a plan tells, src/stats.c the views,
+ * src/wait_log.c the lines in the server log, src/query_waits.c the waits by
+ * query, src/explain.c an option of EXPLAIN.
  *
  * The gate is met at top level only.  Who holds a slot passes, so in transaction
  * scope it is only utility commands whose level has to be counted: they may
@@ -53,6 +54,7 @@
 #include "tcop/utility.h"
 
 #include "admission.h"
+#include "bypass.h"
 #include "compat.h"
 #include "explain.h"
 #include "query_waits.h"
@@ -194,19 +196,21 @@ all_levels_count(void)
 }
 
 /*
- * See to it that a slot taken in this transaction will be given back.  Not in
- * _PG_init: so transactions cost nothing while the gate is off.
+ * When the session comes for the first time, see who it is, and see to it that
+ * slots taken in its transactions will be given back.  Not in _PG_init: so
+ * transactions cost nothing while the gate is off.
  */
 static inline void
-register_callbacks(void)
+introduce_session(void)
 {
-	static bool registered = false;
+	static bool introduced = false;
 
-	if (unlikely(!registered))
+	if (unlikely(!introduced))
 	{
+		bypass_look_at_name();
 		RegisterXactCallback(gate_xact_callback, NULL);
 		RegisterSubXactCallback(gate_subxact_callback, NULL);
-		registered = true;
+		introduced = true;
 	}
 }
 
@@ -218,7 +222,7 @@ enter(QueryDesc *query)
 {
 	if (nesting_level == 0)
 	{
-		register_callbacks();
+		introduce_session();
 		admission_enter(query);
 	}
 }
@@ -231,7 +235,7 @@ go_on(QueryDesc *query)
 {
 	if (nesting_level == 0)
 	{
-		register_callbacks();
+		introduce_session();
 		admission_continue(query);
 	}
 }

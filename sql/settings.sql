@@ -21,6 +21,10 @@ SET admission_gate.queue_timeout = -1;
 ALTER SYSTEM SET admission_gate.max_overtake = '1 mile';
 ALTER SYSTEM SET admission_gate.lend_on = 'client, lunch';
 ALTER SYSTEM SET admission_gate.lend_on = 'client,,lock';
+ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
+ALTER SYSTEM SET admission_gate.bypass_application_names = 'one two';
+ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, ""';
+ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, t*o';
 ALTER SYSTEM SET admission_gate.mode = 'dry_run';
 SET admission_gate.scope = 'session';
 SET admission_gate.gate_utility = 'light';
@@ -38,6 +42,7 @@ SET admission_gate.mode = 'observe';
 SET admission_gate.max_overtake = 100;
 SET admission_gate.lend_after = 100;
 SET admission_gate.lend_on = 'lock';
+SET admission_gate.bypass_application_names = '*';
 SET admission_gate.max_tracked_queries = 100;
 
 -- Misspelt parameters are found.

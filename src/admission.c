@@ -28,6 +28,7 @@
 #include "utils/timestamp.h"
 
 #include "admission.h"
+#include "bypass.h"
 #include "compat.h"
 #include "lending.h"
 #include "plan.h"
@@ -395,7 +396,7 @@ admission_enter(QueryDesc *query)
 		slots_resume();
 		return;
 	}
-	if (gate_bypass)
+	if (bypass_in_force)
 		return;
 	if (unlikely(gate_goes_by_cost()))
 	{
@@ -441,7 +442,7 @@ admission_continue(QueryDesc *query)
 {
 	if (holds_slot)
 		slots_resume();
-	else if (!gate_bypass && !is_cheap(query))
+	else if (!bypass_in_force && !is_cheap(query))
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
 		note_admission();

@@ -21,6 +21,7 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
+#include "bypass.h"
 #include "compat.h"
 #include "lending.h"
 #include "settings.h"
@@ -33,7 +34,6 @@ double		gate_cost_pool_above = -1;
 double		gate_min_cost = 0;
 int			gate_parallel_slots = PARALLEL_SLOTS_LEADER;
 int			gate_scope = SCOPE_TRANSACTION;
-bool		gate_bypass = false;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 int			gate_utility = GATE_UTILITY_HEAVY;
@@ -48,6 +48,8 @@ const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
 
+static bool bypass = false;
+static char *bypass_application_names = NULL;
 static char *pools = NULL;
 static char *lend_on = NULL;
 
@@ -312,10 +314,18 @@ settings_define(void)
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
 							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Superusers wait like everyone else unless this is on.",
-							 &gate_bypass,
+							 &bypass,
 							 false,
 							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 NULL, bypass_assign, NULL);
+
+	DefineCustomStringVariable("admission_gate.bypass_application_names",
+							   "Lets sessions pass without a slot that began with one of these application names.",
+							   "Meant for connections from server to server. A \"*\" at the end of a name stands for any characters. An empty list means that none passes by its name.",
+							   &bypass_application_names,
+							   "",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   bypass_check_names, bypass_assign_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot.",

@@ -49,7 +49,6 @@ extern double gate_cost_pool_above; /* cost; -1 = never */
 extern double gate_min_cost;	/* cost; 0 = none passes */
 extern int	gate_parallel_slots;	/* GateParallelSlots */
 extern int	gate_scope;			/* GateScope */
-extern bool gate_bypass;
 extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_utility;		/* GateUtility */

@@ -26,7 +26,7 @@ my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
   gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode
   deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
-  lift_after max_tracked_queries);
+  lift_after max_tracked_queries bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
 # PostgreSQL::Test::Cluster->init.

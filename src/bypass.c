@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * bypass.c
+ *		Who passes the gate without a slot: the sessions that have bypass on,
+ *		and those that began with certain application names.
+ *
+ * The name is the application_name that the session began with, which SET does
+ * not change.  So it is looked at once in a session, and once more whenever the
+ * list changes; a statement looks at one flag.
+ *
+ * Everything here is the backend's own: no locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/varlena.h"
+
+#include "bypass.h"
+#include "compat.h"
+
+bool		bypass_in_force = false;
+
+/* The two reasons for it */
+static bool by_setting = false;
+static bool by_name = false;
+
+/* Of the list, one after the other; after the last one, an empty one */
+static const char *names = "";
+
+static void
+decide(void)
+{
+	bypass_in_force = by_setting || by_name;
+}
+
+/* Assign hook of bypass */
+void
+bypass_assign(bool newval, void *extra)
+{
+	by_setting = newval;
+	decide();
+}
+
+/*
+ * May this be in the list?  If not, say why.
+ */
+static bool
+is_valid_name(const char *name)
+{
+	const char *asterisk = strchr(name, '*');
+
+	if (name[0] == '\0')
+	{
+		GUC_check_errdetail("An application name in the list is empty.");
+		return false;
+	}
+	if (asterisk && asterisk[1] != '\0')
+	{
+		GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Check hook of bypass_application_names: turn the list into what names points to.
+ */
+bool
+bypass_check_names(char **newval, void **extra, GucSource source)
+{
+	char	   *rawstring = pstrdup(*newval);
+	List	   *elements;
+	ListCell   *cell;
+	char	   *to;
+	bool		valid = SplitGUCList(rawstring, ',', &elements);
+
+	if (!valid)
+		GUC_check_errdetail("List syntax is invalid.");
+	foreach(cell, elements)
+		valid = valid && is_valid_name((const char *) lfirst(cell));
+
+	/* Each has its comma's byte for its end, but for the last one and the list's. */
+	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
+	if (to)
+	{
+		*extra = to;
+		foreach(cell, elements)
+		{
+			strcpy(to, (const char *) lfirst(cell));
+			to += strlen(to) + 1;
+		}
+		*to = '\0';
+	}
+
+	list_free(elements);
+	pfree(rawstring);
+	return to != NULL;
+}
+
+/* Does that name match one of the list? */
+static bool
+is_in_list(const char *name)
+{
+	const char *element;
+	size_t		length;
+
+	for (element = names; *element; element += length + 1)
+	{
+		length = strlen(element);
+		if (element[length - 1] == '*' ?
+			strncmp(name, element, length - 1) == 0 : strcmp(name, element) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * See whether the session passes by its name.  Call once in a session, when it
+ * has its parameters.  (The name as it came is in MyProcPort, too, but that takes
+ * the headers of the libraries for authentication to look at.)
+ */
+void
+bypass_look_at_name(void)
+{
+	by_name = is_in_list(GetConfigOptionResetString("application_name"));
+	decide();
+}
+
+/* Assign hook of bypass_application_names */
+void
+bypass_assign_names(const char *newval, void *extra)
+{
+	names = (const char *) extra;
+	bypass_look_at_name();
+}
