@@ -19,11 +19,18 @@ my $packaged = PostgreSQL::Test::Cluster->new('packaged');
 plan skip_all => 'Citus is not installed'
   if !-e $packaged->config_data('--sharedir') . '/extension/citus.control';
 
+{
+	my $node = PostgreSQL::Test::Cluster->new('gate_first');
+	$node->init;
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'admission_gate, citus'");
+	ok(!$node->start(fail_ok => 1), 'with the gate before Citus, the server does not start');
+	like(slurp_file($node->logfile), qr/Citus has to be loaded first/, 'and says why');
+}
+
 my $host = $packaged->host;
 my %names = (bypass_application_names => '"citus_internal gpid=*"');
 my %no_names = (bypass_application_names => '');
 
-# The order of preloading is Citus's condition.
 my ($coordinator, @workers) = my @nodes = map {
 	GateTest->new(
 		$_, %names,
