@@ -3,10 +3,8 @@
 # present library, at each step of the way, and at the end everything is as in a new
 # installation: objects, definitions, comments and privileges.
 #
-# So that this is proven before there is a second version, too, the test makes an
-# earlier one of the present script, and a script that updates it: one view and
-# function have a column less, and another function is missing.  For that it must
-# be allowed to write to the installation, as it is in `make test`.
+# So that this is proven before there is a second version, too, an earlier one is made
+# up, if the test may write to the installation, as it may in `make test`.
 
 use strict;
 use warnings;
@@ -15,76 +13,25 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use GateTest;
-use PostgreSQL::Test::Utils;
+use GateVersions;
 use Test::More;
-
-my $made_up = '0.made_up';
 
 my $gate = GateTest->new('upgrade', max_active_backends => 5);
 my $directory = $gate->value(q{SELECT setting FROM pg_config() WHERE name = 'SHAREDIR'}) . '/extension';
 my $present = $gate->value(q{SELECT extversion FROM pg_extension WHERE extname = 'admission_gate'});
 
-# ----------------------------------------------------------------
-# The version that is made up
-# ----------------------------------------------------------------
-
-sub script { return "$directory/admission_gate--" . join('--', @_) . '.sql'; }
-
-# It lacks the last column of the view and a function.
-sub make_up_a_version
+if (-w $directory)
 {
-	my $column = qr/,\s*OUT \w+ \w+(?=\s*\)\s*RETURNS SETOF record\s+AS 'MODULE_PATHNAME'(?:, 'pg_stat_get_admission_gate')?\s)/;
-	my $with_column = qr/\bpg_stat_(?:get_)?admission_gate\b/;
-	my $missing = qr/\bpg_admission_gate_last_wait\b/;
-
-	my @statements = map { "$_;\n" } split /;\n/, slurp_file(script($present));
-	my @same = grep { !/$with_column/ && !/$missing/ } @statements;
-	my @changed = grep { /$with_column/ } @statements;
-	my @added = grep { /$missing/ } @statements;
-	my @before = @changed;
-	is(scalar(grep { s/$column// } @before), 1, 'a version can be made up of the present one');
-
-	append_to_file(script($made_up), join '', @before, @same);
-	append_to_file(
-		script($made_up, $present),
-		join '',
-		"DROP VIEW pg_stat_admission_gate;\nDROP FUNCTION pg_stat_get_admission_gate();\n",
-		@changed, @added);
-	return;
+	make_up_version($directory, $present);
 }
-
-END { unlink script($made_up), script($made_up, $present) if $directory; }
-
-SKIP:
+else
 {
-	skip "there is only what is installed, as I may not write to $directory", 1 if !-w $directory;
-	make_up_a_version();
+	note "there is only what is installed, as I may not write to $directory";
 }
 
 # ----------------------------------------------------------------
 # From every version to the present one
 # ----------------------------------------------------------------
-
-# All that belongs to the extension, with what there is to say of each
-my $objects = q{
-	SELECT json_build_array(pg_describe_object(d.classid, d.objid, d.objsubid), obj_description(d.objid, d.classid::regclass::name),
-		pg_get_functiondef(p.oid), p.proowner::regrole, p.proacl,
-		pg_get_viewdef(c.oid), c.relkind, c.relowner::regrole, c.relacl, c.reloptions,
-		(SELECT json_agg(json_build_array(attname, format_type(atttypid, atttypmod), col_description(attrelid, attnum), attacl) ORDER BY attnum)
-			FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
-		i.initprivs)
-	FROM pg_depend d
-		LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-		LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
-		LEFT JOIN pg_init_privs i ON i.classoid = d.classid AND i.objoid = d.objid AND i.objsubid = d.objsubid
-	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
-		AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'admission_gate')
-	UNION ALL
-	SELECT json_build_array(extname, extversion, extrelocatable, extnamespace::regnamespace, extconfig, obj_description(oid, 'pg_extension'))
-	FROM pg_extension WHERE extname = 'admission_gate'};
-
-# Sorted here, as collations differ
-sub objects_in { my ($session) = @_; return [ sort split /\n/, $session->query($objects) ]; }
 
 # Reads all views and calls all functions.
 sub ok_works
