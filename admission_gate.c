@@ -126,6 +126,11 @@ _PG_init(void)
 		return;
 
 	settings_define();
+
+	/* pg_upgrade works alone, and must not fail because of a queue. */
+	if (IsBinaryUpgrade)
+		return;
+
 	explain_define();
 
 	prev_shmem_request_hook = shmem_request_hook;

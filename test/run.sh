@@ -29,6 +29,8 @@
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
 #   GATE_SEED             the random numbers of a stress or chaos test to repeat
+#   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the
+#                  oldest installed that is older than the one tested
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
@@ -156,10 +158,50 @@ use_valgrind() {
     chmod +x "$STAGE/postgres"
 }
 
+# Prints the executables' directory of an older PostgreSQL to upgrade from, if any.
+old_bindir() {
+    local n dir present
+    if [ -n "${OLD_PG_CONFIG:-}" ]; then
+        "$OLD_PG_CONFIG" --bindir || die "OLD_PG_CONFIG=$OLD_PG_CONFIG does not work"
+        return
+    fi
+    present=$("$BINDIR/postgres" --version | awk '{ print int($3) }')
+    # shellcheck disable=SC2086
+    for n in $(printf '%s\n' $MAJORS | sort -n); do
+        dir=/usr/lib/postgresql/$n/bin
+        [ "$n" -lt "$present" ] && [ -x "$dir/postgres" ] && BINDIR=$dir has_headers && echo "$dir" && break
+    done
+    return 0
+}
+
+# Sets up a private copy of it, with the extension, for the test of pg_upgrade.
+stage_old_postgres() {
+    local old log=$WORK/log/old_build.log
+    case "$TESTS:${TAP_FILES:-pg_upgrade}" in
+        *tap*:*pg_upgrade*) ;;
+        *) return ;;
+    esac
+    old=$(old_bindir) || exit 1
+    if [ -z "$old" ]; then
+        say "pg_upgrade is not tested: there is no older PostgreSQL; name one in OLD_PG_CONFIG"
+        return
+    fi
+    BINDIR=$old STAGE=$WORK/pg$old stage_postgres
+    mkdir "$WORK/old_build"
+    OLD_PG_CONFIG=$WORK/pg$old/pg_config
+    make -C "$WORK/old_build" -f "$WORK/src/Makefile" PG_CONFIG="$OLD_PG_CONFIG" WERROR=1 with_llvm=no install >"$log" 2>&1 || {
+        tail -n 40 "$log" >&2
+        die "the build with the older PostgreSQL failed"
+    }
+    say "testing pg_upgrade from $("$WORK/pg$old/postgres" --version)"
+    export OLD_PG_CONFIG
+}
+
 inside() {
     local suite
     PASSED=0 FAILED=0
     stage_postgres
+    stage_old_postgres
     WERROR=1 build_extension
     say "testing with $("$STAGE/postgres" --version)"
     CHECK=(make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck)
@@ -181,6 +223,6 @@ if [ "${1:-}" = --inside ]; then
 else
     make_workdir
     run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
-        "TESTS VALGRIND REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
+        "TESTS VALGRIND OLD_PG_CONFIG REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
         GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
 fi

@@ -28,14 +28,15 @@ my %gate_parameter = map { $_ => 1 }
   deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
   lift_after max_tracked_queries bypass_application_names);
 
-# Starts a server.  settings: configuration parameters; init: arguments for
-# PostgreSQL::Test::Cluster->init.
+# Starts a server.  settings: configuration parameters; node and init: arguments
+# for PostgreSQL::Test::Cluster->new and ->init.
 sub new
 {
 	my ($class, $name, %settings) = @_;
+	my $node_param = delete $settings{node} // {};
 	my $init = delete $settings{init} // {};
 
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name, %$node_param);
 	$node->init(%$init);
 	my $self = $class->around($node);
 	$self->configure(
