@@ -56,7 +56,7 @@ extras() {
         *" tap "*) case ${TAP_FILES:-monitoring} in *monitoring*) echo exporter ;; esac ;;
     esac
     case " $TESTS " in
-        *" neighbours "*) echo neighbours pgbouncer patroni ;;
+        *" neighbours "*) echo neighbours pgbouncer pgpool odyssey patroni ;;
     esac
 }
 

@@ -173,11 +173,17 @@ has_python() {
     return 1
 }
 
-# Lists the missing ones of packages that a script can do without.  Pgbouncer
-# and HAProxy are looked for where not everybody's PATH leads.
+# Lists the missing ones of packages that a script can do without.  Some of them
+# are looked for where not everybody's PATH leads, too.
 missing_extras() {
     case " $* " in
         *" pgbouncer "*) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
+    esac
+    case " $* " in
+        *" pgpool "*) command -v pgpool >/dev/null || [ -x /usr/sbin/pgpool ] || echo pgpool2 ;;
+    esac
+    case " $* " in
+        *" odyssey "*) command -v odyssey >/dev/null || echo odyssey ;;
     esac
     case " $* " in
         *" haproxy "*) command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || echo haproxy ;;
@@ -298,7 +304,7 @@ stop_new_services() {
     local package service
     for package in "$@"; do
         case $package in
-            haproxy | patroni | pgbouncer | "$EXPORTER") service=$package ;;
+            haproxy | odyssey | patroni | pgbouncer | pgpool2 | "$EXPORTER") service=$package ;;
             etcd-server) service=etcd ;;
             *) continue ;;
         esac

@@ -1,0 +1,199 @@
+# Proves that the gate works behind pgpool-II, in its mode for streaming replication: the
+# statements of clients queue like any others, and what it asks the server for itself
+# does not, if its role bypasses the gate, so that it never takes a full server for dead.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GatePooler;
+use GateTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $program = GatePooler::program('pgpool');
+plan skip_all => 'pgpool-II is not installed' if !$program;
+
+note `$program --version 2>&1`;
+my $gate = GateTest->new(
+	'behind_pgpool',
+	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1,
+	log_connections => 'on');
+$gate->value($_) foreach ('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
+my $pooler = GatePooler->new($gate);
+{
+	my $session = $gate->session(user => 'app', database => 'app');
+	$session->query("CREATE TABLE $_ AS SELECT 1 AS a") foreach ('known', 'unknown');
+	$session->quit;
+}
+my $dir = $pooler->host;
+
+my $started = qr/pgpool-II successfully started/;
+
+END { local $?; $pooler->stop if $pooler; }
+
+# The old and the new name of a setting are both there.
+sub start_pgpool
+{
+	my ($more) = @_;
+	my $settings = $pooler->configure(<<"END");
+backend_clustering_mode = 'streaming_replication'
+listen_addresses = ''
+port = @{[ $pooler->port ]}
+socket_dir = '$dir'
+unix_socket_directories = '$dir'
+pcp_listen_addresses = ''
+pcp_port = @{[ PostgreSQL::Test::Cluster::get_free_port() ]}
+pcp_socket_dir = '$dir'
+pid_file_name = '$dir/pid'
+logdir = '$dir'
+work_dir = '$dir'
+backend_hostname0 = '@{[ $gate->node->host ]}'
+backend_port0 = @{[ $gate->node->port ]}
+num_init_children = 20
+sr_check_period = 1
+sr_check_user = 'pgpool'
+health_check_period = 1
+health_check_timeout = 3
+health_check_user = 'pgpool'
+@{[ $more // '' ]}
+END
+	unlink "$dir/pid", "$dir/log";
+	$pooler->start($program, '-n', '-f', $settings, '-F', '/dev/null');
+	return;
+}
+
+# How often pgpool has connected by itself
+sub checks
+{
+	my $checks = () = slurp_file($gate->node->logfile) =~ /connection authorized: user=pgpool/g;
+	return $checks;
+}
+
+sub ok_server_up
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $session = $pooler->session;
+	like($session->query('SHOW POOL_NODES'), qr/^0\|[^|]*\|\d+\|up\|/, $what) or diag $pooler->log;
+	$session->quit;
+	return;
+}
+
+# Without a bypass, it does not get to know which server is the primary.
+my $holder = $gate->holder;
+start_pgpool();
+$pooler->ok_queued('pgpool: SELECT pg_is_in_recovery()', 'without bypass, pgpool queues when it starts');
+$holder->query('COMMIT');
+$pooler->await_log($started);
+$holder->query('BEGIN');
+$pooler->ok_queued('pgpool: SELECT pg_is_in_recovery()', 'and whenever it looks at the replication');
+$holder->query('COMMIT');
+$pooler->stop;
+
+$gate->value('ALTER ROLE pgpool SET admission_gate.bypass = on');
+$holder->query('BEGIN');
+start_pgpool();
+ok($pooler->await_log($started), 'with bypass, it starts although the gate is full');
+
+# It has questions of its own that it asks in the sessions of its clients.
+my $session = $pooler->session;
+$session->start('SELECT a FROM known');
+$pooler->ok_queued('app: SELECT version()', 'it asks for the version of the server in the session of a client, and queues');
+{
+	my $before = checks();
+	ok($gate->await_true(sub { checks() > $before + 5 }, 'checks'), 'checks go on while the gate is full');
+	is($gate->gauges, '1|0|1', 'and do not queue');
+}
+$holder->query('COMMIT');
+is($session->finish, '1', 'then the client has its answer');
+
+$holder->query('BEGIN');
+ok_server_up('when it knows the version, it answers although the gate is full');
+$session->start('SELECT a FROM known');
+$pooler->ok_queued('app: SELECT a FROM known', 'when it knows the table, the statement of the client queues');
+$session->cancel;
+is($session->sqlstate, '57014', 'a cancel request gets to it');
+is($gate->gauges, '1|0|0', 'and takes it out of the queue');
+
+# What the server refuses pgpool in the session of a client, ends that.
+for my $ends ([ 'a cancel request', sub { $_[0]->cancel } ], [ 'queue_timeout', sub { } ])
+{
+	my ($what, $end) = @$ends;
+	my $client = $pooler->session($what eq 'queue_timeout' ? (options => '-c admission_gate.queue_timeout=200') : ());
+	$client->start('SELECT a FROM unknown');
+	$gate->await_waiting(1) if $what ne 'queue_timeout';
+	like($pooler->queued, qr/^app: SELECT count\(\*\) FROM pg_class/, 'pgpool asks about a table it does not know, and queues')
+	  if $what ne 'queue_timeout';
+	$end->($client);
+	isnt($client->sqlstate, '00000', "$what ends its question");
+	ok($client->closed, 'and with it the session');
+	is($gate->gauges, '1|0|0', 'nothing is left in the queue');
+	$client->hang_up;
+}
+{
+	my $client = $pooler->session(options => '-c admission_gate.queue_timeout=200');
+	is($client->start('BEGIN')->sqlstate, '53000', "queue_timeout at a client's BEGIN is an error");
+	is($client->start('SELECT a FROM known')->sqlstate, '53000', 'and in a statement on a table that pgpool knows');
+	$client->quit;
+}
+ok_server_up('no error has made the server count as down');
+
+# It does not look at its client while it waits for the server.
+$session->start('SELECT 1');
+$pooler->ok_queued('app: SELECT 1', 'a statement queues');
+$session->hang_up;
+{
+	my $before = checks();
+	$gate->await_true(sub { checks() > $before + 3 }, 'checks');
+	is($pooler->queued, 'app: SELECT 1', 'without its client, it still does');
+}
+$holder->query('COMMIT');
+$gate->ok_quiet('when it has had its turn');
+$holder->query('BEGIN');
+
+# Between two clients
+$session = $pooler->session;
+$session->query('SET admission_gate.queue_timeout = 1234');
+$session->quit;
+$gate->await("SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'app' AND query = 'DISCARD ALL' AND state = 'idle'",
+	'the session to be reset');
+is($gate->gauges, '1|0|0', 'DISCARD ALL passes');
+$holder->query('COMMIT');
+
+# Without load balancing, it has nothing to ask about tables.
+$pooler->stop;
+start_pgpool('load_balance_mode = off');
+$pooler->await_log($started);
+$session = $pooler->session;
+is($session->query('SELECT 1'), '1', 'pgpool knows the version of the server');
+$holder->query('BEGIN');
+$session->start('SELECT a FROM unknown');
+$pooler->ok_queued('app: SELECT a FROM unknown', 'without load_balance_mode, nothing but the statement of the client queues');
+$holder->query('COMMIT');
+is($session->finish, '1', 'then the client has its answer');
+$session->quit;
+$holder->quit;
+
+# More clients than slots
+{
+	local %ENV = (%ENV, PGHOST => $pooler->host, PGPORT => $pooler->port, PGUSER => 'app', PGDATABASE => 'app');
+	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind pgpool');
+	my $admitted = $gate->counter('admitted');
+	command_ok([ 'pgbench', '-n', '-c', '15', '-t', '50' ], 'pgbench has 15 clients');
+	cmp_ok($gate->counter('admitted') - $admitted, '>=', 750, 'each transaction has met the gate');
+}
+
+$pooler->stop;
+$gate->ok_quiet('at the end');
+$gate->ok_adds_up('at the end');
+$gate->node->stop;
+
+done_testing();
