@@ -1,0 +1,242 @@
+# Proves that the gate works behind Odyssey in transaction mode: the statements of clients
+# queue like any others, what it sends to reset a connection does not if it is told to, and
+# clients can log in although the gate is full if the role that asks for their passwords
+# bypasses it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GatePooler;
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $program = GatePooler::program('odyssey');
+plan skip_all => 'Odyssey is not installed' if !$program;
+
+note `$program --version 2>&1`;
+my $gate = GateTest->new(
+	'behind_odyssey',
+	max_active_backends => 1,
+	max_overtake => 0,
+	lend_after => -1);
+my $pooler = GatePooler->new($gate);
+my $dir = $pooler->host;
+
+END { local $?; $pooler->stop if $pooler; }
+
+# It looks for the server where it has its own socket.
+symlink $gate->node->host . '/.s.PGSQL.' . $gate->node->port, "$dir/.s.PGSQL." . $gate->node->port
+  or BAIL_OUT("no link to the socket: $!");
+
+# What makes it send DISCARD ALL
+my $discard_all = 'pool_discard yes
+	pool_reserve_prepared_statement no';
+
+# The rule for role app says at least how to authenticate.  more: lines for the sections
+# listen and storage.
+sub start_odyssey
+{
+	my ($rule, %more) = @_;
+	my $server = 'storage "server"
+	pool "transaction"';
+	my $settings = $pooler->configure(<<"END");
+daemonize no
+unix_socket_dir "$dir"
+unix_socket_mode "0700"
+locks_dir "$dir"
+enable_online_restart no
+bindwith_reuseport no
+log_to_stdout yes
+log_format "%l %c %m\\n"
+log_stats no
+listen {
+	port @{[ $pooler->port ]}
+	@{[ $more{listen} // '' ]}
+}
+storage "server" {
+	type "remote"
+	port @{[ $gate->node->port ]}
+	@{[ $more{storage} // '' ]}
+}
+database "app" {
+	user "app" {
+		$server
+		pool_size 5
+		$rule
+	}
+}
+database "postgres" {
+	user "odyssey" {
+		$server
+		pool_routing "internal"
+		authentication "none"
+	}
+}
+END
+	$pooler->stop;
+	unlink "$dir/log", "$dir/.s.PGSQL." . $pooler->port;
+	$pooler->start($program, $settings);
+	$pooler->await_log(qr/listening on/) or BAIL_OUT('Odyssey does not start: ' . $pooler->log);
+	return;
+}
+
+# By default, what it resets a connection with is a SELECT, too.
+my $holder = $gate->holder;
+start_odyssey('authentication "none"');
+my $session = $pooler->session;
+$session->start('SHOW work_mem');
+$gate->await_waiting(1);
+like($pooler->queued, qr/^app: .*SELECT pg_advisory_unlock_all/, 'by default, Odyssey queues to reset a connection');
+$holder->query('COMMIT');
+is($session->finish, '4MB', 'and then the client has its answer');
+$session->quit;
+$gate->ok_quiet('with the connection reset');
+
+$holder->query('BEGIN');
+start_odyssey(qq{authentication "none"\n$discard_all});
+$session = $pooler->session;
+is($session->query('SHOW work_mem'), '4MB', 'DISCARD ALL passes');
+$session->start('SELECT 1');
+$pooler->ok_queued('app: SELECT 1', 'the statement of a client queues');
+$session->cancel;
+is($session->sqlstate, '57014', 'a cancel request gets to it');
+is($gate->gauges, '1|0|0', 'and takes it out of the queue');
+$session->start('SELECT 2');
+$pooler->ok_queued('app: SELECT 2', 'so does the next one');
+$holder->query('COMMIT');
+is($session->finish, '2', 'until there is a slot');
+
+# It answers a BEGIN by itself, and sends it together with the next statement.
+$holder->query('BEGIN');
+$session->query('BEGIN');
+is($gate->gauges, '1|0|0', "a client's BEGIN does not get to the server");
+$session->start('SELECT 3');
+$pooler->ok_queued('app: BEGIN;SELECT 3', 'but the first statement of the transaction, which queues');
+$holder->query('COMMIT');
+is($session->finish, '3', 'until there is a slot');
+$session->query('COMMIT');
+
+# A client that goes
+$holder->query('BEGIN');
+$session->start('SELECT 4');
+$pooler->ok_queued('app: SELECT 4', 'a statement queues');
+$session->hang_up;
+$gate->await_waiting(0);
+pass('without its client, it leaves the queue');
+
+# Settings of the gate
+{
+	my ($one, $other) = map { $pooler->session } 1 .. 2;
+	$one->query('SET admission_gate.queue_timeout = 1234');
+	is($one->query('SHOW admission_gate.queue_timeout'), '0', 'SET does not outlive the transaction');
+	start_odyssey(qq{authentication "none"\npool_discard no\npool_size 1});
+	($one, $other) = map { $pooler->session } 1 .. 2;
+	$one->query('SET admission_gate.queue_timeout = 1234');
+	is($other->query('SHOW admission_gate.queue_timeout'), '1234ms', 'and without pool_discard, is there for all');
+}
+$gate->value('ALTER ROLE app SET admission_gate.queue_timeout = 200');
+start_odyssey(qq{authentication "none"\n$discard_all});
+$session = $pooler->session;
+is($session->start('SELECT 5')->sqlstate, '53000', "a role's queue_timeout is an error");
+ok(!$session->closed, 'that the session survives');
+is($session->start('BEGIN ISOLATION LEVEL READ COMMITTED')->sqlstate, '53000', 'at a BEGIN with options, too');
+is($session->query('SHOW work_mem'), '4MB', 'and goes on');
+$session->quit;
+$gate->value('ALTER ROLE app RESET admission_gate.queue_timeout');
+
+# It looks for a primary in the session of a client, too, and does not wait for long.
+$gate->set(client_connection_check_interval => 100);
+start_odyssey(qq{authentication "none"\n$discard_all}, listen => 'target_session_attrs "read-write"');
+$session = $pooler->session(may_fail => 1);
+ok($session->closed, 'with target_session_attrs, a full gate looks like no primary');
+$gate->await_waiting(0);
+pass('and with client_connection_check_interval, the question leaves the queue');
+
+$gate->value($_) foreach ('CREATE ROLE odyssey LOGIN', 'ALTER ROLE odyssey SET admission_gate.bypass = on');
+my $logged = -s $gate->node->logfile;
+start_odyssey(
+	qq{authentication "none"\n$discard_all},
+	listen => 'target_session_attrs "read-write"',
+	storage => 'endpoints_status_poll_interval 60000
+	watchdog {
+		authentication "none"
+		storage "server"
+		storage_db "postgres"
+		storage_user "odyssey"
+		pool_routing "internal"
+		pool "transaction"
+		watchdog_lag_query "SELECT extract(epoch FROM now())::int"
+		watchdog_lag_interval 1
+	}');
+$gate->await_true(sub { slurp_file($gate->node->logfile, $logged) =~ /statement: SELECT pg_is_in_recovery/ }, 'the watchdog of Odyssey');
+$session = $pooler->session;
+$session->start('SELECT 6');
+$pooler->ok_queued('app: SELECT 6', 'when a watchdog that bypasses the gate asks in its place, the statement of a client queues');
+$holder->query('COMMIT');
+is($session->finish, '6', 'until there is a slot');
+$session->quit;
+$gate->value('ALTER ROLE odyssey RESET admission_gate.bypass');
+
+# Passwords
+$gate->value($_)
+  foreach (
+	"CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
+		SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = \$1'",
+	"ALTER ROLE app PASSWORD 'secret'");
+my $auth = qq{authentication "scram-sha-256"
+	auth_query "SELECT username, password FROM public.get_auth(\$1)"
+	auth_query_user "odyssey"
+	auth_query_db "postgres"
+	$discard_all};
+
+my %login =
+  (PGHOST => $dir, PGPORT => $pooler->port, PGUSER => 'app', PGPASSWORD => 'secret', PGDATABASE => 'app');
+
+# The answer to a client that logs in with its password, and waits for that to be in the
+# queue first
+sub answer_after
+{
+	my ($sql, $queued, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	local %ENV = (%ENV, %login);
+
+	$holder->query('BEGIN');
+	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ], '<', '/dev/null', '>', \my $out, '2>&1', IPC::Run::timeout($GateClient::patience));
+	$pooler->ok_queued($queued, $what);
+	$holder->query('COMMIT');
+	$psql->finish;
+	chomp $out;
+	return $out;
+}
+
+start_odyssey($auth);
+is(answer_after("SELECT 'first'", "odyssey: SELECT username, password FROM public.get_auth(\$1)", 'without bypass, the auth_query of Odyssey queues'),
+	'first', 'and then the client has its answer');
+$gate->value('ALTER ROLE odyssey SET admission_gate.bypass = on');
+start_odyssey($auth);
+is(answer_after("SELECT 'second'", "app: SELECT 'second'", 'with bypass, it does not, and the statement of the client queues'),
+	'second', 'and then the client has its answer');
+$holder->quit;
+
+# More clients than connections, more connections than slots
+{
+	local %ENV = (%ENV, %login);
+	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind Odyssey');
+	my $admitted = $gate->counter('admitted');
+	command_ok([ 'pgbench', '-n', '-c', '20', '-t', '50' ], 'pgbench has 20 clients');
+	cmp_ok($gate->counter('admitted') - $admitted, '>=', 1000, 'each transaction has met the gate');
+	cmp_ok($gate->value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'"), '<=', 5, 'in 5 connections');
+}
+
+$pooler->stop;
+$gate->ok_quiet('at the end');
+$gate->ok_adds_up('at the end');
+$gate->node->stop;
+
+done_testing();
