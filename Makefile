@@ -5,7 +5,7 @@
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
 #   make matrix           the same on every version that Debian has: see test/matrix
-#   make neighbours       test beside other extensions, pgbouncer and Patroni, which it
+#   make neighbours       test beside other extensions, poolers and Patroni, which it
 #                         installs: see docs/neighbours.md
 #   make lint             other compilers and checkers: see test/lint.sh
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh

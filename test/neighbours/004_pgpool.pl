@@ -23,7 +23,8 @@ my $gate = GateTest->new(
 	max_active_backends => 1,
 	max_overtake => 0,
 	lend_after => -1,
-	log_connections => 'on');
+	log_connections => 'on',
+	client_connection_check_interval => 100);
 $gate->value($_) foreach ('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
 my $pooler = GatePooler->new($gate);
 {

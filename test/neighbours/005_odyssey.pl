@@ -97,10 +97,19 @@ is($session->finish, '4MB', 'and then the client has its answer');
 $session->quit;
 $gate->ok_quiet('with the connection reset');
 
+my $page = slurp_file("$FindBin::RealBin/../../docs/neighbours.md");
+my ($list) = $page =~ /^ +pool_discard_query "(.*)"$/m;
+ok($list, 'docs/neighbours.md has a list of commands');
 $holder->query('BEGIN');
-start_odyssey(qq{authentication "none"\n$discard_all});
-$session = $pooler->session;
-is($session->query('SHOW work_mem'), '4MB', 'DISCARD ALL passes');
+for my $reset ([ $list, qq{pool_discard_query "$list"} ], [ 'DISCARD ALL', $discard_all ])
+{
+	my ($sql, $settings) = @$reset;
+	start_odyssey(qq{authentication "none"\n$settings});
+	$session = $pooler->session;
+	$session->query('SHOW work_mem');
+	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query = '$sql' AND state = 'idle'", 'a reset');
+	pass("this reset passes: $sql");
+}
 $session->start('SELECT 1');
 $pooler->ok_queued('app: SELECT 1', 'the statement of a client queues');
 $session->cancel;
