@@ -35,7 +35,7 @@ ISOLATION = $(call stems,test/isolation/specs/*.spec)
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
-NEIGHBOURS = test/neighbours/*.pl
+NEIGHBOURS ?= test/neighbours/*.pl
 REGRESS_PREP = require-preload
 
 PG_CPPFLAGS = -I$(srcdir)/src

@@ -138,12 +138,10 @@ for my $ends ([ 'a cancel request', sub { $_[0]->cancel } ], [ 'queue_timeout', 
 	is($gate->gauges, '1|0|0', 'nothing is left in the queue');
 	$client->hang_up;
 }
-{
-	my $client = $pooler->session(options => '-c admission_gate.queue_timeout=200');
-	is($client->start('BEGIN')->sqlstate, '53000', "queue_timeout at a client's BEGIN is an error");
-	is($client->start('SELECT a FROM known')->sqlstate, '53000', 'and in a statement on a table that pgpool knows');
-	$client->quit;
-}
+$session->query('SET admission_gate.queue_timeout = 200');
+is($session->start('SELECT a FROM known')->sqlstate, '53000', 'when pgpool knows the table, queue_timeout is an error');
+is($session->start('BEGIN')->sqlstate, '53000', 'and at a BEGIN');
+$session->query('RESET admission_gate.queue_timeout');
 ok_server_up('no error has made the server count as down');
 
 # It does not look at its client while it waits for the server.

@@ -92,11 +92,12 @@ sub session
 }
 
 # What waits in the queue of the server, as "role: statement".  A pooler's processes are
-# not its clients', so their statements are known by who sends them.
+# not its clients', so their statements are known by who sends them.  Some versions of
+# pgpool-II qualify names, some do not.
 sub queued
 {
 	my ($self) = @_;
-	return $self->{gate}->value("SELECT string_agg(usename || ': ' || query, '; ' ORDER BY usename, query)
+	return $self->{gate}->value("SELECT string_agg(usename || ': ' || replace(query, 'pg_catalog.', ''), '; ' ORDER BY usename, query)
 		FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid) WHERE b.state = 'waiting'");
 }
 
