@@ -214,8 +214,8 @@ sub read_until
 	$self->{stopped} = undef;
 	until ($self->_take_messages($types))
 	{
-		$self->_receive($deadline - time)
-		  or croak 'timed out waiting for an answer of the server';
+		croak 'timed out waiting for an answer of the server' if time > $deadline;
+		$self->_receive($deadline - time);
 	}
 	return $self->_give_result;
 }
@@ -243,8 +243,8 @@ sub _give_result
 	return $result;
 }
 
-# Reads what is there, at most once, waiting up to that many seconds.  Returns
-# false if nothing came.
+# Reads what is there, at most once, waiting up to that many seconds, or until a
+# signal comes, such as of a child's end.  Returns false if nothing came.
 sub _receive
 {
 	my ($self, $timeout) = @_;
