@@ -118,6 +118,11 @@ show_failure() {
     for file in "$WORK"/src/regression.diffs "$WORK"/src/output_iso/regression.diffs; do
         [ -s "$file" ] && head_line "$file" && head -n 200 "$file"
     done
+    # Why a TAP file died is only in its own log.
+    sed -n 's,^test/.*/\([^/]*\)\.pl *(Wstat.*,regress_log_\1,p' "$1.out" | while read -r file; do
+        file=$WORK/src/tmp_check/log/$file
+        [ -s "$file" ] && head_line "$file" && tail -n 40 "$file"
+    done
     for file in "$WORK"/src/log/*.log "$WORK"/src/output_iso/log/*.log "$WORK"/src/tmp_check/log/*.log; do
         [ -s "$file" ] && head_line "$file" && tail -n 20 "$file"
     done
