@@ -48,13 +48,16 @@
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
-/* The class of waits for a buffer pin has had three names. */
-#if defined(PG_WAIT_BUFFER_PIN)
-#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER_PIN
-#elif defined(PG_WAIT_BUFFERPIN)
-#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFERPIN
+/*
+ * A wait for others to unpin a buffer is an event of its own from 17 on, before a
+ * class; 19: the class has the short waits for a buffer's content as well
+ */
+#if PG_VERSION_NUM >= 190000
+#define GATE_WAIT_BUFFER_PIN	WAIT_EVENT_BUFFER_CLEANUP
+#elif PG_VERSION_NUM >= 170000
+#define GATE_WAIT_BUFFER_PIN	WAIT_EVENT_BUFFER_PIN
 #else
-#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER
+#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER_PIN
 #endif
 
 /* 19: a shared hash table has one size, no longer an initial and a maximal one */

@@ -72,7 +72,7 @@ wait_event_of(const PGPROC *proc)
 static inline bool
 event_is_lock_like(uint32 event)
 {
-	return (event & WAIT_CLASS_MASK) == GATE_WAIT_BUFFER_PIN ||
+	return event == GATE_WAIT_BUFFER_PIN ||
 		event == WAIT_EVENT_SAFE_SNAPSHOT;
 }
 
