@@ -251,11 +251,12 @@ sub stop_waiter
 	return;
 }
 
-# Waits until the session's statement is in a wait of that type, such as Lock.
+# Waits until the session's statement is in a wait of that type, such as Lock; it is
+# a pattern for LIKE.
 sub await_wait_event_type
 {
 	my ($self, $session, $type) = @_;
-	$self->await("SELECT state = 'active' AND wait_event_type = '$type' FROM pg_stat_activity WHERE pid = "
+	$self->await("SELECT state = 'active' AND wait_event_type LIKE '$type' FROM pg_stat_activity WHERE pid = "
 		  . $session->pid, "a wait of type $type");
 	return;
 }
