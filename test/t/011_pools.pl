@@ -278,7 +278,8 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	set_pools('batch: max_active = 2', 'batch 2, default 2');
 	$gate->await("SELECT running = 2 AND waiting = 1 FROM pg_stat_admission_gate WHERE pool = 'batch'",
 		'a waiter to enter a pool that has grown');
-	my ($entered) = grep { $_->done } ($two, $three);
+	my $entered;
+	$gate->await_true(sub { ($entered) = grep { $_->done } ($two, $three) }, 'one of them to have its answer');
 	my ($waits) = grep { $_ != $entered } ($two, $three);
 	$entered->finish;
 
