@@ -4,7 +4,7 @@
 #   make install          install into that PostgreSQL
 #   make installcheck     test against a running server that preloads the library
 #   make test             from nothing to green in a throw-away directory: see test/run.sh
-#   make matrix           the same on every version that Debian has: see test/matrix
+#   make matrix           the same on every version, from Debian or Ubuntu: see test/matrix
 #   make neighbours       test beside other extensions, poolers and Patroni, which it
 #                         installs: see docs/neighbours.md
 #   make lint             other compilers and checkers: see test/lint.sh

@@ -13,6 +13,10 @@
 # and, if named in TESTS (or by make neighbours), as it needs many packages:
 #   neighbours test/neighbours/*.pl, as tap
 #
+# Then, on one more major version, those that differ most between versions, if root
+# runs this and it can be had: by test/matrix, in a folder under ~/.cache that it
+# needs some 2 GB and minutes for the first time.  What is not run counts as no test.
+#
 # VALGRIND=1 (or make valgrind) runs the servers of regress and isolation in
 # valgrind, and then looks at what that has found: see test/valgrind.sh.
 #
@@ -24,6 +28,8 @@
 #   TAP_FILES      TAP files to run, such as test/t/001_name.pl
 #   NEIGHBOURS     the same for neighbours, such as test/neighbours/001_name.pl
 #   MODEL          configurations of the model to check, by number
+#   OTHER_MAJORS   further versions to test, none if empty; default 18, or 17 where
+#                  18 is the first one, but none if any of the above is set
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
@@ -35,6 +41,13 @@
 
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
+
+# What is set by whoever wants only a part
+CHOICE=${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}
+
+# What further versions are tested with, if nothing else is asked for
+OTHER_TESTS=${TESTS:-regress isolation tap}
+OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/00[1-6]_*.pl test/t/018_*.pl)}
 
 [ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
 TESTS=${TESTS:-regress isolation tap model}
@@ -58,6 +71,25 @@ extras() {
     case " $TESTS " in
         *" neighbours "*) echo neighbours pgbouncer pgpool odyssey patroni ;;
     esac
+    [ "$(id -u)" != 0 ] || ! wants_other_majors || echo debootstrap
+}
+
+wants_other_majors() {
+    if [ -n "${OTHER_MAJORS+set}" ]; then
+        [ -n "$OTHER_MAJORS" ]
+    else
+        [ -z "$CHOICE" ]
+    fi
+}
+
+other_majors() {
+    if [ -n "${OTHER_MAJORS:-}" ]; then
+        echo "$OTHER_MAJORS"
+    elif [ "$MAJOR" = 18 ]; then
+        echo 17
+    else
+        echo 18
+    fi
 }
 
 # Prints "passed failed" for the output of pg_regress ("test x ... ok" in
@@ -218,16 +250,70 @@ inside() {
         "run_$suite"
     done
     [ -z "${VALGRIND:-}" ] || run_suite valgrind errors "$WORK/src/test/valgrind.sh" errors
+    echo "$PASSED $FAILED" >"$WORK/figures"
+}
+
+# ---------------------------------------------------------------------------
+# Outer half
+# ---------------------------------------------------------------------------
+
+run_other_majors() {
+    # The inner half has ended, and each of its suites has stopped its servers.
+    INSIDE=
+    # Job control: see run_inside.
+    set -m
+    MAJORS=$(other_majors) TESTS=$OTHER_TESTS TAP_FILES=$OTHER_TAP_FILES FIGURES=$WORK/other_figures \
+        "$ROOT/test/matrix" </dev/null &
+    OTHERS=$!
+    set +m
+    wait "$OTHERS"
+    OTHERS=
+}
+
+# Called at the end: they clean up behind themselves.
+stop_others() {
+    [ -n "${OTHERS:-}" ] || return 0
+    kill -TERM "$OTHERS" 2>/dev/null
+    wait "$OTHERS"
+}
+
+# Adds the figures in a file.  Without the file, whatever should have written it has
+# failed.
+add_figures() {
+    local passed=0 failed=1
+    [ ! -e "$1" ] || read -r passed failed <"$1"
+    PASSED=$((PASSED + passed))
+    FAILED=$((FAILED + failed))
+}
+
+outside() {
+    PASSED=0 FAILED=0
+    make_workdir
+    run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
+        "TESTS VALGRIND OLD_PG_CONFIG REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
+        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)" || exit
+    add_figures "$WORK/figures"
+    if wants_other_majors; then
+        run_other_majors
+        add_figures "$WORK/other_figures"
+    fi
     say "$PASSED passed, $FAILED failed"
     [ "$FAILED" = 0 ] && [ "$PASSED" != 0 ]
 }
 
-check_suites
-if [ "${1:-}" = --inside ]; then
-    inside
-else
+# Installs what the tests need, and that is all.
+install_only() {
     make_workdir
-    run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
-        "TESTS VALGRIND OLD_PG_CONFIG REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
-fi
+    find_postgres
+    # shellcheck disable=SC2086
+    require_packages $TESTS
+    # shellcheck disable=SC2046
+    want_packages $(extras)
+}
+
+check_suites
+case ${1:-} in
+    --inside) inside ;;
+    --packages) install_only ;;
+    *) outside ;;
+esac

@@ -207,6 +207,9 @@ missing_extras() {
     case " $* " in
         *" valgrind "*) command -v valgrind >/dev/null || echo valgrind ;;
     esac
+    case " $* " in
+        *" debootstrap "*) command -v debootstrap >/dev/null || [ -x /usr/sbin/debootstrap ] || echo debootstrap ;;
+    esac
 }
 
 missing_neighbours() {
@@ -353,6 +356,7 @@ clean_up() {
     trap '' HUP INT TERM
     allow_cluster
     stop_inside
+    ! declare -F stop_others >/dev/null || stop_others
     ! declare -F save_results >/dev/null || save_results
     if [ -n "${KEEP:-}" ]; then
         say "kept: $WORK" >&2
