@@ -158,7 +158,7 @@ for my $how_in (sort keys %way_in)
 # Without a connection, as docs/troubleshooting.md has it
 {
 	my ($holder, @waiters) = fill_the_server();
-	my ($commands) = slurp_file("$top/docs/troubleshooting.md") =~ /^## Locked out\n.*?\n\n((?:    .*\n)+)/ms;
+	my ($commands) = slurp_file("$top/docs/troubleshooting.md") =~ /^## Locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
 	output_of('sh', '-euc', $commands);
 	ok_free('whoever owns the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
