@@ -258,7 +258,8 @@ inside() {
 # ---------------------------------------------------------------------------
 
 run_other_majors() {
-    # The inner half has ended, and each of its suites has stopped its servers.
+    # What the inner half left running would not be known as its own much later.
+    stop_inside
     INSIDE=
     # Job control: see run_inside.
     set -m

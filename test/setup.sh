@@ -449,8 +449,8 @@ copy_sources() {
 # The outer half as a whole.  Usage: run_inside SCRIPT SUITES VARIABLES [EXTRAS],
 # where SCRIPT is relative to the sources, SUITES are those to install packages
 # for, VARIABLES name what the inner half may see of the environment, and EXTRAS
-# are programs that it can do without.  A script that defines save_results has
-# it called at the end, before the throw-away directory goes.
+# are programs that it can do without.  A script that defines stop_others or
+# save_results has them called at the end, before the throw-away directory goes.
 run_inside() {
     local script=$1 name keep=()
     for name in PATH TERM PERL5LIB $3; do
