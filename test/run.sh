@@ -45,11 +45,12 @@
 # What is set by whoever wants only a part
 CHOICE=${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}
 
+[ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
+
 # What further versions are tested with, if nothing else is asked for
 OTHER_TESTS=${TESTS:-regress isolation tap}
 OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/00[1-6]_*.pl test/t/018_*.pl)}
 
-[ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
 TESTS=${TESTS:-regress isolation tap model}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0}))}
 
@@ -307,7 +308,7 @@ install_only() {
     make_workdir
     find_postgres
     # shellcheck disable=SC2086
-    require_packages $TESTS
+    require_packages $TESTS ${VALGRIND:+valgrind}
     # shellcheck disable=SC2046
     want_packages $(extras)
 }
