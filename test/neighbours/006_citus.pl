@@ -211,7 +211,8 @@ END
 	my ($waiters, $internal) = (0, 0);
 	$coordinator->await_true(
 		sub {
-			$_->pumpable && $_->pump_nb foreach @crowds;
+			# It dies of a program that has ended meanwhile.
+			eval { $_->pump_nb; 1 } || $@ =~ /ended prematurely/ || die $@ foreach @crowds;
 			$waiters += $_->counter('waiting') foreach @nodes;
 			$internal += internal_waiters($_) foreach @nodes;
 			return !grep { $_->pumpable } @crowds;
