@@ -161,10 +161,11 @@ $gate->value('ALTER ROLE app RESET admission_gate.queue_timeout');
 # It looks for a primary in the session of a client, too, and does not wait for long.
 $gate->set(client_connection_check_interval => 100);
 start_odyssey(qq{authentication "none"\n$discard_all}, listen => 'target_session_attrs "read-write"');
+my $queued = $gate->counter('queued');
 $session = $pooler->session(may_fail => 1);
 ok($session->closed, 'with target_session_attrs, a full gate looks like no primary');
 $gate->await_waiting(0);
-pass('and with client_connection_check_interval, the question leaves the queue');
+cmp_ok($gate->counter('queued'), '>', $queued, 'and with client_connection_check_interval, the question leaves the queue');
 
 $gate->value($_) foreach ('CREATE ROLE odyssey LOGIN', 'ALTER ROLE odyssey SET admission_gate.bypass = on');
 my $logged = -s $gate->node->logfile;
