@@ -26,7 +26,7 @@ my $gate = GateTest->new(
 	log_connections => 'on',
 	client_connection_check_interval => 100);
 $gate->value($_) foreach ('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
-my $pooler = GatePooler->new($gate);
+my $pooler = GatePooler->new($gate, end_by => 'INT');
 {
 	my $session = $gate->session(user => 'app', database => 'app');
 	$session->query("CREATE TABLE $_ AS SELECT 1 AS a") foreach ('known', 'unknown');

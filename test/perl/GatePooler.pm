@@ -13,6 +13,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 # Where the program is, undef if nowhere.  Not everybody's PATH leads to daemons.
 sub program
@@ -22,14 +23,16 @@ sub program
 	return $found;
 }
 
-# Makes a role and a database, both named app, for its clients.
+# Makes a role and a database, both named app, for its clients.  end_by: the signal that
+# ends the program, if it has System V shared memory or semaphores, which only it removes.
 sub new
 {
-	my ($class, $gate) = @_;
+	my ($class, $gate, %option) = @_;
 
 	$gate->value($_) foreach ('CREATE ROLE app LOGIN', 'CREATE DATABASE app OWNER app');
 	return bless {
 		gate => $gate,
+		end_by => $option{end_by},
 		host => PostgreSQL::Test::Utils::tempdir_short(),
 		port => PostgreSQL::Test::Cluster::get_free_port()
 	}, $class;
@@ -79,9 +82,26 @@ sub stop
 	my ($self) = @_;
 
 	my $pid = delete $self->{pid} or return;
+	my $ended = $self->{end_by} && _ends_by($pid, $self->{end_by});
 	kill KILL => -$pid;
-	waitpid $pid, 0;
+	waitpid $pid, 0 if !$ended;
 	return;
+}
+
+# Sends the signal and returns whether the program ends within some seconds.
+sub _ends_by
+{
+	my ($pid, $signal) = @_;
+
+	my $deadline = time + 10;
+	kill $signal => $pid;
+	while (time < $deadline)
+	{
+		return 1 if waitpid($pid, POSIX::WNOHANG()) == $pid;
+		usleep(10_000);
+	}
+	diag "the pooler did not end by SIG$signal";
+	return 0;
 }
 
 # A session through it
