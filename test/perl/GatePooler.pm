@@ -15,6 +15,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+# A test that a signal ends has to stop its pooler, too.  PostgreSQL's modules see to that
+# from version 16 on.
+$SIG{$_} //= sub { die "death by signal\n" }
+  foreach ('INT', 'TERM');
+
 # Where the program is, undef if nowhere.  Not everybody's PATH leads to daemons.
 sub program
 {
