@@ -2,7 +2,8 @@
 #
 # Builds admission_gate and runs all its tests, from a bare Debian or Ubuntu to
 # a last line `N passed, M failed`.  Nothing is installed into the system's
-# PostgreSQL and nothing is left behind: see test/setup.sh.
+# PostgreSQL, and nothing is left behind but packages and, where root runs this, the
+# folder of another version: see test/setup.sh and below.
 #
 # The suites run by `make installcheck` of the private installation:
 #   regress    sql/*.sql by pg_regress, on a temporary server
