@@ -25,6 +25,7 @@ ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, ""';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, t*o';
+ALTER SYSTEM SET admission_gate.bypass_application_names = 'nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn';
 ALTER SYSTEM SET admission_gate.mode = 'dry_run';
 SET admission_gate.scope = 'session';
 SET admission_gate.gate_utility = 'light';

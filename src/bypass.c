@@ -62,6 +62,11 @@ is_valid_name(const char *name)
 		GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
 		return false;
 	}
+	if (strlen(name) - (asterisk ? 1 : 0) >= NAMEDATALEN)
+	{
+		GUC_check_errdetail("An application name has at most %d bytes.", NAMEDATALEN - 1);
+		return false;
+	}
 	return true;
 }
 
