@@ -99,6 +99,7 @@ MIXED = Workload("mixed", "pgbench -N beside 4 analysts", "tpcb_10", builtin="si
                  vacuum=PGBENCH_TABLES, beside="analysts")
 
 POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgbouncer2:16"
+LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64"
 KNOBS = ("off max_overtake=0 max_overtake=5 max_overtake=20 max_overtake=100 "
          "turn_length=0 turn_length=2 turn_length=5 turn_length=20")
 
@@ -130,9 +131,12 @@ BENCHMARKS = {
         "Every pgbouncer configuration", (500, 1000),
         tuple((workload, f"off gate {POOLERS} limit")
               for workload in (HOT_ROW, HOT_ROW_BLOCK, UPDATE, TPCB_10, SELECT_ONLY)), long=True),
+    "knee": Benchmark(
+        "Which limit", (500,),
+        tuple((workload, LIMITS) for workload in (HOT_ROW, TPCB_10, UPDATE, SELECT_ONLY)), long=True),
     "knobs": Benchmark(
         "What the settings trade", (500,),
-        ((HOT_ROW, KNOBS), (TPCB_10, KNOBS), (SELECT_ONLY, KNOBS)), long=True),
+        tuple((workload, KNOBS) for workload in (HOT_ROW, TPCB_10, UPDATE, SELECT_ONLY)), long=True),
 }
 
 # Of every benchmark in a quick run, and its foreground.
