@@ -1,6 +1,6 @@
 # Proves that what goes with a release agrees: META.json follows PGXN's
 # specification, version 1.0.0, the files it names are there, and every place
-# that has a version has the same.  Needs no server.
+# that has a version has the same, released or not.  Needs no server.
 
 use strict;
 use warnings;
@@ -78,7 +78,11 @@ for my $file (sort keys %also)
 	my ($found) = text($file) =~ $also{$file};
 	is($found, $extension_version, "so does $file");
 }
-my ($packaged) = text('debian/changelog') =~ /^\S+ \((.+?)\)/;
+my ($packaged, $distribution) = text('debian/changelog') =~ /^\S+ \((.+?)\) (\S+);/;
 is($packaged, $meta->{version}, 'so does debian/changelog');
+
+my $unreleased = text('CHANGELOG.md') =~ /^## \S+ \(unreleased\)$/m;
+is($meta->{release_status} ne 'stable', $unreleased, 'META.json and CHANGELOG.md agree on whether it is released');
+is($distribution eq 'UNRELEASED', $unreleased, 'so does debian/changelog');
 
 done_testing();
