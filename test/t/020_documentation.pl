@@ -1,7 +1,8 @@
 # Proves that the documentation is complete and true: every setting with its
 # default, unit, range and context, every object of the extension with its
 # comment, and every column with its type is in docs/, and nothing that does not
-# exist is.  What there is comes from a server, so this file knows no names.
+# exist is; links lead somewhere, and the SQL to type works.  What there is comes from a
+# server, so this file knows no names.
 
 use strict;
 use warnings;
@@ -166,6 +167,49 @@ for my $page (@pages)
 	}
 }
 is_deeply(\@broken, [], 'links lead somewhere');
+
+# ----------------------------------------------------------------
+# SQL to type
+# ----------------------------------------------------------------
+
+# README.md has a test of its own.
+my %blocks = map { $_ => [ text($_) =~ /^ *```sql\n(.*?)^ *```$/msg ] } grep { m{^docs/} } @pages;
+
+my $pg_stat_statements = $gate->has_contrib('pg_stat_statements');
+if ($pg_stat_statements)
+{
+	$gate->configure(shared_preload_libraries => 'pg_stat_statements, admission_gate');
+	$gate->restart('fast');
+	$gate->await_restart;
+}
+my $version = $gate->value('SHOW server_version_num');
+
+# What the examples are about, unless they create it
+my $sql = join '', map { @$_ } values %blocks;
+my %created = map { $_ => 1 } $sql =~ /\bCREATE ROLE (\w+)/g;
+my %role = map { $_ => 1 } $sql =~ /\b(?:ALTER ROLE|TO) (\w+)/g;
+$gate->value("CREATE ROLE $_") foreach grep { !$created{$_} } sort keys %role;
+$gate->value('CREATE TABLE orders ()');
+
+for my $page (sort keys %blocks)
+{
+	$gate->value('CREATE EXTENSION IF NOT EXISTS admission_gate');
+	for my $block (@{ $blocks{$page} })
+	{
+	  SKIP:
+		{
+			my ($name) = $block =~ /(\S.*)/;
+			skip "PostgreSQL $version does not know: $name", 1 if $block =~ /\bADMISSION\b/ && $version < 180000;
+			skip "there is no pg_stat_statements for: $name", 1 if $block =~ /\bJOIN pg_stat_statements\b/ && !$pg_stat_statements;
+			my ($status, undef, $error) = $gate->node->psql('postgres', $block);
+			is($status, 0, "$page: works: $name") or diag $error;
+		}
+	}
+
+	my $rest = text($page) =~ s/^ *```\w*\n.*?^ *```$//msgr;
+	is_deeply([ $rest =~ /^ {4,}((?:SELECT|SET|ALTER|CREATE|DROP|GRANT|REVOKE|EXPLAIN)\b.*)/mg ],
+		[], "$page has no command outside of the blocks that are run");
+}
 
 $gate->node->stop;
 
