@@ -69,6 +69,16 @@ HOT_ROW_BLOCK = Workload(
     "hot_row_block", "the same inside BEGIN ... COMMIT", "hot",
     script="BEGIN;\nUPDATE hot SET n = n + 1 WHERE id = 1;\nCOMMIT;\n", vacuum=("hot",))
 
+# The client sleeps for as long as its messages would travel.
+HOT_ROW_AWAY = Workload(
+    "hot_row_away", "the same in BEGIN ... COMMIT, from clients 1 ms away", "hot",
+    script="BEGIN;\n\\sleep 1 ms\nUPDATE hot SET n = n + 1 WHERE id = 1;\n\\sleep 1 ms\nCOMMIT;\n\\sleep 1 ms\n",
+    vacuum=("hot",))
+
+SELECT_AWAY = Workload(
+    "select_away", "pgbench -S, from clients 1 ms away", "tpcb_10",
+    script="\\set aid random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n\\sleep 1 ms\n")
+
 # Each run of the script updates twice.  Its commits wait for the disk, one by one,
 # so it gets more slots than what only needs CPU.
 UPDATE = Workload(
@@ -131,6 +141,9 @@ BENCHMARKS = {
         "Every pgbouncer configuration", (500, 1000),
         tuple((workload, f"off gate {POOLERS} limit")
               for workload in (HOT_ROW, HOT_ROW_BLOCK, UPDATE, TPCB_10, SELECT_ONLY)), long=True),
+    "away": Benchmark(
+        "Clients on another machine", (64, 500),
+        ((HOT_ROW_AWAY, "off gate limit"), (SELECT_AWAY, "off gate limit"))),
     "knee": Benchmark(
         "Which limit", (500,),
         tuple((workload, LIMITS) for workload in (HOT_ROW, TPCB_10, UPDATE, SELECT_ONLY)), long=True),
