@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *		The shared semaphore and its queues: take, wait, give back, hand over,
- *		overtake, lend.  Knows nothing of SQL, time-outs or wait events.
+ *		The shared semaphore: take, wait, give back, overtake.  Knows nothing of
+ *		SQL, time-outs or wait events.
  *
  * The semaphore is one 32-bit word: the number of slots in use, and two flags
  * in its highest bits, "somebody waits" and "somebody has lent a slot".  While
@@ -12,7 +12,7 @@
  * Every backend has an entry in an array indexed by its proc number.  Waiting
  * entries form a first-come queue for each pool, linked by proc numbers, since
  * pointers need not mean the same in every process.  The next of all that wait
- * is the first in one of the queues: see slots_next_waiter().  A waiter sleeps on
+ * is the first in one of the queues: see slots_queue.c.  A waiter sleeps on
  * its own latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, the waiter is taken out of
@@ -241,25 +241,12 @@ count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool overtake)
 	return false;
 }
 
-static inline bool
-pool_has_limit(SlotPool *pool)
-{
-	return pg_atomic_read_u32(&pool->effective_limit) != NO_LIMIT;
-}
-
-static inline bool
-pool_has_slot_free(SlotPool *pool)
-{
-	return (pg_atomic_read_u32(&pool->word) & WORD_COUNT) <
-		pg_atomic_read_u32(&pool->effective_limit);
-}
-
 /*
  * Count one slot of that entry in its pool, if that has a limit of its own.
  * Returns false if the pool has none free.
  */
-static bool
-count_in_pool_if_free(SlotEntry *entry, bool overtake)
+bool
+slots_count_in_pool_if_free(SlotEntry *entry, bool overtake)
 {
 	SlotPool   *pool = pool_of(entry);
 
@@ -297,7 +284,7 @@ slots_count_out_of_pool(SlotEntry *entry)
 bool
 slots_count_in_if_free(SlotEntry *entry)
 {
-	if (!count_in_pool_if_free(entry, true))
+	if (!slots_count_in_pool_if_free(entry, true))
 		return false;
 	if (count_up_if_free(&Slots->word, &Slots->effective_limit, true))
 		return true;
@@ -312,7 +299,7 @@ slots_count_in_if_free(SlotEntry *entry)
 static pg_noinline bool
 count_in_beside_pool(bool overtake)
 {
-	if (!count_in_pool_if_free(MySlotEntry, overtake))
+	if (!slots_count_in_pool_if_free(MySlotEntry, overtake))
 		return false;
 	if (count_up_if_free(&Slots->word, &Slots->effective_limit, overtake))
 		return true;
@@ -345,287 +332,6 @@ slots_count_in(SlotEntry *entry, int n)
 		entry->counted += n;
 	}
 	pg_atomic_fetch_add_u32(&Slots->word, n);
-}
-
-/* ----------------------------------------------------------------
- *		The queues
- * ----------------------------------------------------------------
- */
-
-/* Set the latches collected under the mutex.  The mutex is released. */
-void
-slots_wake_all(const WakeList *wakes)
-{
-	for (int i = 0; i < wakes->n; i++)
-		SetLatch(&GetPGProcByNumber(wakes->procno[i])->procLatch);
-}
-
-/* Put an entry at the end of a list.  Mutex held. */
-void
-slots_list_append(EntryList *list, int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	entry->prev = list->tail;
-	entry->next = NOBODY;
-	if (list->tail == NOBODY)
-		list->head = procno;
-	else
-		entry_of(list->tail)->next = procno;
-	list->tail = procno;
-	list->length++;
-}
-
-/* Take an entry out of its list.  Mutex held. */
-void
-slots_list_remove(EntryList *list, int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	if (entry->prev == NOBODY)
-		list->head = entry->next;
-	else
-		entry_of(entry->prev)->next = entry->next;
-	if (entry->next == NOBODY)
-		list->tail = entry->prev;
-	else
-		entry_of(entry->next)->prev = entry->prev;
-	list->length--;
-	Assert((list->length == 0) == (list->head == NOBODY));
-}
-
-/*
- * Put an entry at the end of its pool's queue.  Mutex held, the flag of the
- * pool set.
- */
-static void
-queue_append(int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	entry->called = false;
-	slots_list_append(&pool_of(entry)->queue, procno);
-	if (Slots->watcher == NOBODY)
-	{
-		Slots->watcher = procno;
-		Slots->watcher_dozes = true;
-	}
-}
-
-/* Somebody who will wait for long: the last in some queue, or NOBODY. */
-static int
-last_in_a_queue(void)
-{
-	for (int i = 0; i < Slots->npools; i++)
-	{
-		if (Slots->pools[i].queue.tail != NOBODY)
-			return Slots->pools[i].queue.tail;
-	}
-	return NOBODY;
-}
-
-/*
- * Take an entry out of its queue; pass its duty as watcher on.  Mutex held, to
- * be followed by slots_settle().
- */
-static void
-queue_remove(int procno, WakeList *wakes)
-{
-	SlotPool   *pool = pool_of(entry_of(procno));
-
-	slots_list_remove(&pool->queue, procno);
-	if (pool->queue.head == NOBODY)
-	{
-		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
-		pool->passed_over_since = 0;
-	}
-
-	if (Slots->watcher == procno)
-	{
-		Slots->watcher = pool->queue.tail;
-		if (Slots->watcher == NOBODY)
-			Slots->watcher = last_in_a_queue();
-		Slots->watcher_dozes = true;
-		if (Slots->watcher != NOBODY)
-			wake_later(wakes, Slots->watcher);
-	}
-}
-
-/*
- * A backend of that priority has had a slot since then: take down which pools'
- * waiters could have had it.  Mutex held.
- */
-static void
-note_passed_over(int priority, TimestampTz since)
-{
-	for (int i = 0; i < Slots->npools; i++)
-	{
-		SlotPool   *pool = &Slots->pools[i];
-
-		if (pool->queue.head != NOBODY && pool->passed_over_since == 0 &&
-			pool->definition.priority < priority && pool_has_slot_free(pool) &&
-			since > (TimestampTz) pg_atomic_read_u64(&entry_of(pool->queue.head)->since))
-			pool->passed_over_since = since;
-	}
-}
-
-/*
- * Is it that pool's turn to have a slot, ahead of higher priorities?  It is if
- * these have had some for lift_after that it could have had.  Mutex held.
- */
-static bool
-pool_is_lifted(const SlotPool *pool, TimestampTz now)
-{
-	return gate_lift_after > 0 && pool->passed_over_since != 0 &&
-		passed_since(pool->passed_over_since, gate_lift_after, now);
-}
-
-/*
- * Make a waiter a holder of a slot that is counted already.  Mutex held, to be
- * followed by slots_settle().
- */
-void
-slots_grant(int heir, TimestampTz now, WakeList *wakes)
-{
-	SlotEntry  *entry = entry_of(heir);
-
-	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
-	queue_remove(heir, wakes);
-	note_passed_over(pool_of(entry)->definition.priority, now);
-	pool_of(entry)->passed_over_since = 0;
-	pg_atomic_write_u64(&entry->since, now);
-	pg_write_barrier();			/* the heir looks at its state without the mutex */
-	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
-	wake_later(wakes, heir);
-}
-
-/*
- * Who is to have the next slot, or NOBODY: the first in the queue of one of the
- * pools that have a slot free.  Of those, one that is lifted, then the highest
- * priority, then who came first.  Mutex held.
- */
-int
-slots_next_waiter(TimestampTz now)
-{
-	int			next = NOBODY;
-	bool		next_lifted = false;
-
-	for (int i = 0; i < Slots->npools; i++)
-	{
-		SlotPool   *pool = &Slots->pools[i];
-		int			head = pool->queue.head;
-		bool		lifted;
-		int			order;
-
-		if (head == NOBODY || !pool_has_slot_free(pool))
-			continue;
-		lifted = pool_is_lifted(pool, now);
-		order = next == NOBODY ? 1 : (int) lifted - (int) next_lifted;
-		if (order == 0)
-			order = pool->definition.priority - pool_of(entry_of(next))->definition.priority;
-		if (order == 0)
-			order = pg_atomic_read_u64(&entry_of(head)->since) <
-				pg_atomic_read_u64(&entry_of(next)->since) ? 1 : -1;
-		if (order > 0)
-		{
-			next = head;
-			next_lifted = lifted;
-		}
-	}
-	return next;
-}
-
-/*
- * The priority that it takes to overtake that waiter, or NOBODY.  Mutex held.
- */
-int
-slots_priority_of(int next, TimestampTz now)
-{
-	const SlotPool *pool;
-
-	if (next == NOBODY)
-		return NO_PRIORITY;
-	pool = pool_of(entry_of(next));
-	return pool_is_lifted(pool, now) ? Slots->highest_priority : pool->definition.priority;
-}
-
-/*
- * The last step under the mutex: have the word say whether somebody waits who
- * could have a free slot; and if one is free, see to it that the next knows.
- */
-void
-slots_settle(TimestampTz now, WakeList *wakes)
-{
-	int			next = slots_next_waiter(now);
-	bool		flag = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
-
-	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, now));
-	if (next == NOBODY)
-	{
-		if (flag)
-			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
-		return;
-	}
-
-	/* First the flag, then the look, as when a waiter arrives. */
-	if (!flag)
-		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
-	if (slot_is_free() && !entry_of(next)->called)
-	{
-		entry_of(next)->called = true;
-		wake_later(wakes, next);
-	}
-}
-
-/*
- * Is the last heir still asleep, and not given up?  Mutex held.
- */
-static inline bool
-heir_is_coming(TimestampTz now)
-{
-	SlotEntry  *heir;
-
-	if (Slots->heir == NOBODY)
-		return false;
-	heir = entry_of(Slots->heir);
-	return heir->inheriting &&
-		!passed_since(pg_atomic_read_u64(&heir->since), gate_max_overtake, now);
-}
-
-/*
- * Has that waiter, the next, been overtaken for long enough, so that a slot
- * given back is not for everybody any more?  Mutex held.
- */
-static inline bool
-may_inherit(int next, TimestampTz now)
-{
-	return gate_max_overtake == 0 ||
-		(passed_since(pg_atomic_read_u64(&entry_of(next)->since), gate_max_overtake, now) &&
-		 !heir_is_coming(now));
-}
-
-/*
- * A slot that is counted in all, and in no pool any more, has no holder: it goes
- * to the next that waits, always or if that has been overtaken for long enough,
- * else to whoever takes it.  Mutex held; this settles.
- */
-void
-slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)
-{
-	int			next = slots_next_waiter(now);
-
-	if (next != NOBODY &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		(to_next || may_inherit(next, now)) &&
-		count_in_pool_if_free(entry_of(next), true))
-	{
-		Slots->heir = next;
-		entry_of(next)->inheriting = true;
-		slots_grant(next, now, wakes);
-	}
-	else
-		pg_atomic_fetch_sub_u32(&Slots->word, 1);
-	slots_settle(now, wakes);
 }
 
 /* ----------------------------------------------------------------
@@ -875,7 +581,7 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 		pool->totals[TOTAL_QUEUED]++;
 		pg_atomic_write_u64(&MySlotEntry->since, now);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
-		queue_append(my_slot_procno);
+		slots_queue_append(my_slot_procno);
 	}
 
 	if (pool->queue.head == NOBODY)
@@ -953,7 +659,7 @@ slots_leave_queue(SlotLeaveReason reason)
 	SpinLockAcquire(&Slots->mutex);
 	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
 	{
-		queue_remove(my_slot_procno, &wakes);
+		slots_queue_remove(my_slot_procno, &wakes);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason == SLOT_LEAVE_TIMEOUT ?
 									 TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
@@ -987,7 +693,7 @@ free_slot(void)
 
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
-	note_passed_over(pool_of(MySlotEntry)->definition.priority,
+	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
 					 pg_atomic_read_u64(&MySlotEntry->since));
 	slots_pass_on(now, false, &wakes);
 	SpinLockRelease(&Slots->mutex);

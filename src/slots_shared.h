@@ -4,10 +4,10 @@
  *		What the files of the semaphore share, and nobody else sees: the
  *		layout of its shared memory, and small steps on it.
  *
- * slots.c has the semaphore and its queues, slots_turns.c the slots retained
- * between two transactions, slots_lending.c those that are lent, slots_pools.c
- * sets limits and pools, slots_stats.c counts.  The protocol, and who changes which state of an entry, is told at
- * the top of slots.c.
+ * slots.c has the semaphore, slots_queue.c its queues, slots_turns.c the slots
+ * retained between two transactions, slots_lending.c those that are lent,
+ * slots_pools.c sets limits and pools, slots_stats.c counts.  The protocol, and
+ * who changes which state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queues, the retained list, the last heir, the watcher, the lenders' number,
@@ -210,10 +210,16 @@ extern int	my_slot_procno;
 /* slots.c */
 extern void slots_attach(void);
 extern bool slots_count_in_if_free(SlotEntry *entry);
+extern bool slots_count_in_pool_if_free(SlotEntry *entry, bool overtake);
 extern void slots_count_in(SlotEntry *entry, int n);
 extern bool slots_count_out_of_pool(SlotEntry *entry);
+
+/* slots_queue.c */
 extern void slots_list_append(EntryList *list, int procno);
 extern void slots_list_remove(EntryList *list, int procno);
+extern void slots_queue_append(int procno);
+extern void slots_queue_remove(int procno, WakeList *wakes);
+extern void slots_note_passed_over(int priority, TimestampTz since);
 extern int	slots_next_waiter(TimestampTz now);
 extern int	slots_priority_of(int next, TimestampTz now);
 extern void slots_grant(int heir, TimestampTz now, WakeList *wakes);
@@ -281,6 +287,19 @@ static inline bool
 slot_is_free(void)
 {
 	return slots_in_use() < pg_atomic_read_u32(&Slots->effective_limit);
+}
+
+static inline bool
+pool_has_limit(SlotPool *pool)
+{
+	return pg_atomic_read_u32(&pool->effective_limit) != NO_LIMIT;
+}
+
+static inline bool
+pool_has_slot_free(SlotPool *pool)
+{
+	return (pg_atomic_read_u32(&pool->word) & WORD_COUNT) <
+		pg_atomic_read_u32(&pool->effective_limit);
 }
 
 /* Does this backend know the pools as they are? */

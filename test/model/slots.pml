@@ -1,7 +1,8 @@
 /*
  * slots.pml
- *		A model of src/slots.c, slots_turns.c and slots_pools.c: the semaphore
- *		and its queues, in Promela, the language of the model checker spin.
+ *		A model of src/slots.c, slots_queue.c, slots_turns.c and slots_pools.c:
+ *		the semaphore and its queues, in Promela, the language of the model
+ *		checker spin.
  *
  * A few backends run one statement after the other through the gate, others
  * cancel them, lend their slots, change the limit and remove a pool, and spin

@@ -1,0 +1,298 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots_queue.c
+ *		The queues: who waits, who is next, and to whom a slot goes.
+ *
+ * There is one for each pool, first come first served.  What they promise, and
+ * why no wake-up is lost, is at the head of slots.c.
+ *
+ * Locking: see slots_shared.h.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "settings.h"
+#include "slots.h"
+#include "slots_shared.h"
+
+/* Set the latches collected under the mutex.  The mutex is released. */
+void
+slots_wake_all(const WakeList *wakes)
+{
+	for (int i = 0; i < wakes->n; i++)
+		SetLatch(&GetPGProcByNumber(wakes->procno[i])->procLatch);
+}
+
+/* Put an entry at the end of a list.  Mutex held. */
+void
+slots_list_append(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->prev = list->tail;
+	entry->next = NOBODY;
+	if (list->tail == NOBODY)
+		list->head = procno;
+	else
+		entry_of(list->tail)->next = procno;
+	list->tail = procno;
+	list->length++;
+}
+
+/* Take an entry out of its list.  Mutex held. */
+void
+slots_list_remove(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (entry->prev == NOBODY)
+		list->head = entry->next;
+	else
+		entry_of(entry->prev)->next = entry->next;
+	if (entry->next == NOBODY)
+		list->tail = entry->prev;
+	else
+		entry_of(entry->next)->prev = entry->prev;
+	list->length--;
+	Assert((list->length == 0) == (list->head == NOBODY));
+}
+
+/*
+ * Put an entry at the end of its pool's queue.  Mutex held, the flag of the
+ * pool set.
+ */
+void
+slots_queue_append(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->called = false;
+	slots_list_append(&pool_of(entry)->queue, procno);
+	if (Slots->watcher == NOBODY)
+	{
+		Slots->watcher = procno;
+		Slots->watcher_dozes = true;
+	}
+}
+
+/* Somebody who will wait for long: the last in some queue, or NOBODY. */
+static int
+last_in_a_queue(void)
+{
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		if (Slots->pools[i].queue.tail != NOBODY)
+			return Slots->pools[i].queue.tail;
+	}
+	return NOBODY;
+}
+
+/*
+ * Take an entry out of its queue; pass its duty as watcher on.  Mutex held, to
+ * be followed by slots_settle().
+ */
+void
+slots_queue_remove(int procno, WakeList *wakes)
+{
+	SlotPool   *pool = pool_of(entry_of(procno));
+
+	slots_list_remove(&pool->queue, procno);
+	if (pool->queue.head == NOBODY)
+	{
+		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
+		pool->passed_over_since = 0;
+	}
+
+	if (Slots->watcher == procno)
+	{
+		Slots->watcher = pool->queue.tail;
+		if (Slots->watcher == NOBODY)
+			Slots->watcher = last_in_a_queue();
+		Slots->watcher_dozes = true;
+		if (Slots->watcher != NOBODY)
+			wake_later(wakes, Slots->watcher);
+	}
+}
+
+/*
+ * A backend of that priority has had a slot since then: take down which pools'
+ * waiters could have had it.  Mutex held.
+ */
+void
+slots_note_passed_over(int priority, TimestampTz since)
+{
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		SlotPool   *pool = &Slots->pools[i];
+
+		if (pool->queue.head != NOBODY && pool->passed_over_since == 0 &&
+			pool->definition.priority < priority && pool_has_slot_free(pool) &&
+			since > (TimestampTz) pg_atomic_read_u64(&entry_of(pool->queue.head)->since))
+			pool->passed_over_since = since;
+	}
+}
+
+/*
+ * Is it that pool's turn to have a slot, ahead of higher priorities?  It is if
+ * these have had some for lift_after that it could have had.  Mutex held.
+ */
+static bool
+pool_is_lifted(const SlotPool *pool, TimestampTz now)
+{
+	return gate_lift_after > 0 && pool->passed_over_since != 0 &&
+		passed_since(pool->passed_over_since, gate_lift_after, now);
+}
+
+/*
+ * Make a waiter a holder of a slot that is counted already.  Mutex held, to be
+ * followed by slots_settle().
+ */
+void
+slots_grant(int heir, TimestampTz now, WakeList *wakes)
+{
+	SlotEntry  *entry = entry_of(heir);
+
+	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
+	slots_queue_remove(heir, wakes);
+	slots_note_passed_over(pool_of(entry)->definition.priority, now);
+	pool_of(entry)->passed_over_since = 0;
+	pg_atomic_write_u64(&entry->since, now);
+	pg_write_barrier();			/* the heir looks at its state without the mutex */
+	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
+	wake_later(wakes, heir);
+}
+
+/*
+ * Who is to have the next slot, or NOBODY: the first in the queue of one of the
+ * pools that have a slot free.  Of those, one that is lifted, then the highest
+ * priority, then who came first.  Mutex held.
+ */
+int
+slots_next_waiter(TimestampTz now)
+{
+	int			next = NOBODY;
+	bool		next_lifted = false;
+
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		SlotPool   *pool = &Slots->pools[i];
+		int			head = pool->queue.head;
+		bool		lifted;
+		int			order;
+
+		if (head == NOBODY || !pool_has_slot_free(pool))
+			continue;
+		lifted = pool_is_lifted(pool, now);
+		order = next == NOBODY ? 1 : (int) lifted - (int) next_lifted;
+		if (order == 0)
+			order = pool->definition.priority - pool_of(entry_of(next))->definition.priority;
+		if (order == 0)
+			order = pg_atomic_read_u64(&entry_of(head)->since) <
+				pg_atomic_read_u64(&entry_of(next)->since) ? 1 : -1;
+		if (order > 0)
+		{
+			next = head;
+			next_lifted = lifted;
+		}
+	}
+	return next;
+}
+
+/*
+ * The priority that it takes to overtake that waiter, or NOBODY.  Mutex held.
+ */
+int
+slots_priority_of(int next, TimestampTz now)
+{
+	const SlotPool *pool;
+
+	if (next == NOBODY)
+		return NO_PRIORITY;
+	pool = pool_of(entry_of(next));
+	return pool_is_lifted(pool, now) ? Slots->highest_priority : pool->definition.priority;
+}
+
+/*
+ * The last step under the mutex: have the word say whether somebody waits who
+ * could have a free slot; and if one is free, see to it that the next knows.
+ */
+void
+slots_settle(TimestampTz now, WakeList *wakes)
+{
+	int			next = slots_next_waiter(now);
+	bool		flag = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+
+	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, now));
+	if (next == NOBODY)
+	{
+		if (flag)
+			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+		return;
+	}
+
+	/* First the flag, then the look, as when a waiter arrives. */
+	if (!flag)
+		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+	if (slot_is_free() && !entry_of(next)->called)
+	{
+		entry_of(next)->called = true;
+		wake_later(wakes, next);
+	}
+}
+
+/*
+ * Is the last heir still asleep, and not given up?  Mutex held.
+ */
+static inline bool
+heir_is_coming(TimestampTz now)
+{
+	SlotEntry  *heir;
+
+	if (Slots->heir == NOBODY)
+		return false;
+	heir = entry_of(Slots->heir);
+	return heir->inheriting &&
+		!passed_since(pg_atomic_read_u64(&heir->since), gate_max_overtake, now);
+}
+
+/*
+ * Has that waiter, the next, been overtaken for long enough, so that a slot
+ * given back is not for everybody any more?  Mutex held.
+ */
+static inline bool
+may_inherit(int next, TimestampTz now)
+{
+	return gate_max_overtake == 0 ||
+		(passed_since(pg_atomic_read_u64(&entry_of(next)->since), gate_max_overtake, now) &&
+		 !heir_is_coming(now));
+}
+
+/*
+ * A slot that is counted in all, and in no pool any more, has no holder: it goes
+ * to the next that waits, always or if that has been overtaken for long enough,
+ * else to whoever takes it.  Mutex held; this settles.
+ */
+void
+slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)
+{
+	int			next = slots_next_waiter(now);
+
+	if (next != NOBODY &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		(to_next || may_inherit(next, now)) &&
+		slots_count_in_pool_if_free(entry_of(next), true))
+	{
+		Slots->heir = next;
+		entry_of(next)->inheriting = true;
+		slots_grant(next, now, wakes);
+	}
+	else
+		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+	slots_settle(now, wakes);
+}
