@@ -221,6 +221,27 @@ my %need = (
 			[ 'SELECT name, hash FROM pgbouncer.user_lookup($1)', 'web' ]
 		]
 	},
+	pgpool => {
+		role => 'IN ROLE pg_monitor',
+		statements => [
+			'SELECT pg_is_in_recovery()',
+			'SELECT pg_current_wal_lsn()',
+			'SELECT status, sender_host, sender_port FROM pg_stat_wal_receiver'
+		]
+	},
+	odyssey => {
+		grants => [
+			'CREATE SCHEMA odyssey',
+			q{CREATE FUNCTION odyssey.user_lookup(i text, OUT name text, OUT hash text) LANGUAGE sql SECURITY DEFINER
+				AS 'SELECT rolname::text, rolpassword FROM pg_authid WHERE rolname = i AND rolcanlogin'},
+			'GRANT USAGE ON SCHEMA odyssey TO odyssey'
+		],
+		statements => [
+			[ 'SELECT name, hash FROM odyssey.user_lookup($1)', 'web' ],
+			'SELECT extract(epoch FROM now())::int',
+			'SELECT pg_is_in_recovery()'
+		]
+	},
 	monitor => {
 		role => 'IN ROLE pg_monitor',
 		statements => [
