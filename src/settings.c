@@ -369,7 +369,7 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.turn_length",
 							"Sets for how long a backend may keep its slot from one transaction to the next while others wait.",
-							"It loses the slot as soon as its client lets more than about a millisecond pass. Zero means to give the slot back after every transaction.",
+							"It loses the slot as soon as its client lets more than about 5 ms pass. Zero means to give the slot back after every transaction.",
 							&gate_turn_length,
 							0, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,

@@ -27,9 +27,10 @@
  *
  * A granted slot is idle until its heir has been given a CPU, and that may take
  * longer than many statements: if every slot were on such a way, everybody would
- * have to queue because everybody does.  So, unless max_overtake is 0, a slot is
- * granted only when the last heir has arrived, or has been granted its slot
- * max_overtake ago; until then, whoever is next is called.
+ * have to queue because everybody does.  So, unless max_overtake is 0, as many
+ * slots may be on such a way as the next has waited for whole times max_overtake:
+ * one at first, and the more, the longer the queue.  Until then, whoever is next
+ * is called.
  *
  * Pools: a backend belongs to one, and a pool that has a limit of its own has a
  * word of its own.  A backend of such a pool counts itself there first, then in
@@ -152,6 +153,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->word, 0);
 	pg_atomic_init_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
+	pg_atomic_init_u32(&Slots->heirs_coming, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
 	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
@@ -161,7 +163,6 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	Slots->limit = limit;
 	Slots->observing = observing;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
-	Slots->heir = NOBODY;
 	Slots->watcher = NOBODY;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
@@ -378,7 +379,7 @@ slots_try_take(TimestampTz since)
 		attach_entry();
 	if (unlikely(!my_pool_is_current()))
 		slots_join_pool();
-	if (unlikely(slots_retained_mine) && slots_resume_turn(since))
+	if (unlikely(slots_away_since != 0) && slots_resume_turn(since))
 	{
 		count_admission();
 		return true;
@@ -595,6 +596,17 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	return result;
 }
 
+/* If this backend has been granted a slot, it is awake now. */
+static void
+arrive_as_heir(void)
+{
+	if (!MySlotEntry->inheriting)
+		return;
+	MySlotEntry->inheriting = false;
+	Assert(pg_atomic_read_u32(&Slots->heirs_coming) > 0);
+	pg_atomic_fetch_sub_u32(&Slots->heirs_coming, 1);
+}
+
 /*
  * To be asked by a waiter whenever its latch was set: does it hold a slot?
  * Either it was granted one, or it was called, is still the next and finds one
@@ -634,7 +646,7 @@ slots_claim(void)
 	if (mine)
 	{
 		pg_read_barrier();		/* see slots_grant */
-		MySlotEntry->inheriting = false;
+		arrive_as_heir();
 		count_admission();
 		if (unlikely(gate_turn_length > 0))
 			slots_begin_turn();
@@ -723,7 +735,7 @@ drop_slot(void)
 void
 slots_refuse_grant(void)
 {
-	MySlotEntry->inheriting = false;
+	arrive_as_heir();
 	drop_slot();
 	SpinLockAcquire(&Slots->mutex);
 	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;

@@ -247,30 +247,20 @@ slots_settle(TimestampTz now, WakeList *wakes)
 }
 
 /*
- * Is the last heir still asleep, and not given up?  Mutex held.
- */
-static inline bool
-heir_is_coming(TimestampTz now)
-{
-	SlotEntry  *heir;
-
-	if (Slots->heir == NOBODY)
-		return false;
-	heir = entry_of(Slots->heir);
-	return heir->inheriting &&
-		!passed_since(pg_atomic_read_u64(&heir->since), gate_max_overtake, now);
-}
-
-/*
  * Has that waiter, the next, been overtaken for long enough, so that a slot
- * given back is not for everybody any more?  Mutex held.
+ * given back is not for everybody any more?  The longer it has waited, the more
+ * heirs may be on their way besides.  Mutex held.
  */
 static inline bool
 may_inherit(int next, TimestampTz now)
 {
-	return gate_max_overtake == 0 ||
-		(passed_since(pg_atomic_read_u64(&entry_of(next)->since), gate_max_overtake, now) &&
-		 !heir_is_coming(now));
+	int64		heirs;
+
+	if (gate_max_overtake == 0)
+		return true;
+	heirs = (int64) pg_atomic_read_u32(&Slots->heirs_coming) + 1;
+	return now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since) >=
+		heirs * gate_max_overtake * INT64CONST(1000);
 }
 
 /*
@@ -288,7 +278,7 @@ slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)
 		(to_next || may_inherit(next, now)) &&
 		slots_count_in_pool_if_free(entry_of(next), true))
 	{
-		Slots->heir = next;
+		pg_atomic_fetch_add_u32(&Slots->heirs_coming, 1);
 		entry_of(next)->inheriting = true;
 		slots_grant(next, now, wakes);
 	}

@@ -10,7 +10,7 @@
  * who changes which state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queues, the retained list, the last heir, the watcher, the lenders' number,
+ * queues, the retained list, the watcher, the lenders' number,
  * the limits as set, whether they are only observed, and the totals kept in
  * the pools.  The words and the effective limits are atomics, read by all.  So
  * are the histograms of waits and the times per place, written at the end of a
@@ -170,7 +170,8 @@ typedef struct SlotShared
 	int			limit;			/* as set */
 	bool		observing;		/* nobody queues; see slots_set_observing */
 	EntryList	retained;
-	int			heir;			/* the last to be granted a slot, or NOBODY */
+	pg_atomic_uint32 heirs_coming;	/* granted a slot and not awake yet: raised
+									 * under the mutex, lowered without */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */
@@ -229,6 +230,7 @@ extern void slots_wake_all(const WakeList *wakes);
 
 /* slots_turns.c */
 extern bool slots_retained_mine;
+extern TimestampTz slots_away_since;
 extern void slots_begin_turn(void);
 extern bool slots_resume_turn(TimestampTz since);
 extern bool slots_retain(void);

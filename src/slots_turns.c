@@ -7,7 +7,8 @@
  * next until its turn is over (turn_length), so that processes with warm caches
  * do more of the work.  In between it is in the list of retained entries, oldest
  * first.  The watcher takes the slots of those whose client lets more than
- * RETAIN_US pass.  It looks that often as long as it finds that slots are
+ * RETAIN_US pass; and a backend whose client did so the last time retains none.
+ * The watcher looks every millisecond as long as it finds that slots are
  * retained; when it sleeps for longer, the next to retain a slot wakes it.
  *
  * Locking: see slots_shared.h.
@@ -25,13 +26,22 @@
 #include "slots_shared.h"
 
 /* How long a retained slot waits for its client, us. */
-#define RETAIN_US		1000
+#define RETAIN_US		5000
 
 /* Has this backend retained its slot, unless it was taken meanwhile? */
 bool		slots_retained_mine = false;
 
+/*
+ * When this backend ended its last transaction, if there were turns and others
+ * waited; else 0.
+ */
+TimestampTz slots_away_since = 0;
+
 /* When this backend's turn ends; only kept while there are turns. */
 static TimestampTz turn_end = 0;
+
+/* How long its client last was away from one transaction to the next, us. */
+static int64 client_away = 0;
 
 /* This backend's turn begins. */
 void
@@ -42,12 +52,18 @@ slots_begin_turn(void)
 }
 
 /*
- * Go on with the slot that this backend retained, if it still has it.
+ * The client is back, since then: go on with the slot that this backend
+ * retained, if it did and still has it.
  */
 bool
 slots_resume_turn(TimestampTz since)
 {
 	bool		still_mine;
+
+	client_away = since - slots_away_since;
+	slots_away_since = 0;
+	if (!slots_retained_mine)
+		return false;
 
 	SpinLockAcquire(&Slots->mutex);
 	still_mine = pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RETAINED;
@@ -83,8 +99,8 @@ above_limit(void)
 
 /*
  * Keep this backend's slot for its next transaction, if others wait (else it
- * can as well be free), the next of them not of higher priority, and the turn is
- * not over.
+ * can as well be free), the next of them not of higher priority, the turn is not
+ * over, and the client is not known to be slow.
  */
 bool
 slots_retain(void)
@@ -96,7 +112,8 @@ slots_retain(void)
 	if (!others_wait() || !my_pool_is_current())
 		return false;
 	now = GetCurrentTimestamp();
-	if (now >= turn_end)
+	slots_away_since = now;
+	if (now >= turn_end || client_away > RETAIN_US)
 		return false;
 
 	SpinLockAcquire(&Slots->mutex);

@@ -264,7 +264,7 @@ byte interrupts = INTERRUPTS;
 byte looks = LOOKS;
 #ifdef FOREVER
 bool overdue;					/* 0 has waited for max_overtake */
-byte coming = NOBODY;			/* the last heir, until it is awake */
+byte coming = NOBODY;			/* the heir that is not awake yet */
 #endif
 #ifdef IDLE
 byte idle;						/* backends whose clients say no more */
@@ -1173,7 +1173,8 @@ inline slots_leave_queue()
 /*
  * May the next have the slot that is given back?  The one look at the word
  * decides; who is next, and the limit, are stable under the mutex.  Without a
- * clock, an heir that is on its way is waited for, however long that takes.
+ * clock, an heir that is on its way is waited for, however long that takes, and
+ * no wait is ever long enough for a second one.
  */
 #define GRANTABLE \
 	(next_one != NOBODY && \
