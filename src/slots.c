@@ -23,14 +23,15 @@
  *			itself, in competition with backends that are on a CPU already
  *			(overtaking).  It may find that it came too late and sleeps on.
  *			Once it has waited for longer than max_overtake, the next slot
- *			given back is granted to it.
+ *			given back is granted to it, or soon after: see below.
  *
  * A granted slot is idle until its heir has been given a CPU, and that may take
  * longer than many statements: if every slot were on such a way, everybody would
- * have to queue because everybody does.  So, unless max_overtake is 0, as many
- * slots may be on such a way as the next has waited for whole times max_overtake:
- * one at first, and the more, the longer the queue.  Until then, whoever is next
- * is called.
+ * have to queue because everybody does.  So, unless max_overtake is 0, a slot given
+ * back is granted only if fewer are on such a way than the next has waited for
+ * whole times max_overtake: one at first, and the more, the longer the wait.  Until
+ * then, whoever is next is called.  Heirs that never come, as they are stopped, delay
+ * those after them by that much each, no longer.
  *
  * Pools: a backend belongs to one, and a pool that has a limit of its own has a
  * word of its own.  A backend of such a pool counts itself there first, then in
@@ -784,8 +785,13 @@ slots_at_exit(int code, Datum arg)
 	if (slots_retained_mine)
 		slots_end_my_turn();
 	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+	{
+		pg_read_barrier();		/* see slots_grant */
+		arrive_as_heir();		/* of a slot granted since it had no room */
 		slots_give_back(true);
+	}
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(!MySlotEntry->inheriting);
 	MySlotEntry = NULL;
 }

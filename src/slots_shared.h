@@ -170,8 +170,9 @@ typedef struct SlotShared
 	int			limit;			/* as set */
 	bool		observing;		/* nobody queues; see slots_set_observing */
 	EntryList	retained;
-	pg_atomic_uint32 heirs_coming;	/* granted a slot and not awake yet: raised
-									 * under the mutex, lowered without */
+	pg_atomic_uint32 heirs_coming;	/* granted a slot given back, and not awake
+									 * yet: raised under the mutex, lowered
+									 * without */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */

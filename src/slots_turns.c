@@ -8,8 +8,8 @@
  * do more of the work.  In between it is in the list of retained entries, oldest
  * first.  The watcher takes the slots of those whose client lets more than
  * RETAIN_US pass; and a backend whose client did so the last time retains none.
- * The watcher looks every millisecond as long as it finds that slots are
- * retained; when it sleeps for longer, the next to retain a slot wakes it.
+ * The watcher sleeps until the first of them is due as long as it finds that slots
+ * are retained; when it sleeps for longer, the next to retain a slot wakes it.
  *
  * Locking: see slots_shared.h.
  *
@@ -32,7 +32,7 @@
 bool		slots_retained_mine = false;
 
 /*
- * When this backend ended its last transaction, if there were turns and others
+ * When this backend was done with its last slot, if there were turns and others
  * waited; else 0.
  */
 TimestampTz slots_away_since = 0;
@@ -60,10 +60,17 @@ slots_resume_turn(TimestampTz since)
 {
 	bool		still_mine;
 
-	client_away = since - slots_away_since;
+	/* What came in the same message as the last one says nothing. */
+	if (since >= slots_away_since)
+		client_away = since - slots_away_since;
 	slots_away_since = 0;
 	if (!slots_retained_mine)
 		return false;
+	if (since >= turn_end)
+	{
+		slots_end_my_turn();
+		return false;
+	}
 
 	SpinLockAcquire(&Slots->mutex);
 	still_mine = pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RETAINED;
@@ -177,7 +184,7 @@ slots_end_idle_turns(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		again = true;
-	bool		found = false;
+	long		until_due = -1;
 
 	while (again)
 	{
@@ -189,17 +196,20 @@ slots_end_idle_turns(void)
 		oldest = Slots->retained.head;
 		if (oldest != NOBODY)
 		{
-			found = true;
-			if (now - (TimestampTz) pg_atomic_read_u64(&entry_of(oldest)->since) >= RETAIN_US)
+			int64		left = (int64) pg_atomic_read_u64(&entry_of(oldest)->since) + RETAIN_US - now;
+
+			if (left <= 0)
 			{
 				slots_end_turn(oldest, now, &wakes);
 				again = true;
 			}
+			else
+				until_due = left / 1000 + 1;
 		}
 		if (!again && Slots->watcher == my_slot_procno)
-			Slots->watcher_dozes = !found;
+			Slots->watcher_dozes = until_due < 0;
 		SpinLockRelease(&Slots->mutex);
 		slots_wake_all(&wakes);
 	}
-	return found ? 1 : -1;
+	return until_due;
 }

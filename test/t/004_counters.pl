@@ -377,7 +377,7 @@ sub known_wait
 # a time, two for who has waited for twice as long: an heir that never comes is not
 # waited for.
 {
-	my $max_overtake = 2_000;
+	my $max_overtake = 3_000;
 	$gate->set(max_active_backends => 2, max_overtake => $max_overtake);
 	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
 	$_->query('BEGIN') foreach ($one, $two);
@@ -399,8 +399,36 @@ sub known_wait
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $two);
 	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, overtakes => 2);
+
+	# Who is canceled on the way, and who is terminated, is no heir any more.
+	$gate->set(max_active_backends => 1, max_overtake => 0);
+	foreach my $end ('pg_cancel_backend', 'pg_terminate_backend')
+	{
+		$one->query('BEGIN');
+		$heir = $gate->session;
+		$heir->start('SELECT 1');
+		$gate->stop_waiter($heir);
+		$one->query('COMMIT');
+		$gate->value("SELECT $end(" . $heir->pid . ')');
+		kill CONT => $heir->pid;
+		$heir->result;
+	}
+	$gate->await("SELECT running = 0 FROM pg_stat_admission_gate WHERE pool = 'default'");
+	$gate->set(max_overtake => $max_overtake);
+	$heir = $gate->session;
+	$_->quit foreach ($one, $two);
+	($one, $two) = map { $gate->session } 1 .. 2;
+	$one->query('BEGIN');
+	$heir->start('SELECT 1');
+	$gate->await("SELECT wait_time > $max_overtake FROM pg_stat_admission_gate_backends WHERE pid = " . $heir->pid);
+	$gate->stop_waiter($heir);
+	$one->query('COMMIT');
+	$two->start('SELECT 2');
+	$gate->ok_waits($two, 'after heirs that were canceled or terminated, the next is handed its slot as before');
+	kill CONT => $heir->pid;
+	$_->finish foreach ($heir, $two);
+	reset_totals();
 	$_->quit foreach ($one, $two, $heir, $next, $other);
-	$gate->set(max_active_backends => 1);
 }
 
 # ----------------------------------------------------------------
