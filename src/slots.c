@@ -29,9 +29,10 @@
  * longer than many statements: if every slot were on such a way, everybody would
  * have to queue because everybody does.  So, unless max_overtake is 0, a slot given
  * back is granted only if fewer are on such a way than the next has waited for
- * whole times max_overtake: one at first, and the more, the longer the wait.  Until
- * then, whoever is next is called.  Heirs that never come, as they are stopped, delay
- * those after them by that much each, no longer.
+ * whole times max_overtake: one at first, and the more, the longer the wait, but no
+ * more than half of the slots.  Until then, whoever is next is called.  Heirs that do
+ * not come are not waited for: there is one more whenever the last one was
+ * granted its slot max_overtake ago.
  *
  * Pools: a backend belongs to one, and a pool that has a limit of its own has a
  * word of its own.  A backend of such a pool counts itself there first, then in

@@ -249,18 +249,23 @@ slots_settle(TimestampTz now, WakeList *wakes)
 /*
  * Has that waiter, the next, been overtaken for long enough, so that a slot
  * given back is not for everybody any more?  The longer it has waited, the more
- * heirs may be on their way besides.  Mutex held.
+ * heirs may be on their way besides, up to half of the slots; if these do not
+ * come, one more after each max_overtake.  Mutex held.
  */
-static inline bool
+static bool
 may_inherit(int next, TimestampTz now)
 {
-	int64		heirs;
+	int64		overtake = gate_max_overtake * INT64CONST(1000);
+	int64		waited = now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since);
+	uint32		coming = pg_atomic_read_u32(&Slots->heirs_coming);
+	uint32		most = Max(pg_atomic_read_u32(&Slots->effective_limit) / 2, 1);
 
 	if (gate_max_overtake == 0)
 		return true;
-	heirs = (int64) pg_atomic_read_u32(&Slots->heirs_coming) + 1;
-	return now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since) >=
-		heirs * gate_max_overtake * INT64CONST(1000);
+	if (waited < overtake)
+		return false;
+	return (coming < most && waited >= overtake * (coming + 1)) ||
+		now - Slots->last_inheritance >= overtake;
 }
 
 /*
@@ -279,6 +284,7 @@ slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)
 		slots_count_in_pool_if_free(entry_of(next), true))
 	{
 		pg_atomic_fetch_add_u32(&Slots->heirs_coming, 1);
+		Slots->last_inheritance = now;
 		entry_of(next)->inheriting = true;
 		slots_grant(next, now, wakes);
 	}

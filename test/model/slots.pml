@@ -1174,7 +1174,7 @@ inline slots_leave_queue()
  * May the next have the slot that is given back?  The one look at the word
  * decides; who is next, and the limit, are stable under the mutex.  Without a
  * clock, an heir that is on its way is waited for, however long that takes, and
- * no wait is ever long enough for a second one.
+ * no wait is ever long enough for two of them.
  */
 #define GRANTABLE \
 	(next_one != NOBODY && \

@@ -373,9 +373,8 @@ sub known_wait
 	$_->quit foreach ($holder, $head, $other);
 }
 
-# A slot that is handed over lies idle until its heir is on a CPU.  So it is one at
-# a time, two for who has waited for twice as long: an heir that never comes is not
-# waited for.
+# A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
+# them at most, here one; but an heir that never comes is not waited for.
 {
 	my $max_overtake = 3_000;
 	$gate->set(max_active_backends => 2, max_overtake => $max_overtake);
@@ -386,13 +385,14 @@ sub known_wait
 		$waiter->start('SELECT 1');
 		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT min(wait_time) > $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
+	$gate->await("SELECT min(wait_time) > 2 * $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
 	$gate->stop_waiter($_) foreach ($heir, $next);
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
 	gauges_are('1|0|1', 'meanwhile');
 
-	$gate->await("SELECT wait_time > 2 * $max_overtake FROM pg_stat_admission_gate_backends WHERE pid = " . $next->pid);
+	$gate->await("SELECT now() - since > interval '$max_overtake ms' FROM pg_stat_admission_gate_backends
+		WHERE pid = " . $heir->pid);
 	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
 	$two->start('SELECT 4');
 	$gate->ok_waits($two, 'then the next in the queue is handed one, although the heir has not come');
@@ -400,35 +400,27 @@ sub known_wait
 	$_->finish foreach ($heir, $next, $two);
 	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, overtakes => 2);
 
-	# Who is canceled on the way, and who is terminated, is no heir any more.
-	$gate->set(max_active_backends => 1, max_overtake => 0);
-	foreach my $end ('pg_cancel_backend', 'pg_terminate_backend')
+	# It is two at a time for who has waited for twice as long.
+	$gate->set(max_active_backends => 4);
+	my @holders = map { $gate->holder } 1 .. 4;
+	foreach my $waiter ($heir, $next)
 	{
-		$one->query('BEGIN');
-		$heir = $gate->session;
-		$heir->start('SELECT 1');
-		$gate->stop_waiter($heir);
-		$one->query('COMMIT');
-		$gate->value("SELECT $end(" . $heir->pid . ')');
-		kill CONT => $heir->pid;
-		$heir->result;
+		$waiter->start('SELECT 1');
+		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT running = 0 FROM pg_stat_admission_gate WHERE pool = 'default'");
-	$gate->set(max_overtake => $max_overtake);
-	$heir = $gate->session;
-	$_->quit foreach ($one, $two);
-	($one, $two) = map { $gate->session } 1 .. 2;
-	$one->query('BEGIN');
-	$heir->start('SELECT 1');
-	$gate->await("SELECT wait_time > $max_overtake FROM pg_stat_admission_gate_backends WHERE pid = " . $heir->pid);
-	$gate->stop_waiter($heir);
-	$one->query('COMMIT');
-	$two->start('SELECT 2');
-	$gate->ok_waits($two, 'after heirs that were canceled or terminated, the next is handed its slot as before');
-	kill CONT => $heir->pid;
-	$_->finish foreach ($heir, $two);
-	reset_totals();
+	$gate->await("SELECT min(wait_time) > 2 * $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
+	$gate->stop_waiter($_) foreach ($heir, $next);
+	$_->query('COMMIT') foreach @holders[0, 1];
+	$other->start('SELECT 2');
+	$gate->ok_waits($other, 'whoever has waited for twice as long is handed a slot beside the first');
+	gauges_are('4|0|1', 'meanwhile');
+	kill CONT => $_->pid foreach ($heir, $next);
+	$_->finish foreach ($heir, $next, $other);
+	$_->query('COMMIT') foreach @holders[2, 3];
+	grew('two heirs at a time', admitted => 7, completed => 7, queued => 3);
+	$_->quit foreach @holders;
 	$_->quit foreach ($one, $two, $heir, $next, $other);
+	$gate->set(max_active_backends => 1);
 }
 
 # ----------------------------------------------------------------
