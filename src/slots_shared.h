@@ -173,7 +173,8 @@ typedef struct SlotShared
 	pg_atomic_uint32 heirs_coming;	/* granted a slot given back, and not awake
 									 * yet: raised under the mutex, lowered
 									 * without */
-	TimestampTz last_inheritance;	/* when a slot given back was granted last */
+	TimestampTz last_inheritance;	/* when a slot given back was granted last:
+									 * mutex */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	int			lent;			/* entries in state LENT */
