@@ -504,6 +504,45 @@ sub known_wait
 		$_->quit foreach ($busy, $waiter);
 	}
 
+	# While the watcher is stopped, nobody takes a retained slot away.  So a session
+	# still has it when its client comes back late; but then it retains none the
+	# next time.
+	{
+		$gate->set(turn_length => 3_600_000);
+		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
+		$busy->query('BEGIN');
+		$waiter->start('SELECT 1');
+		$gate->stop_waiter($waiter);
+		$busy->query('COMMIT');
+		$gate->await("SELECT clock_timestamp() - since > '10 ms' FROM pg_stat_admission_gate_backends
+			WHERE state = 'retained'");
+		$busy->start_extended('SELECT 1') for (1 .. 2);
+		$gate->ok_passes($busy, 'a session whose client is late goes on while nobody takes its slot');
+		$gate->ok_waits($busy, 'it does not retain its slot again');
+		kill CONT => $waiter->pid;
+		$_->finish foreach ($waiter, $busy);
+		$_->quit foreach ($busy, $waiter);
+	}
+
+	# Nor does a turn last for longer than it may because its client is away.
+	{
+		$gate->set(turn_length => 2_000);
+		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
+		$busy->query('BEGIN');
+		$waiter->start('SELECT 1');
+		$gate->stop_waiter($waiter);
+		$busy->query('COMMIT');
+		$gate->await("SELECT coalesce(clock_timestamp() - max(since) > '2 s', true)
+			FROM pg_stat_admission_gate_backends WHERE state = 'retained'");
+		$busy->start('SELECT 1');
+		$gate->ok_waits($busy, 'a turn is over at its end');
+		kill CONT => $waiter->pid;
+		$_->finish foreach ($waiter, $busy);
+		$_->quit foreach ($busy, $waiter);
+	}
+	$gate->set(turn_length => 3_600_000);
+	reset_totals();
+
 	# A client that lets time pass loses its turn.
 	my $holder = $gate->holder;
 	my $waiter = $gate->session;
