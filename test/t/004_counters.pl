@@ -55,6 +55,16 @@ sub gauges_are
 	return;
 }
 
+# A session in a transaction, and one that waits for its slot and is stopped
+sub holder_and_stopped_waiter
+{
+	my $holder = $gate->holder;
+	my $waiter = $gate->session;
+	$waiter->start('SELECT 1');
+	$gate->stop_waiter($waiter);
+	return ($holder, $waiter);
+}
+
 # The histogram has these waits (ms), each in the range where it belongs, and no
 # others.
 sub histogram_has
@@ -476,10 +486,7 @@ sub known_wait
 	{
 		$gate->set(turn_length => $turn);
 		reset_totals();
-		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
-		$busy->query('BEGIN');
-		$waiter->start('SELECT 1');
-		$gate->stop_waiter($waiter);
+		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->start_extended('COMMIT');
 		$busy->start_extended('SELECT 1') for (1 .. 3);
 		$busy->result;
@@ -509,10 +516,7 @@ sub known_wait
 	# next time.
 	{
 		$gate->set(turn_length => 3_600_000);
-		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
-		$busy->query('BEGIN');
-		$waiter->start('SELECT 1');
-		$gate->stop_waiter($waiter);
+		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
 		$gate->await("SELECT clock_timestamp() - since > '10 ms' FROM pg_stat_admission_gate_backends
 			WHERE state = 'retained'");
@@ -528,10 +532,7 @@ sub known_wait
 	# Nor does a turn last for longer than it may because its client is away.
 	{
 		$gate->set(turn_length => 2_000);
-		my ($busy, $waiter) = map { $gate->session } 1 .. 2;
-		$busy->query('BEGIN');
-		$waiter->start('SELECT 1');
-		$gate->stop_waiter($waiter);
+		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
 		$gate->await("SELECT coalesce(clock_timestamp() - max(since) > '2 s', true)
 			FROM pg_stat_admission_gate_backends WHERE state = 'retained'");
