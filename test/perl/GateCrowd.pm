@@ -404,6 +404,10 @@ sub is_expected
 	# and its leaving the ProcArray, DoesMultiXactIdConflict takes an updater among
 	# several lockers of a row for aborted, MultiXactIdExpand for running.
 	return 1 if $message =~ /new multixact has more than one updating member/;
+	# Another, 15 at least: CREATE INDEX CONCURRENTLY unlocks the table before the
+	# transaction is committed that has updated the entry in pg_index, so that DROP
+	# INDEX CONCURRENTLY may come in between.
+	return 1 if $message =~ /tuple concurrently updated/;
 	# What ends a session whose client hung up within COPY FROM STDIN
 	return 1 if $message =~ /protocol synchronization was lost/;
 	return $expected_sqlstate{$sqlstate};
