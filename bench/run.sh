@@ -17,7 +17,7 @@
 #   ROUNDS     default 3, with more than 2000 clients 1
 #   DURATION   counted seconds of each run, default 10
 #   SKIP       seconds before them, default 4 and one more per 500 clients
-#   LIMIT      slots, default 4 or 8 per core as each benchmark says
+#   LIMIT      slots, default 4, 8 or 16 per core as each workload says
 #   VARIANTS   such as "off gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
 #              max_overtake=0": see docs/benchmarks.md
 #   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
