@@ -14,10 +14,10 @@
  * lenders' number, the limits as set, whether they are only observed, and the
  * totals kept in the pools.  The words and the effective limits are atomics,
  * read by all.  So are the histograms of waits and the times per place, written
- * at the end of a wait only.  Slots->pools_lock, an LWLock taken before the mutex, guards
- * which pools there are and their names.  Everything else in an entry is
- * written by its owner alone unless the member says otherwise; others may read
- * it at any time.
+ * at the end of a wait only.  Slots->pools_lock, an LWLock taken before the
+ * mutex, guards which pools there are and their names.  Everything else in an
+ * entry is written by its owner alone unless the member says otherwise; others
+ * may read it at any time.
  *
  * Copyright (c) 2026, admission_gate authors
  *
