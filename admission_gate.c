@@ -176,7 +176,8 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_pools, gate_lend_after, gate_lend_classes);
+					 gate_pools, gate_lend_after, gate_lend_classes,
+					 gate_max_blocked_fraction);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

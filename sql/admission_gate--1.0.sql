@@ -7,6 +7,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT pool text,
     OUT mode text,
     OUT max_active int4,
+    OUT effective_max_active int4,
     OUT priority int4,
     OUT running int4,
     OUT lent int4,

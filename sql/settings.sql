@@ -19,6 +19,7 @@ ALTER SYSTEM SET admission_gate.lend_after = -2;
 SET admission_gate.queue_timeout = -1;
 \set VERBOSITY default
 ALTER SYSTEM SET admission_gate.max_overtake = '1 mile';
+ALTER SYSTEM SET admission_gate.max_blocked_fraction = 1.5;
 ALTER SYSTEM SET admission_gate.lend_on = 'client, lunch';
 ALTER SYSTEM SET admission_gate.lend_on = 'client,,lock';
 ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
@@ -41,6 +42,7 @@ SET admission_gate.max_active_backends = 100;
 SET admission_gate.max_queue_length = 100;
 SET admission_gate.mode = 'observe';
 SET admission_gate.max_overtake = 100;
+SET admission_gate.max_blocked_fraction = 1;
 SET admission_gate.lend_after = 100;
 SET admission_gate.lend_on = 'lock';
 SET admission_gate.bypass_application_names = '*';

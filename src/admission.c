@@ -30,6 +30,7 @@
 #include "admission.h"
 #include "bypass.h"
 #include "compat.h"
+#include "contention.h"
 #include "lending.h"
 #include "plan.h"
 #include "query_waits.h"
@@ -103,6 +104,10 @@ errdetail_gate(const SlotLimit *limit, long waited)
 		return errdetail("Of %d slots of pool \"%s\", %d were in use and %d lent, with %d other backends of the pool waiting; this one has waited for %ld ms.",
 						 limit->slots, limit->pool, limit->in_use, limit->lent,
 						 limit->waiting, waited);
+	if (limit->effective < limit->slots)
+		return errdetail("Of %d slots, %d were given out, as running backends block each other; %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
+						 limit->slots, limit->effective, limit->in_use, limit->lent,
+						 limit->waiting, waited);
 	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
 					 limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
 }
@@ -114,17 +119,20 @@ errdetail_gate(const SlotLimit *limit, long waited)
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 {
+	/* More slots would not be used while holders block each other. */
+	const char *all = limit->effective < limit->slots ? "max_blocked_fraction" : "max_active_backends";
+
 	if (of_pool && limit->is_of_pool)
 		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	if (of_pool)
-		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
-					   setting, limit->pool);
+		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.%s.",
+					   setting, limit->pool, all);
 	if (limit->is_of_pool)
 		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
-				   setting);
+	return errhint("Try again later, or increase admission_gate.%s or admission_gate.%s.",
+				   setting, all);
 }
 
 /* The time since then in us; 0 if the clock was set back. */
@@ -154,6 +162,32 @@ queue_timeout(void)
 	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
 }
 
+/* The sooner of two times in ms, -1 being never. */
+static long
+sooner(long a, long b)
+{
+	return a < 0 ? b : b < 0 ? a : Min(a, b);
+}
+
+/*
+ * Look at the holders for lending, if that is due.  Returns in how many ms to come
+ * again, -1 if never.
+ */
+static long
+watch_holders(void)
+{
+	long		interval = lending_interval();
+	long		until_look;
+
+	if (interval < 0)
+		return -1;
+	until_look = slots_until_look(interval);
+	if (until_look > 0)
+		return until_look;
+	lending_look();
+	return interval;
+}
+
 /*
  * The watcher's duties.  Returns for how many ms it may sleep, -1 for ever.
  */
@@ -161,28 +195,19 @@ static long
 watch(void)
 {
 	long		until_turns = slots_end_idle_turns();
-	long		interval = lending_interval();
-	long		until_look;
+	long		until_look = watch_holders();
 
-	if (interval < 0)
-		return until_turns;
-
-	until_look = slots_until_look(interval);
-	if (until_look == 0)
-	{
-		lending_look();
-		until_look = interval;
-	}
-	return until_turns < 0 ? until_look : Min(until_turns, until_look);
+	return sooner(sooner(until_turns, until_look), contention_watch());
 }
 
 /*
  * Sleep in the queue until there is a slot.  Returns false if queue_timeout
- * expires first; the backend has left the queue then.  start: when it entered.
- * Any error, and any way to end the backend, may come in between.
+ * expires first; the backend has left the queue then, and *limit receives what
+ * kept it waiting.  start: when it entered.  Any error, and any way to end the
+ * backend, may come in between.
  */
 static bool
-sleep_in_queue(TimestampTz start)
+sleep_in_queue(TimestampTz start, SlotLimit *limit)
 {
 	static uint32 wait_event = 0;
 
@@ -200,8 +225,12 @@ sleep_in_queue(TimestampTz start)
 
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 												   TimestampTzPlusMilliseconds(start, max_wait));
-			if (left <= 0 && slots_leave_queue(SLOT_LEAVE_TIMEOUT))
-				return false;
+			if (left <= 0)
+			{
+				slots_get_my_limit(limit);
+				if (slots_leave_queue(SLOT_LEAVE_TIMEOUT))
+					return false;
+			}
 			timeout = timeout < 0 ? left : Min(timeout, left);
 		}
 
@@ -290,6 +319,7 @@ wait_for_slot(QueryDesc *query)
 	bool		granted;
 
 	xact_wait = 0;
+	contention_look();
 	refuse_hopeless_wait();
 	wait.query_id = query_waits_current_id();
 	wait.start = GetCurrentTimestamp();
@@ -321,7 +351,7 @@ wait_for_slot(QueryDesc *query)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 	{
 		snapshot_let_go(query, &snapshot_users);
-		granted = sleep_in_queue(wait.start);
+		granted = sleep_in_queue(wait.start, &limit);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
@@ -332,14 +362,11 @@ wait_for_slot(QueryDesc *query)
 	}
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
-	{
-		slots_get_my_limit(&limit);
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
 				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
-	}
 
 	snapshot_take_again(&snapshot_users);
 }

@@ -30,7 +30,6 @@
  */
 #include "postgres.h"
 
-#include "storage/proc.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -57,12 +56,6 @@ lending_interval(void)
 	if (lend_after < 0 || slots_lend_classes() == 0)
 		return -1;
 	return Max(lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
-}
-
-static inline uint32
-wait_event_of(const PGPROC *proc)
-{
-	return *(const volatile uint32 *) &proc->wait_event_info;
 }
 
 /*

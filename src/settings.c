@@ -47,6 +47,7 @@ int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
 uint32		gate_lend_classes = 0;
+double		gate_max_blocked_fraction = 0.5;
 
 static bool bypass = false;
 static char *bypass_application_names = NULL;
@@ -172,6 +173,14 @@ assign_lend_after(int newval, void *extra)
 {
 	if (is_publisher())
 		slots_set_lend_after(newval);
+}
+
+/* Assign hook of max_blocked_fraction */
+static void
+assign_max_blocked_fraction(double newval, void *extra)
+{
+	if (is_publisher())
+		slots_set_max_blocked_fraction(newval);
 }
 
 /*
@@ -374,6 +383,14 @@ settings_define(void)
 							0, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
+
+	DefineCustomRealVariable("admission_gate.max_blocked_fraction",
+							 "Sets the fraction of the running backends that may be blocked by locks before fewer are admitted.",
+							 "While more of them are, each for a short time, the limit is lowered step by step, and raised again after. 1 means that it never is.",
+							 &gate_max_blocked_fraction,
+							 0.5, 0, 1,
+							 PGC_SIGHUP, 0,
+							 NULL, assign_max_blocked_fraction, NULL);
 
 	DefineCustomIntVariable("admission_gate.lift_after",
 							"Sets how long after it was passed over by a higher priority a pool goes first.",

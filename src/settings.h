@@ -64,6 +64,7 @@ extern int	gate_mode;			/* GateMode */
 extern const PoolDefinitions *gate_pools;
 extern int	gate_lend_after;	/* ms; -1 = never */
 extern uint32 gate_lend_classes;	/* from lend_on: bits as in lending.h */
+extern double gate_max_blocked_fraction;	/* of the holders; 1 = all may be */
 
 /* Does it depend on the planned cost which pool a statement uses? */
 static inline bool

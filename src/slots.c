@@ -60,7 +60,8 @@
  * appointment is made watcher, as it will be here longest: the duty, and with
  * it one wake-up, changes hands about once per length of the queue.
  *
- * Turns and retained slots: see slots_turns.c.
+ * Turns and retained slots: see slots_turns.c.  Contention, for which fewer slots
+ * are given out than the limit says: see slots_contention.c.
  *
  * Weight: a backend may hold more than one slot, for the workers of a parallel
  * query.  It enters as everybody does, for one, and has the others counted then,
@@ -135,13 +136,14 @@ slots_shmem_request(void)
 
 /*
  * Create the semaphore, with that limit (slots, 0 = none), enforced or only
- * observed, those pools, and those conditions for lending (see
- * slots_set_lend_after and slots_set_lend_classes), or find it if it exists.
+ * observed, those pools, those conditions for lending (see slots_set_lend_after
+ * and slots_set_lend_classes) and for lowering the limit (see
+ * slots_set_max_blocked_fraction), or find it if it exists.
  * The caller holds AddinShmemInitLock.
  */
 void
 slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
-				 int lend_after, uint32 lend_classes)
+				 int lend_after, uint32 lend_classes, double max_blocked_fraction)
 {
 	bool		found;
 	void	   *area;
@@ -159,8 +161,10 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
 	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
+	pg_atomic_init_u32(&Slots->max_blocked, millionths(max_blocked_fraction));
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
+	pg_atomic_init_u64(&Slots->contention_seen, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
 	Slots->observing = observing;
@@ -464,8 +468,7 @@ slots_hold(int weight)
 
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
-	limit = Min(pg_atomic_read_u32(&Slots->effective_limit),
-				pg_atomic_read_u32(&pool->effective_limit));
+	limit = Min(slots_whole_limit(), pg_atomic_read_u32(&pool->effective_limit));
 	weight = Min(Min(weight, (int) limit), PG_UINT16_MAX);
 	if (weight > MySlotEntry->weight)
 	{

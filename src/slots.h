@@ -67,6 +67,8 @@ typedef struct SlotStats
 	int			priority;
 	int			limit;			/* slots, its own or else those of all pools; 0 =
 								 * no limit */
+	int			effective_limit;	/* slots, as many are given out now; 0 = no
+									 * limit */
 	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */
@@ -96,6 +98,7 @@ typedef struct SlotLimit
 	bool		is_of_pool;		/* else of all pools together */
 	char		pool[NAMEDATALEN];
 	int			slots;
+	int			effective;		/* slots; fewer while holders block each other */
 	int			in_use;			/* slots */
 	int			lent;			/* backends */
 	int			waiting;		/* backends */
@@ -116,7 +119,8 @@ typedef struct SlotBackend
 extern void slots_shmem_request(void);
 extern void slots_shmem_init(int limit, bool observing,
 							 const PoolDefinitions *pools,
-							 int lend_after, uint32 lend_classes);
+							 int lend_after, uint32 lend_classes,
+							 double max_blocked_fraction);
 extern bool slots_available(void);
 
 /* The backend's own slot */
@@ -148,6 +152,7 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
 extern void slots_set_lend_classes(uint32 lend_classes);
+extern void slots_set_max_blocked_fraction(double fraction);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);
@@ -168,5 +173,11 @@ extern bool slots_are_all_holders(const int *procnos, int n);
 extern uint32 slots_progress(int procno);
 extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);
 extern void slots_holder_works(int procno);
+
+/* Contention: whoever looks tells how many holders are blocked */
+extern bool slots_lowers_limit(void);
+extern bool slots_limit_is_lowered(void);
+extern bool slots_contention_unseen(void);
+extern void slots_adapt_limit(int running, int blocked);
 
 #endif							/* ADMISSION_GATE_SLOTS_H */

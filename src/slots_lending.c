@@ -29,8 +29,8 @@
  */
 
 /* Have the watcher go by a new setting. */
-static void
-wake_watcher(void)
+void
+slots_wake_watcher(void)
 {
 	WakeList	wakes = {0};
 
@@ -46,7 +46,7 @@ void
 slots_set_lend_after(int lend_after)
 {
 	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
-	wake_watcher();
+	slots_wake_watcher();
 }
 
 /* Set in waits of which classes a holder lends: see lending.h for the bits. */
@@ -54,7 +54,7 @@ void
 slots_set_lend_classes(uint32 lend_classes)
 {
 	pg_atomic_write_u32(&Slots->lend_classes, lend_classes);
-	wake_watcher();
+	slots_wake_watcher();
 }
 
 int
@@ -79,19 +79,6 @@ bool
 slots_am_watcher(void)
 {
 	return Slots->watcher == my_slot_procno;
-}
-
-/*
- * Has it been that long (us) since the time in *last?  If so, it becomes now,
- * and only one of those who ask is told so.
- */
-static bool
-is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
-{
-	uint64		seen = pg_atomic_read_u64(last);
-
-	return (uint64) now - seen >= interval &&
-		pg_atomic_compare_exchange_u64(last, &seen, now);
 }
 
 /*

@@ -418,7 +418,7 @@ slots_set_limit(int limit)
 {
 	SpinLockAcquire(&Slots->mutex);
 	Slots->limit = limit;
-	pg_atomic_write_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
 	SpinLockRelease(&Slots->mutex);
 
 	while (grant_one())

@@ -220,7 +220,8 @@ slots_priority_of(int next, TimestampTz now)
 
 /*
  * The last step under the mutex: have the word say whether somebody waits who
- * could have a free slot; and if one is free, see to it that the next knows.
+ * could have a free slot; and if one is free, see to it that the next knows.  If
+ * nobody waits, the limit is not lowered any more.
  */
 void
 slots_settle(TimestampTz now, WakeList *wakes)
@@ -233,6 +234,8 @@ slots_settle(TimestampTz now, WakeList *wakes)
 	{
 		if (flag)
 			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+		if (unlikely(slots_limit_is_lowered()))
+			pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
 		return;
 	}
 

@@ -6,8 +6,9 @@
  *
  * slots.c has the semaphore, slots_queue.c its queues, slots_turns.c the slots
  * retained between two transactions, slots_lending.c those that are lent,
- * slots_pools.c sets limits and pools, slots_stats.c counts.  The protocol, and
- * who changes which state of an entry, is told at the top of slots.c.
+ * slots_contention.c lowers the limit while holders block each other, slots_pools.c
+ * sets limits and pools, slots_stats.c counts.  The protocol, and who changes which
+ * state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queues, the retained list, the time of the last inheritance, the watcher, the
@@ -45,6 +46,8 @@
 #define NO_LIMIT		WORD_COUNT
 
 #define NOBODY			(-1)
+
+#define MILLION			1000000
 
 /* The priority to overtake with when nobody waits who could have a slot. */
 #define NO_PRIORITY		PG_INT32_MIN
@@ -162,7 +165,8 @@ typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
 	pg_atomic_uint32 word;		/* WORD_WAITERS: one could have a free slot */
-	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if there is none */
+	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if there is none; see
+										 * slots_contention.c */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	char		padding[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint32)];
 
@@ -182,8 +186,10 @@ typedef struct SlotShared
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 lend_classes;	/* bits of wait classes */
+	pg_atomic_uint32 max_blocked;	/* millionths of the holders */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
+	pg_atomic_uint64 contention_seen;	/* when somebody last looked for it */
 	pg_atomic_uint32 unknown_pools[UNKNOWN_POOLS];	/* hashes of those warned of */
 	uint32		epochs;			/* reset epochs there have been: mutex */
 	TimestampTz stats_reset;	/* mutex */
@@ -248,6 +254,7 @@ extern void slots_init_pools(const PoolDefinitions *definitions);
 extern void slots_join_pool(void);
 
 /* slots_lending.c */
+extern void slots_wake_watcher(void);
 extern void slots_forget_lending(void);
 
 /* slots_stats.c */
@@ -288,6 +295,15 @@ slots_in_use(void)
 	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
 }
 
+/* The limit for all as set, in slots.  Mutex held, or a hint. */
+static inline uint32
+slots_whole_limit(void)
+{
+	int			limit = *(const volatile int *) &Slots->limit;
+
+	return limit > 0 ? limit : NO_LIMIT;
+}
+
 static inline bool
 slot_is_free(void)
 {
@@ -319,6 +335,26 @@ static inline bool
 passed_since(TimestampTz then, int interval, TimestampTz now)
 {
 	return now >= TimestampTzPlusMilliseconds(then, interval);
+}
+
+/*
+ * Has it been that long (us) since the time in *last?  If so, it becomes now,
+ * and only one of those who ask is told so.
+ */
+static inline bool
+is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
+{
+	uint64		seen = pg_atomic_read_u64(last);
+
+	return (uint64) now - seen >= interval &&
+		pg_atomic_compare_exchange_u64(last, &seen, now);
+}
+
+/* A fraction of up to 1 as a whole number. */
+static inline uint32
+millionths(double fraction)
+{
+	return (uint32) (fraction * MILLION + 0.5);
 }
 
 static inline void

@@ -205,8 +205,9 @@ add_to_gauges(SlotStats *stats, SlotState state)
 }
 
 /*
- * Fill in how the limit stands that keeps this backend waiting: that of its pool
- * if all of it is in use, else that for all pools together.
+ * Fill in how the limit stands that keeps this backend waiting, the backend itself
+ * left out: that of its pool if all of it is in use, else that for all pools
+ * together.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
@@ -218,13 +219,15 @@ slots_get_my_limit(SlotLimit *limit)
 	SpinLockAcquire(&Slots->mutex);
 	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
 	limit->slots = limit->is_of_pool ? mine->definition.max_active : Slots->limit;
+	limit->effective = limit->is_of_pool ? limit->slots :
+		pg_atomic_read_u32(&Slots->effective_limit);
 	limit->in_use = limit->is_of_pool ? in_use : slots_in_use();
 	strlcpy(limit->pool, mine->definition.name, sizeof(limit->pool));
 	SpinLockRelease(&Slots->mutex);
 
 	for (int i = 0; i < Slots->nentries; i++)
 	{
-		if (!limit->is_of_pool || pool_of(entry_of(i)) == mine)
+		if (i != my_slot_procno && (!limit->is_of_pool || pool_of(entry_of(i)) == mine))
 			add_to_gauges(&stats, slots_state(i));
 	}
 	limit->lent = stats.lent;
@@ -262,6 +265,9 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
 	stats->priority = pool->definition.priority;
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
+	stats->effective_limit = stats->limit;
+	if (slots_limit_is_lowered())
+		stats->effective_limit = Min(stats->limit, pg_atomic_read_u32(&Slots->effective_limit));
 	stats->observing = Slots->observing;
 	stats->queued = pool->totals[TOTAL_QUEUED] - pool->pool_baseline[TOTAL_QUEUED];
 	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];

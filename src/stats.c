@@ -58,13 +58,14 @@ milliseconds(uint64 us)
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[23];
-	bool		nulls[23] = {0};
+	Datum		values[24];
+	bool		nulls[24] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
 	values[i++] = CStringGetTextDatum(stats->observing ? "observe" : "enforce");
 	values[i++] = Int32GetDatum(stats->limit);
+	values[i++] = Int32GetDatum(stats->effective_limit);
 	values[i++] = Int32GetDatum(stats->priority);
 	values[i++] = Int32GetDatum(stats->running);
 	values[i++] = Int32GetDatum(stats->lent);

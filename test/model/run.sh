@@ -37,6 +37,14 @@ limit 1, 2, 1            |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
 limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DOVERTAKING=0
 limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
+contention               |states|-DLIMIT=2 -DADAPTS=2
+contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DOVERTAKING=0
+contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DOVERTAKING=0
+contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DOVERTAKING=0
+contention, limit 1, 2, 1|states|-DBACKENDS=2 -DLIMIT=1 -DADAPTS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
+contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DOVERTAKING=0
+contention, turns        |states|-DLIMIT=2 -DADAPTS=1 -DTURNS=1 -DOVERTAKING=0
+contention, pools        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
 lending                  |states|-DLOOKS=2
 lending, strict order    |states|-DLOOKS=2 -DOVERTAKING=0 -DINTERRUPTS=1
 lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
@@ -104,6 +112,9 @@ M_SLEEP_ON          |the watcher sleeps on beside a retained slot       |states|
 M_TURN_LOST         |a slot taken from a late client is not passed on   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
 M_ALWAYS_COMING     |an heir counts as on its way when it is awake      |served|-DFOREVER
 M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
+M_ADAPT_SILENTLY    |no call when the limit is used in full again      |states|-DLIMIT=2 -DADAPTS=2
+M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DLIMIT=2 -DADAPTS=2
+M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
 M_STEP_BACK_SILENTLY|no call after a step taken back                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
 M_POOL_FLAG_LATE    |the flag of the pool is set after the last look    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 M_POOL_LAST         |a slot is given back to all, then to the pool      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2

@@ -1,13 +1,13 @@
 /*
  * slots.pml
- *		A model of src/slots.c, slots_queue.c, slots_turns.c and slots_pools.c:
- *		the semaphore and its queues, in Promela, the language of the model
- *		checker spin.
+ *		A model of src/slots.c, slots_queue.c, slots_turns.c, slots_contention.c
+ *		and slots_pools.c: the semaphore and its queues, in Promela, the language
+ *		of the model checker spin.
  *
  * A few backends run one statement after the other through the gate, others
- * cancel them, lend their slots, change the limit and remove a pool, and spin
- * visits every state that any interleaving of their steps leads to.  What it
- * proves, for the sizes that run.sh sets:
+ * cancel them, lend their slots, change the limit, lower it for a while and
+ * remove a pool, and spin visits every state that any interleaving of their
+ * steps leads to.  What it proves, for the sizes that run.sh sets:
  *
  * (a) No slot leaks: when all are done, the word for all and that of each pool
  *	   are 0 (no slot in use, all flags clear), the queues empty, nobody watcher,
@@ -39,7 +39,8 @@
  *	   is set if somebody waits whose pool has a slot free, but for the first
  *	   two of the exemptions; it is clear if nobody waits, and may stay set for
  *	   a while when somebody takes the last slot of a pool.  The lenders' flag
- *	   says whether there are any.  Nobody waits in a pool that is gone.
+ *	   says whether there are any.  Nobody waits in a pool that is gone.  The
+ *	   limit is lowered for contention only while the flag of all is set.
  * (e) Nobody starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if whoever can go on for ever does so once
  *	   (weak fairness).  With a holder that waits for somebody in the queue
@@ -66,13 +67,14 @@
  * goes first: the time of arrival is how many wait that came before.
  *
  * Left out: totals, times and wait ids.  Whether the next is overdue, a wait
- * has lasted for lend_after, a holder is at work, a turn is over or a client
- * late is anybody's guess instead, so all answers are tried.  Lifting is left
+ * has lasted for lend_after, a holder is at work, a turn is over, a client late
+ * or holders block each other is anybody's guess instead, so all answers are tried.  Lifting is left
  * out (lift_after is 0), and so are the weight of parallel queries (everybody
  * holds one slot), limits that are only observed, and changes of a pool other
  * than its removal.  A compare-and-exchange that is bound to fail as the state
  * it wants was not there before is left out as well.  The list of latches to
- * set is a set, emptied in any order.  Memory is sequentially consistent: what
+ * set is a set, emptied in any order.  That the watcher looks for contention as
+ * long as the limit is lowered is left out: who does it here comes by itself.  Memory is sequentially consistent: what
  * weaker hardware does is argued in slots.c, not shown here.  Exit while waiting
  * takes the steps of a cancel, exit while working those of a give-back.  The
  * second look for a free slot before queueing is left out: it is as if the
@@ -118,6 +120,9 @@
 #endif
 #ifndef RESIZE_2
 #define RESIZE_2	LIMIT
+#endif
+#ifndef ADAPTS
+#define ADAPTS		0			/* looks for contention */
 #endif
 #ifndef TURNS
 #define TURNS		0			/* 1: a slot may be retained */
@@ -176,6 +181,9 @@
 #define M_DOZE_FOR_OTHERS	24	/* who is not watcher any more says that the
 								 * watcher dozes or not */
 
+#define M_ADAPT_SILENTLY	34	/* no call when the limit is used in full again */
+#define M_STAY_LOWERED		35	/* the limit stays lowered when nobody waits */
+
 /* With two pools */
 #define M_STEP_BACK_SILENTLY 26	/* no call after a step taken back */
 #define M_POOL_FLAG_LATE	27	/* the last look before the flag of the pool */
@@ -210,6 +218,10 @@
 
 byte word;
 byte effective_limit = LIMIT;
+#if ADAPTS
+byte limit = LIMIT;
+#define WHOLE_LIMIT		OR_NONE(limit)
+#endif
 
 bool mutex;
 typedef EntryList { byte head = NOBODY; byte tail = NOBODY; byte length };
@@ -400,7 +412,7 @@ inline admitted(limit)
 
 /* ---- Counting ---- */
 
-#if RESIZERS == 0
+#if RESIZERS == 0 && ADAPTS == 0
 
 /*
  * count_up_if_free().  As long as nobody changes the limit, its looks and
@@ -747,6 +759,20 @@ inline slots_grant(p)
 	}
 }
 
+/* The part of slots_settle() for when nobody waits who could have a slot */
+inline use_whole_limit()
+{
+#if ADAPTS
+	if
+	:: effective_limit != WHOLE_LIMIT && MUTANT != M_STAY_LOWERED ->
+		effective_limit = WHOLE_LIMIT
+	:: else
+	fi
+#else
+	skip
+#endif
+}
+
 /*
  * slots_settle(): looks at the word once.  With one pool, the flag of all is set
  * already when somebody waits.
@@ -765,7 +791,13 @@ inline slots_settle(call)
 			wake_later(queue[0].head)
 		:: else
 		fi
-	}
+	};
+#if ADAPTS
+	if
+	:: queue[0].head == NOBODY -> use_whole_limit()
+	:: else
+	fi
+#endif
 #else
 	slots_next_waiter();
 #if PRIORITY != 0
@@ -775,7 +807,9 @@ inline slots_settle(call)
 	fi;
 #endif
 	if
-	:: next_one == NOBODY -> word = word & ~WORD_WAITERS
+	:: next_one == NOBODY ->
+		word = word & ~WORD_WAITERS;
+		use_whole_limit()
 	:: else ->
 		if
 		:: !(word & WORD_WAITERS) && MUTANT != M_FLAG_LEFT_OUT ->
@@ -1432,11 +1466,14 @@ inline grant_one()
 }
 
 /* slots_set_limit() */
-inline slots_set_limit(limit)
+inline slots_set_limit(new_limit)
 {
 	SpinLockAcquire();
+#if ADAPTS
+	limit = new_limit;
+#endif
 	atomic {
-		effective_limit = (limit > 0 -> limit : NO_LIMIT);
+		effective_limit = OR_NONE(new_limit);
 		resizing++
 	};
 	SpinLockRelease();
@@ -1452,6 +1489,27 @@ inline slots_set_limit(limit)
 	od
 #endif
 }
+
+#if ADAPTS
+/* slots_adapt_limit(), in steps down of one slot, and up of any number */
+inline slots_adapt_limit()
+{
+	SpinLockAcquire();
+	if
+	:: WHOLE_LIMIT != NO_LIMIT && (word & WORD_WAITERS) ->
+		if
+		:: effective_limit < WHOLE_LIMIT -> effective_limit = effective_limit + 1
+		:: effective_limit < WHOLE_LIMIT -> effective_limit = WHOLE_LIMIT
+		:: effective_limit > 1 -> effective_limit = effective_limit - 1
+		:: true					/* the same once more */
+		fi
+	:: else
+	fi;
+	slots_settle(MUTANT != M_ADAPT_SILENTLY);
+	SpinLockRelease();
+	wake_all()
+}
+#endif
 
 #if REMOVE
 /* move_one_waiter(): ok = there was one. */
@@ -1849,6 +1907,21 @@ proctype Resizer()
 	done++
 }
 
+#if ADAPTS
+/* Who looks for contention: those who are about to queue, and the watcher. */
+proctype Adapter()
+{
+	LOCALS;
+	byte adapts = ADAPTS;
+
+	do
+	:: adapts > 0 -> slots_adapt_limit(); adapts--
+	:: adapts == 0 -> break
+	od;
+	done++
+}
+#endif
+
 #if REMOVE
 /* and new pools */
 proctype Remover()
@@ -1881,6 +1954,9 @@ init
 		:: i < RESIZERS -> run Resizer(); i++
 		:: i == RESIZERS -> break
 		od;
+#if ADAPTS
+		run Adapter();
+#endif
 #if REMOVE
 		run Remover()
 #endif
@@ -1951,12 +2027,18 @@ init
 #define NOBODY_LEFT		true
 #endif
 
+#if ADAPTS
+#define LIMIT_RIGHT		(effective_limit == WHOLE_LIMIT || (word & WORD_WAITERS) != 0)
+#else
+#define LIMIT_RIGHT		true
+#endif
+
 /* Sleeps until something is wrong, or all are done: then it looks about. */
 active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
 	bool watched, next_is_called, flags_are_right, all_are_counted, nobody_is_left;
-	bool priority_is_right, all_is_clean;
+	bool priority_is_right, limit_is_right, all_is_clean;
 
 end:
 	if
@@ -1964,9 +2046,10 @@ end:
 	:: atomic { !mutex && !CALLED -> assert(next_is_called) }
 	:: atomic { !mutex && !FLAGS_RIGHT -> assert(flags_are_right) }
 	:: atomic { !mutex && !PRIORITY_RIGHT -> assert(priority_is_right) }
+	:: atomic { !mutex && !LIMIT_RIGHT -> assert(limit_is_right) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
 	:: atomic { !mutex && !NOBODY_LEFT -> assert(nobody_is_left) }
-	:: atomic { done == BACKENDS + RESIZERS + REMOVE && !CLEAN -> assert(all_is_clean) }
+	:: atomic { done == BACKENDS + RESIZERS + (ADAPTS > 0) + REMOVE && !CLEAN -> assert(all_is_clean) }
 	fi
 }
 

@@ -24,7 +24,7 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake turn_length lend_after lend_on log_min_wait mode
+  gate_utility max_overtake turn_length max_blocked_fraction lend_after lend_on log_min_wait mode
   deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
   lift_after max_tracked_queries bypass_application_names);
 

@@ -1,0 +1,16 @@
+/*-------------------------------------------------------------------------
+ *
+ * contention.h
+ *		How many of those at work block each other.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_CONTENTION_H
+#define ADMISSION_GATE_CONTENTION_H
+
+extern void contention_look(void);
+extern long contention_watch(void);
+
+#endif							/* ADMISSION_GATE_CONTENTION_H */

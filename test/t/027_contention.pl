@@ -1,0 +1,126 @@
+# Proves that fewer slots are given out while running backends block each other, that
+# this ends with the reason for it, and that an error tells.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $limit = 8;
+my $lowered = 'effective_max_active < max_active';
+my $whole = 'effective_max_active = max_active';
+
+my $gate = GateTest->new(
+	'contention',
+	max_active_backends => $limit,
+	lend_after => -1,
+	log_statement => 'none');
+my $node = $gate->node;
+
+$gate->value('CREATE TABLE sale (id int PRIMARY KEY, sold int)');
+$gate->value('INSERT INTO sale SELECT id, 0 FROM generate_series(1, 100) id');
+
+# So many clients begin to run a script, over and over.
+sub crowd
+{
+	my ($clients, $script) = @_;
+
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/script';
+	append_to_file($file, $script);
+	return IPC::Run::start(
+		[ 'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600, '-f', $file, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'>', '/dev/null');
+}
+
+sub stop_crowd
+{
+	my ($crowd) = @_;
+
+	$crowd->signal('TERM');
+	$crowd->finish;
+	return $gate->ok_quiet('the crowd is gone');
+}
+
+sub await_limit
+{
+	my ($state, $what) = @_;
+	return ok($gate->await_true(sub { $gate->value("SELECT $state FROM pg_stat_admission_gate") eq 't' }, $what), $what);
+}
+
+# Is the limit whole whenever one looks, as long as others wait?
+sub ok_stays_whole
+{
+	my ($what) = @_;
+
+	my $looks = 0;
+	my $lowered_once = 0;
+	$gate->await_true(
+		sub {
+			my ($waiting, $is_lowered) = split /\|/, $gate->value("SELECT waiting, ($lowered)::int FROM pg_stat_admission_gate");
+			$looks += $waiting > 0;
+			$lowered_once ||= $is_lowered;
+			return $looks == 200;
+		},
+		'200 looks at a queue');
+	return ok($looks == 200 && !$lowered_once, $what);
+}
+
+my $hot_row = 'UPDATE sale SET sold = sold + 1 WHERE id = 1;';
+
+is($gate->value("SELECT $whole FROM pg_stat_admission_gate"), 't', 'at first, all slots are given out');
+
+# One row, wanted by all
+my $crowd = crowd(3 * $limit, $hot_row);
+await_limit("$lowered AND waiting > 0", 'while all want the same row, fewer slots are given out');
+
+my $hurried = $gate->session(session => { 'admission_gate.queue_timeout' => '1ms' });
+my $error;
+$gate->await_true(
+	sub {
+		$error = $hurried->start('SELECT 1')->result->{error};
+		return $error && $error->{D} =~ /^Of $limit slots, [1-7] were given out, as running backends block each other; /;
+	},
+	'an error that tells');
+is($error->{H},
+	'Try again later, or increase admission_gate.queue_timeout or admission_gate.max_blocked_fraction.', 'and what to do');
+like($error->{D}, qr/; \d+ were in use and 0 lent, with \d+ other backends waiting; this one has waited for \d+ ms\.$/,
+	'the error of a time-out tells how many');
+$hurried->quit;
+
+$gate->set(max_blocked_fraction => 1);
+await_limit("$whole AND waiting > 0", 'with max_blocked_fraction = 1, all slots are given out again');
+ok_stays_whole('and it stays so');
+$gate->set(max_blocked_fraction => 0.5);
+await_limit("$lowered AND waiting > 0", 'with 0.5 again, fewer are');
+
+# All wait for one that does not go on.
+my $observer = $gate->observer;
+$observer->query('BEGIN; SELECT FROM sale WHERE id = 1 FOR UPDATE');
+await_limit("$whole AND running = $limit AND waiting > 0",
+	'while all are blocked for long by another, all slots are given out, though nobody comes who would look');
+$observer->query('COMMIT');
+await_limit("$lowered AND waiting > 0", 'when they go on, fewer are');
+
+stop_crowd($crowd);
+is($gate->value("SELECT $whole FROM pg_stat_admission_gate"), 't', 'when nobody waits, all slots are given out');
+
+# Nobody blocks another.
+$crowd = crowd(3 * $limit, 'SELECT pg_sleep(0.01);');
+ok_stays_whole('while many wait but nobody is blocked, all slots are given out');
+stop_crowd($crowd);
+
+$gate->set(mode => 'observe');
+$crowd = crowd(3 * $limit, $hot_row);
+$gate->await('SELECT would_queue > 1000 FROM pg_stat_admission_gate');
+is($gate->value("SELECT $whole FROM pg_stat_admission_gate"), 't', 'while the limit is only observed, it is whole');
+stop_crowd($crowd);
+
+$node->stop;
+
+done_testing();
