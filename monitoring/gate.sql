@@ -6,7 +6,8 @@
 --
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
--- max_queue_length, deadline_shedding, a cancel or the like.
+-- max_queue_length, deadline_shedding, a cancel or the like. limit: 3/8 while
+-- only 3 of 8 slots are given out (effective_max_active).
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- waits as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -26,7 +27,7 @@
 	\set clear_screen ''
 \endif
 
-\set pool_format '%-12s %-8s %6s %8s %6s %9s %8s %11s %9s %10s %9s'
+\set pool_format '%-12s %-8s %8s %8s %6s %9s %8s %11s %9s %10s %9s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
 -- \watch repeats a single query, and only a setting of the session outlives it:
@@ -66,7 +67,8 @@ UNION ALL
 		'admitted/s', 'queued/s', 'refused/s', 'ms/wait')
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
-		format(:'pool_format', pool, mode, max_active, running, lent, retained, waiting,
+		format(:'pool_format', pool, mode,
+			concat_ws('/', nullif(effective_max_active, max_active), max_active), running, lent, retained, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools

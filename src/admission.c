@@ -105,11 +105,21 @@ errdetail_gate(const SlotLimit *limit, long waited)
 						 limit->slots, limit->pool, limit->in_use, limit->lent,
 						 limit->waiting, waited);
 	if (limit->effective < limit->slots)
-		return errdetail("Of %d slots, %d were given out, as running backends block each other; %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
+		return errdetail("Of %d slots, only %d could be in use, as running backends block each other; %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
 						 limit->slots, limit->effective, limit->in_use, limit->lent,
 						 limit->waiting, waited);
 	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
 					 limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
+}
+
+/*
+ * The setting that keeps a backend waiting, if it is not the limit of its pool: more
+ * slots would not be used while holders block each other.
+ */
+static const char *
+limiting_setting(const SlotLimit *limit)
+{
+	return limit->effective < limit->slots ? "max_blocked_fraction" : "max_active_backends";
 }
 
 /*
@@ -119,20 +129,17 @@ errdetail_gate(const SlotLimit *limit, long waited)
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 {
-	/* More slots would not be used while holders block each other. */
-	const char *all = limit->effective < limit->slots ? "max_blocked_fraction" : "max_active_backends";
-
 	if (of_pool && limit->is_of_pool)
 		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	if (of_pool)
 		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.%s.",
-					   setting, limit->pool, all);
+					   setting, limit->pool, limiting_setting(limit));
 	if (limit->is_of_pool)
 		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	return errhint("Try again later, or increase admission_gate.%s or admission_gate.%s.",
-				   setting, all);
+				   setting, limiting_setting(limit));
 }
 
 /* The time since then in us; 0 if the clock was set back. */
@@ -301,7 +308,8 @@ refuse_hopeless_wait(void)
 					   limit.waiting,
 					   (unsigned long long) (expected / 1000),
 					   (unsigned long long) (left / 1000)),
-			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
+			 errhint("Try again later, increase statement_timeout or admission_gate.%s, or set admission_gate.deadline_shedding to off.",
+					 limiting_setting(&limit))));
 }
 
 /*

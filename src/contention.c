@@ -11,10 +11,11 @@
  * milliseconds; and the watcher (see slots.c) as long as the limit is lowered,
  * since nobody else may come any more.
  *
- * Only those count that have been blocked for a short time.  Who is blocked for
- * longer is so by one who keeps a lock, and would not be less so if fewer
- * ran; its slot is lent after a while (lending.c).  Where such are the most, as
- * behind an ALTER TABLE, the others have but just come there, and do not count either.
+ * Only those count that have been blocked for a short time.  A wait for a row begins
+ * anew with each version of it; so who is blocked for longer is so by one who
+ * keeps a lock, most likely, and would be if fewer ran, too; its slot is lent after a
+ * while (lending.c).  Where such are the most, as behind an ALTER TABLE, the others
+ * have but just come there, and do not count either.
  *
  * Locking: reads other backends' PGPROC without a lock, as lending.c does.
  *
@@ -44,8 +45,8 @@ is_blocked(PGPROC *proc)
 }
 
 /*
- * Has a blocked backend been so for a short time?  If it is about to sleep, or has
- * the lock and is about to wake up, there is no time to go by; either way it goes on.
+ * Has a blocked backend been so for a short time?  Of one that has just been given
+ * the lock, PostgreSQL may not tell since when it waited: it goes on.
  */
 static inline bool
 is_so_briefly(PGPROC *proc, TimestampTz now)
@@ -100,7 +101,8 @@ contention_look(void)
 
 /*
  * The watcher's duty: look if the limit is lowered.  Returns in how many ms to come
- * again, -1 if never.
+ * again, -1 if never.  It has to come if the limit is not lowered, too: to wake it
+ * each time that it is would cost more.
  */
 long
 contention_watch(void)

@@ -97,10 +97,11 @@ slots_adapt_limit(int running, int blocked)
 {
 	WakeList	wakes = {0};
 	TimestampTz now = GetCurrentTimestamp();
-	bool		contended = (uint64) blocked * MILLION >
-		(uint64) running * pg_atomic_read_u32(&Slots->max_blocked);
+	bool		contended;
 
 	SpinLockAcquire(&Slots->mutex);
+	contended = (uint64) blocked * MILLION >
+		(uint64) running * pg_atomic_read_u32(&Slots->max_blocked);
 	if (slots_whole_limit() != NO_LIMIT &&
 		(pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0)
 		pg_atomic_write_u32(&Slots->effective_limit, adapted_limit(contended));

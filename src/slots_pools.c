@@ -417,8 +417,11 @@ void
 slots_set_limit(int limit)
 {
 	SpinLockAcquire(&Slots->mutex);
-	Slots->limit = limit;
-	pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
+	if (Slots->limit != limit)
+	{
+		Slots->limit = limit;
+		pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
+	}
 	SpinLockRelease(&Slots->mutex);
 
 	while (grant_one())
