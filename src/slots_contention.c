@@ -81,6 +81,7 @@ adapted_limit(bool contended)
 	uint32		effective = pg_atomic_read_u32(&Slots->effective_limit);
 	uint32		step = 1 + effective / SLOTS_PER_STEP;
 
+	Assert(effective >= 1 && effective <= slots_whole_limit());
 	if (!contended)
 		return Min(effective + step, slots_whole_limit());
 	if (slots_in_use() > effective)
