@@ -6,16 +6,17 @@
  * Where many want the same rows, more at work do not get more done: who is let
  * in queues in the lock manager instead, and is woken and sent to sleep again
  * there for nearly every transaction before it.  So, while more of the holders
- * than max_blocked_fraction are blocked, fewer are let in, and more again after
- * (slots_contention.c).  Who is about to queue looks, at most every few
- * milliseconds; and the watcher (see slots.c) as long as the limit is lowered,
- * since nobody else may come any more.
+ * than max_blocked_fraction are blocked, fewer are let in, and more again
+ * after (slots_contention.c).  Who is about to queue, where others wait
+ * already, looks, at most every few milliseconds; and the watcher (see
+ * slots.c) as long as the limit is lowered, since nobody else may come any
+ * more.
  *
- * Only those count that have been blocked for a short time.  A wait for a row begins
- * anew with each version of it; so who is blocked for longer is so by one who
- * keeps a lock, most likely, and would be if fewer ran, too; its slot is lent after a
- * while (lending.c).  Where such are the most, as behind an ALTER TABLE, the others
- * have but just come there, and do not count either.
+ * Only those count that have been blocked for a short time.  A wait for a row
+ * begins anew with each version of it; so who is blocked for longer is so by
+ * one who keeps a lock, most likely, and would be if fewer ran, too; its slot
+ * is lent after a while (lending.c).  Where such are the most, as behind an
+ * ALTER TABLE, the others have but just come there, and do not count either.
  *
  * Locking: reads other backends' PGPROC without a lock, as lending.c does.
  *

@@ -4,12 +4,13 @@
  *		How much of the limit is used while holders block each other.
  *
  * Whoever looks (contention.c) tells how many of the holders are blocked.  If
- * these are too many, the effective limit goes down by a part of itself, to no less
- * than one slot, and else up again; down only when no more slots are in use than
- * the last time allowed, so that what was seen is what came of it.  It is lowered
- * only as long as somebody waits who could have a slot: slots_settle restores it
- * when there is nobody.  So the hot path, which is for when nobody waits, never
- * meets a lowered limit.  Limits of pools are not lowered.
+ * these are too many, the effective limit goes down by a part of itself, to no
+ * less than one slot, and else up again; down only when no more slots are in
+ * use than the last time allowed, so that what was seen is what came of it.
+ * It is lowered only as long as somebody waits who could have a slot:
+ * slots_settle restores it when there is nobody.  So the hot path, which is
+ * for when nobody waits, never meets a lowered limit.  Limits of pools are not
+ * lowered.
  *
  * Locking: see slots_shared.h.
  *

@@ -221,7 +221,7 @@ slots_priority_of(int next, TimestampTz now)
 /*
  * The last step under the mutex: have the word say whether somebody waits who
  * could have a free slot; and if one is free, see to it that the next knows.  If
- * nobody waits, the limit is not lowered any more.
+ * there is no such waiter, the limit is not lowered any more.
  */
 void
 slots_settle(TimestampTz now, WakeList *wakes)

@@ -94,7 +94,7 @@ others_wait(void)
 		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
 }
 
-/* Is there more in use than the limit for all, or for this backend's pool? */
+/* Is there more in use than the limit for all, as it is now, or for this pool? */
 static bool
 above_limit(void)
 {

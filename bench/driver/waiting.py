@@ -4,7 +4,8 @@ The slots are held by sessions that sleep, and CLIENTS others wait for them.  Th
 states follow each other on one server:
 
     idle     the same number of connections, none of which has anything to do
-    waiting  all in the queue; nobody lends (lend_after = -1)
+    waiting  all in the queue; nobody lends (lend_after = -1), but one of them wakes
+             up every 50 ms to see whether holders block each other
     watched  all in the queue; one of them looks twice per lend_after, its
              default, whether a holder waits in a way to lend for (none does)
 

@@ -1470,12 +1470,21 @@ inline slots_set_limit(new_limit)
 {
 	SpinLockAcquire();
 #if ADAPTS
-	limit = new_limit;
-#endif
+	atomic {
+		if
+		:: limit != new_limit ->
+			limit = new_limit;
+			effective_limit = OR_NONE(new_limit)
+		:: else
+		fi;
+		resizing++
+	};
+#else
 	atomic {
 		effective_limit = OR_NONE(new_limit);
 		resizing++
 	};
+#endif
 	SpinLockRelease();
 #if MUTANT == M_RAISE_SILENTLY
 	resizing--;

@@ -106,6 +106,7 @@ my $observer = $gate->observer;
 $observer->query('BEGIN; SELECT FROM sale WHERE id = 1 FOR UPDATE');
 await_limit("$whole AND running = $limit AND waiting > 0",
 	'while all are blocked for long by another, all slots are given out, though nobody comes who would look');
+ok(is_whole_for(20), 'and it stays so');
 $observer->query('COMMIT');
 await_limit("$lowered AND waiting > 0", 'when they go on, fewer are');
 
