@@ -118,6 +118,22 @@ $crowd = crowd(3 * $limit, 'SELECT pg_sleep(0.01);');
 ok(is_whole_for(200), 'while many wait but nobody is blocked, all slots are given out');
 stop_crowd($crowd);
 
+# Most are blocked for long by another, a few by each other.
+$gate->set(max_blocked_fraction => 0.1);
+my $locker = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+$locker->query('BEGIN; SELECT FROM sale WHERE id = 2 FOR UPDATE');
+my @stuck = map { $gate->session } 1 .. $limit - 3;
+$_->start('UPDATE sale SET sold = sold + 1 WHERE id = 2') foreach @stuck;
+$gate->await("SELECT count(*) = @{[ scalar @stuck ]} FROM pg_stat_activity
+	WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '100 ms'");
+$crowd = crowd(3 * $limit, $hot_row);
+ok(is_whole_for(200), 'while more are blocked for long than briefly, all slots are given out');
+$locker->query('COMMIT');
+await_limit("$lowered AND waiting > 0", 'when those go on, fewer are');
+$_->finish foreach @stuck;
+stop_crowd($crowd);
+$gate->set(max_blocked_fraction => 0.5);
+
 $gate->set(mode => 'observe');
 $crowd = crowd(3 * $limit, $hot_row);
 $gate->await('SELECT would_queue > 1000 FROM pg_stat_admission_gate');
