@@ -11,14 +11,15 @@
  * state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queues, the retained list, the time of the last inheritance, the watcher, the
- * lenders' number, the limits as set, whether they are only observed, and the
- * totals kept in the pools.  The words and the effective limits are atomics,
- * read by all.  So are the histograms of waits and the times per place, written
- * at the end of a wait only.  Slots->pools_lock, an LWLock taken before the
- * mutex, guards which pools there are and their names.  Everything else in an
- * entry is written by its owner alone unless the member says otherwise; others
- * may read it at any time.
+ * queues, the retained list, the time of the last inheritance, the watcher,
+ * the lenders' number, the limits as set (of that for all, a hint without it),
+ * whether they are only observed, and the totals kept in the pools.  The words
+ * and the effective limits are atomics, read by all; the effective limits are
+ * written under it.  So are the histograms of waits and the times per place,
+ * written at the end of a wait only.  Slots->pools_lock, an LWLock taken
+ * before the mutex, guards which pools there are and their names.  Everything
+ * else in an entry is written by its owner alone unless the member says
+ * otherwise; others may read it at any time.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -165,8 +166,9 @@ typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
 	pg_atomic_uint32 word;		/* WORD_WAITERS: one could have a free slot */
-	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if there is none; see
-										 * slots_contention.c */
+	pg_atomic_uint32 effective_limit;	/* the limit, or less (see
+										 * slots_contention.c); NO_LIMIT if
+										 * there is none; mutex to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	char		padding[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint32)];
 
@@ -186,10 +188,12 @@ typedef struct SlotShared
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 lend_classes;	/* bits of wait classes */
-	pg_atomic_uint32 max_blocked;	/* millionths of the holders */
+	pg_atomic_uint32 max_blocked;	/* millionths of the holders, before the limit
+									 * is lowered */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
-	pg_atomic_uint64 contention_seen;	/* when somebody last looked for it */
+	pg_atomic_uint64 contention_seen;	/* when anybody last looked for
+										 * contention */
 	pg_atomic_uint32 unknown_pools[UNKNOWN_POOLS];	/* hashes of those warned of */
 	uint32		epochs;			/* reset epochs there have been: mutex */
 	TimestampTz stats_reset;	/* mutex */
