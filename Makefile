@@ -39,7 +39,7 @@ NEIGHBOURS ?= test/neighbours/*.pl
 REGRESS_PREP = require-preload
 
 PG_CPPFLAGS = -I$(srcdir)/src
-PG_CFLAGS = -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+PG_CFLAGS = -fvisibility=hidden -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 ifdef WERROR
 PG_CFLAGS += -Werror
 endif

@@ -93,7 +93,7 @@ static ExecutorFinish_hook_type next_ExecutorFinish = standard_ExecutorFinish;
 static ExecutorEnd_hook_type next_ExecutorEnd = standard_ExecutorEnd;
 static ProcessUtility_hook_type next_ProcessUtility = standard_ProcessUtility;
 
-void		_PG_init(void);
+extern PGDLLEXPORT void _PG_init(void);
 
 static void gate_shmem_request(void);
 static void gate_shmem_startup(void);

@@ -34,6 +34,21 @@
 #define GATE_GUC_FREE(ptr)		free(ptr)
 #endif
 
+/*
+ * 16: only what is PGDLLEXPORT is seen outside of a library, as -fvisibility=hidden
+ * in the Makefile has it here, too.  All libraries of a server share one name space,
+ * so otherwise a call might go to a function of another one by that name.
+ */
+#if PG_VERSION_NUM < 160000
+#undef PGDLLEXPORT
+#define PGDLLEXPORT	__attribute__((visibility("default")))
+#define GATE_FUNCTION_INFO_V1(name) \
+	extern PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
+	PG_FUNCTION_INFO_V1(name)
+#else
+#define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
+#endif
+
 /* 17: a process is known by ProcNumber, no longer by PGPROC.pgprocno */
 #if PG_VERSION_NUM >= 170000
 #define MY_PROC_NUMBER	MyProcNumber

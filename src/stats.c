@@ -23,12 +23,12 @@
 #include "query_waits.h"
 #include "slots.h"
 
-PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
-PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
-PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
-PG_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
-PG_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
-PG_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
+GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
+GATE_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
 
 static const char *const state_names[] = {
 	[SLOT_NONE] = "none",

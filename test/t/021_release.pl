@@ -1,6 +1,7 @@
 # Proves that what goes with a release agrees: META.json follows PGXN's
 # specification, version 1.0.0, the files it names are there, and every place
-# that has a version has the same, released or not.  Needs no server.
+# that has a version has the same, released or not; and that no name in the
+# library can meet one in another library.  Needs no server.
 
 use strict;
 use warnings;
@@ -84,5 +85,20 @@ is($packaged, $meta->{version}, 'so does debian/changelog');
 my $unreleased = text('CHANGELOG.md') =~ /^## \S+ \(unreleased\)$/m;
 is($meta->{release_status} ne 'stable', $unreleased, 'META.json and CHANGELOG.md agree on whether it is released');
 is($distribution eq 'UNRELEASED', $unreleased, 'so does debian/changelog');
+
+# ----------------------------------------------------------------
+# The library
+# ----------------------------------------------------------------
+
+# All libraries of a server share one name space.
+SKIP:
+{
+	skip('nm is missing', 2) unless grep { -x "$_/nm" } split(/:/, $ENV{PATH});
+	chomp(my $libraries = qx(pg_config --pkglibdir));
+	my @symbols = map { (split)[-1] } qx(nm -D --defined-only $libraries/admission_gate.so);
+	is_deeply([ grep { !/^(?:Pg_magic_func|_PG_init|(?:pg_finfo_)?pg_(?:stat_(?:get_)?)?admission_gate\w*)$/ } @symbols ],
+		[], 'the library exports only what PostgreSQL calls');
+	ok(scalar(grep { $_ eq '_PG_init' } @symbols), 'and that it does');
+}
 
 done_testing();
