@@ -42,7 +42,7 @@ class Benchmark:
     title: str
     clients: tuple
     runs: tuple                # of (workload, variants)
-    duration: int = 10
+    duration: int = 5
     foreground: int = 0        # the fixed number of clients, beside those that vary
     long: bool = False         # a quick run has the first workload only
 
