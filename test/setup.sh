@@ -141,28 +141,25 @@ missing_packages() {
     command -v make >/dev/null || echo make
     [ -x "$BINDIR/postgres" ] || echo "postgresql-$MAJOR"
     has_headers || headers_package
-    case " $* " in
-        *" tap "* | *" neighbours "*) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
-    esac
-    case " $* " in
-        *" model "*) command -v spin >/dev/null || echo spin ;;
-    esac
-    case " $* " in
-        *" bench "*) has_python || echo python3 ;;
-    esac
     missing_tools "$@"
 }
 
-# Lists those of test/lint.sh and test/valgrind.sh, by the commands' names.
+# What each suite or tool takes besides.
 missing_tools() {
-    local tool
-    for tool in "$@"; do
-        case $tool in
-            clang | cppcheck | shellcheck | valgrind) command -v "$tool" >/dev/null || echo "$tool" ;;
-            scan-build) command -v scan-build >/dev/null || echo clang-tools ;;
+    local name
+    for name in "$@"; do
+        case $name in
+            tap | neighbours) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
+            model) has_program spin || echo spin ;;
+            bench) has_python || echo python3 ;;
+            clang | cppcheck | shellcheck | valgrind) has_program "$name" || echo "$name" ;;
+            scan-build) has_program scan-build || echo clang-tools ;;
         esac
     done
 }
+
+# Some are where not everybody's PATH leads.
+has_program() { PATH=$PATH:/usr/sbin command -v "$1" >/dev/null; }
 
 # Whether there is a Python 3, or one with a given module.
 has_python() {
@@ -173,43 +170,23 @@ has_python() {
     return 1
 }
 
-# Lists the missing ones of packages that a script can do without.  Some of them
-# are looked for where not everybody's PATH leads, too.
+# Lists the missing ones of packages that a script can do without.
 missing_extras() {
-    case " $* " in
-        *" pgbouncer "*) command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
-    esac
-    case " $* " in
-        *" pgpool "*) command -v pgpool >/dev/null || [ -x /usr/sbin/pgpool ] || echo pgpool2 ;;
-    esac
-    case " $* " in
-        *" odyssey "*) command -v odyssey >/dev/null || echo odyssey ;;
-    esac
-    case " $* " in
-        *" haproxy "*) command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || echo haproxy ;;
-    esac
-    case " $* " in
-        *" neighbours "*) missing_neighbours ;;
-    esac
-    case " $* " in
-        *" patroni "*)
-            command -v patroni >/dev/null || echo patroni
-            has_python etcd || echo python3-etcd
-            command -v etcd >/dev/null || echo etcd-server
-            ;;
-    esac
-    case " $* " in
-        *" exporter "*) command -v "$EXPORTER" >/dev/null || echo "$EXPORTER" ;;
-    esac
-    case " $* " in
-        *" matplotlib "*) has_python matplotlib || echo python3-matplotlib ;;
-    esac
-    case " $* " in
-        *" valgrind "*) command -v valgrind >/dev/null || echo valgrind ;;
-    esac
-    case " $* " in
-        *" debootstrap "*) command -v debootstrap >/dev/null || [ -x /usr/sbin/debootstrap ] || echo debootstrap ;;
-    esac
+    local name
+    for name in "$@"; do
+        case $name in
+            pgbouncer | odyssey | haproxy | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
+            pgpool) has_program pgpool || echo pgpool2 ;;
+            exporter) has_program "$EXPORTER" || echo "$EXPORTER" ;;
+            matplotlib) has_python matplotlib || echo python3-matplotlib ;;
+            neighbours) missing_neighbours ;;
+            patroni)
+                has_program patroni || echo patroni
+                has_python etcd || echo python3-etcd
+                has_program etcd || echo etcd-server
+                ;;
+        esac
+    done
 }
 
 missing_neighbours() {
