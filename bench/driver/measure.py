@@ -165,9 +165,10 @@ class Measurement:
                 self.note = "not all sleepers have lent their slots"
 
     def cut(self):
-        self.server.end_sessions()
+        """The pooler first: it would open sessions anew as long as it has clients."""
         if self.pooler:
             self.pooler.stop()
+        self.server.end_sessions()
 
     def carry_out(self):
         self.prepare()
