@@ -39,10 +39,15 @@ NEIGHBOURS ?= test/neighbours/*.pl
 REGRESS_PREP = require-preload
 
 PG_CPPFLAGS = -I$(srcdir)/src
+# What is hidden, and why: src/compat.h
 PG_CFLAGS = -fvisibility=hidden -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 ifdef WERROR
 PG_CFLAGS += -Werror
 endif
+
+# No bitcode for the JIT compiler: nothing here is worth inlining into a query, and what
+# is inlined would not find what is hidden.
+override with_llvm = no
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)

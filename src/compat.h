@@ -35,9 +35,10 @@
 #endif
 
 /*
- * 16: only what is PGDLLEXPORT is seen outside of a library, as -fvisibility=hidden
- * in the Makefile has it here, too.  All libraries of a server share one name space,
- * so otherwise a call might go to a function of another one by that name.
+ * 16: PGXS hides all names of C that are not PGDLLEXPORT.  All libraries of a server
+ * share one name space, so else a call might go to another one's function of that
+ * name.  Before, -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT,
+ * which was empty, has to except from it.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT

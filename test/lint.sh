@@ -24,7 +24,7 @@ CLANG_OPTIONS="-Wno-unknown-warning-option -Wno-ignored-optimization-argument -W
 build_in() {
     mkdir -p "$WORK/build/$1" && cd "$WORK/build/$1" || return
     shift
-    "$@" -f "$WORK/src/Makefile" PG_CONFIG="$BINDIR/pg_config" COPT="$CLANG_OPTIONS" with_llvm=no
+    "$@" -f "$WORK/src/Makefile" PG_CONFIG="$BINDIR/pg_config" COPT="$CLANG_OPTIONS"
 }
 
 run_clang() { build_in clang make CC=clang WERROR=1; }

@@ -228,7 +228,7 @@ stage_old_postgres() {
     BINDIR=$old STAGE=$WORK/pg$old stage_postgres
     mkdir "$WORK/old_build"
     OLD_PG_CONFIG=$WORK/pg$old/pg_config
-    make -C "$WORK/old_build" -f "$WORK/src/Makefile" PG_CONFIG="$OLD_PG_CONFIG" WERROR=1 with_llvm=no install >"$log" 2>&1 || {
+    make -C "$WORK/old_build" -f "$WORK/src/Makefile" PG_CONFIG="$OLD_PG_CONFIG" WERROR=1 install >"$log" 2>&1 || {
         tail -n 40 "$log" >&2
         die "the build with the older PostgreSQL failed"
     }

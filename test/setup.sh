@@ -141,7 +141,7 @@ missing_packages() {
     command -v make >/dev/null || echo make
     [ -x "$BINDIR/postgres" ] || echo "postgresql-$MAJOR"
     has_headers || headers_package
-    missing_tools "$@"
+    missing_tools "$@" | sort -u
 }
 
 # What each suite or tool takes besides.
@@ -502,11 +502,10 @@ link_missing() {
 
 make_inside() { make -C "$WORK/src" --no-print-directory PG_CONFIG="$STAGE/pg_config" "$@"; }
 
-# Bitcode for the JIT compiler is left out: building it takes longer than the
-# rest, and nothing here needs it.  WERROR set turns warnings into errors.
+# WERROR set turns warnings into errors.
 build_extension() {
     local log=$WORK/log/build.log
-    make_inside -j "$(nproc)" install with_llvm=no ${WERROR:+WERROR=1} >"$log" 2>&1 && return
+    make_inside -j "$(nproc)" install ${WERROR:+WERROR=1} >"$log" 2>&1 && return
     tail -n 40 "$log" >&2
     die "the build failed"
 }

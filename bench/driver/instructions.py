@@ -1,10 +1,10 @@
 """How many instructions a select-only transaction takes, counted by callgrind.
 
 A server runs under valgrind, and one pgbench client with prepared statements does
-first few transactions, then more.  The difference of what its two backends have
+many transactions, then fewer.  The difference of what its two backends have
 executed, divided by that of the transactions, is the cost of one, without what
-the start of a backend costs.  This is repeated, for some rounds, as the addresses
-that a server happens to use matter by about as much as the library does
+the start of a backend costs.  This is repeated in rounds, as the count differs from
+one start of the server to the next, for
 
     without  without the library
     off      with it, no limit
