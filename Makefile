@@ -46,7 +46,7 @@ PG_CFLAGS += -Werror
 endif
 
 # No bitcode for the JIT compiler: nothing here is worth inlining into a query, and what
-# is inlined would not find what is hidden.
+# was inlined might look for names that are hidden.
 override with_llvm = no
 
 PG_CONFIG ?= pg_config
