@@ -15,7 +15,7 @@
 #   BENCH      any of the names below, default all
 #   CLIENTS    client counts, such as "8 64 500", instead of each benchmark's own
 #   ROUNDS     default 3, with more than 2000 clients 1
-#   DURATION   counted seconds of each run, default 5, of some benchmarks more
+#   DURATION   counted seconds of each run, default 5, of mixed 20
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4, 8 or 16 per core as each workload says
 #   VARIANTS   such as "off gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns

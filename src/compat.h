@@ -38,7 +38,7 @@
  * 16: PGXS hides all names of C that are not PGDLLEXPORT.  All libraries of a server
  * share one name space, so else a call might go to another one's function of that
  * name.  Before, -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT,
- * which was empty, has to except from it.
+ * which was empty, has to exempt names from it.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT

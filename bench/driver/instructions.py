@@ -3,7 +3,7 @@
 A server runs under valgrind, and one pgbench client with prepared statements does
 many transactions, then fewer.  The difference of what its two backends have
 executed, divided by that of the transactions, is the cost of one, without what
-the start of a backend costs.  This is repeated in rounds, as the count differs from
+the start of a backend costs.  This is repeated in rounds, as the count may differ from
 one start of the server to the next, for
 
     without  without the library
