@@ -1,7 +1,8 @@
 # Proves that what goes with a release agrees: META.json follows PGXN's
 # specification, version 1.0.0, the files it names are there, and every place
 # that has a version has the same, released or not; and that the library
-# exports no name but those that PostgreSQL calls.  Needs no server.
+# exports no name but those that PostgreSQL calls, and comes without bitcode.  Needs
+# no server.
 
 use strict;
 use warnings;
@@ -90,11 +91,13 @@ is($distribution eq 'UNRELEASED', $unreleased, 'so does debian/changelog');
 # The library
 # ----------------------------------------------------------------
 
+chomp(my $libraries = qx(pg_config --pkglibdir));
+ok(!-e "$libraries/bitcode/admission_gate", 'there is nothing for the JIT compiler to inline');
+
 # All libraries of a server share one name space.
 SKIP:
 {
 	skip('nm is missing', 2) unless grep { -x "$_/nm" } split(/:/, $ENV{PATH});
-	chomp(my $libraries = qx(pg_config --pkglibdir));
 	open(my $nm, '-|', 'nm', '-D', '--defined-only', "$libraries/admission_gate.so") or die "nm: $!";
 	my @symbols = map { (split)[-1] } <$nm>;
 	ok(scalar(grep { $_ eq '_PG_init' } @symbols), 'the library exports what PostgreSQL calls');
