@@ -330,7 +330,8 @@ make_workdir() {
 
 clean_up() {
     local status=$?
-    trap '' HUP INT TERM
+    # Not even by a Ctrl-C that ended the reader of its output, too.
+    trap '' HUP INT TERM PIPE
     allow_cluster
     stop_inside
     ! declare -F stop_others >/dev/null || stop_others
