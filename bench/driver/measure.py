@@ -94,6 +94,8 @@ def arguments(options, run):
         chosen = ["-b", workload.builtin]
     else:
         chosen = script_file(options, workload.name, workload.dataset, workload.script)
+    if run.variant.rate:
+        chosen = [*chosen, "-R", str(run.variant.rate)]
     return chosen + (["-C"] if workload.reconnect else [])
 
 

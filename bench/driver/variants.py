@@ -6,6 +6,8 @@
                      gate; the others connected and idle
     turns            the gate with turn_length = 20
     pools            the gate with one slot for analysts, and a lower priority
+    paced:N          the gate, its clients together beginning only N transactions
+                     per second
     tuned            the gate with SETTINGS
     NAME=VALUE       the gate with admission_gate.NAME = VALUE
     trick            without the gate, in SQL: see datasets.py
@@ -13,7 +15,7 @@
     pgbouncer2:N     two of them over so_reuseport, N connections each
     without          the library not loaded at all
 
-":N" after any of the gate's and after "limit" is the number of slots, instead of
+":N" after any other of the gate's and after "limit" is the number of slots, instead of
 the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
 beside it (sleepers, analysts).
 """
@@ -33,6 +35,7 @@ class Variant:
     settings: tuple = ()       # of (name, value)
     processes: int = 0         # of pgbouncer
     pool: int = 0              # connections of each of them
+    rate: int = 0              # transactions begun per second; 0 = as many as there can be
     alone: bool = False
 
 
@@ -47,6 +50,8 @@ def parse(name, limit, tuned):
         unknown(name)
     if match["name"] == "pgbouncer":
         return Variant(name, "pgbouncer", processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
+    if match["name"] == "paced" and match["number"]:
+        return Variant(name, "gate", limit, rate=int(match["number"]))
     alone = bool(match["alone"])
     slots = int(match["number"] or limit)
     settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned,
