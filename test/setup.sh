@@ -401,11 +401,14 @@ signal_servers() {
 
 # A server in valgrind is known by its working directory.
 server_pids() {
-    local process
-    for process in /proc/[0-9]*; do
-        case $(readlink "$process/exe" "$process/cwd" 2>/dev/null) in
-            "$WORK"/* | */memcheck-*$'\n'"$WORK"/*) echo "${process#/proc/}" ;;
+    local link program
+    find /proc/[0-9]*/exe -maxdepth 0 -printf '%p %l\n' 2>/dev/null | while read -r link program; do
+        case $program in
+            "$WORK"/*) ;;
+            */memcheck-*) [[ $(readlink "${link%/exe}/cwd") == "$WORK"/* ]] || continue ;;
+            *) continue ;;
         esac
+        echo "${link//[!0-9]/}"
     done
 }
 
