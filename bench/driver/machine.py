@@ -10,7 +10,7 @@ def describe(options, server=None, runs=()):
     lines = [f"Measured {options.machine}", scheduling(), f"Source: {options.commit or 'no version known'}."]
     if server:
         lines += [f"Settings other than the default: {server.differing_settings()}.",
-                  f"Huge pages that the server uses: {server.huge_pages() // 1024} MB."]
+                  f"Memory of the server in huge pages: {server.huge_pages()} MB."]
     if runs:
         lines.append(counted(options, runs))
     if any(run.variant.kind == "pgbouncer" for run in runs):

@@ -129,9 +129,14 @@ class Server:
             raise Failed("sessions do not end")
 
     def huge_pages(self):
-        """How many kB of them the server has."""
-        with open(f"/proc/{self.pid}/status") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("HugetlbPages:")), 0)
+        """How many MB of memory in them the server has, touched yet or not."""
+        total = 0
+        with open(f"/proc/{self.pid}/maps") as file:
+            for line in file:
+                if "hugepage" in line:
+                    begin, end = line.split()[0].split("-")
+                    total += int(end, 16) - int(begin, 16)
+        return total >> 20
 
     def differing_settings(self):
         return self.sql("""SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
