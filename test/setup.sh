@@ -402,7 +402,8 @@ signal_servers() {
 # A server in valgrind is known by its working directory.
 server_pids() {
     local link program
-    find /proc/[0-9]*/exe -maxdepth 0 -printf '%p %l\n' 2>/dev/null | while read -r link program; do
+    find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/exe' -printf '%p %l\0' 2>/dev/null |
+    while read -r -d '' link program; do
         case $program in
             "$WORK"/*) ;;
             */memcheck-*) [[ $(readlink "${link%/exe}/cwd") == "$WORK"/* ]] || continue ;;
@@ -410,6 +411,7 @@ server_pids() {
         esac
         echo "${link//[!0-9]/}"
     done
+    return 0    # whatever find could not read
 }
 
 # Sets AS_USER to the command that runs something as the inner half's user.

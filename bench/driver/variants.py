@@ -15,8 +15,8 @@
     pgbouncer2:N     two of them over so_reuseport, N connections each
     without          the library not loaded at all
 
-":N" after any other of the gate's and after "limit" is the number of slots, instead of
-the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
+":N" after the other variants of the gate and after "limit" is the number of slots, instead
+of the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
 beside it (sleepers, analysts).
 """
 
@@ -50,9 +50,10 @@ def parse(name, limit, tuned):
         unknown(name)
     if match["name"] == "pgbouncer":
         return Variant(name, "pgbouncer", processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
-    if match["name"] == "paced" and match["number"]:
-        return Variant(name, "gate", limit, rate=int(match["number"]))
     alone = bool(match["alone"])
+    if match["name"] == "paced":
+        rate = int(match["number"] or 0)
+        return unknown(name) if alone or not rate else Variant(name, "gate", limit, rate=rate)
     slots = int(match["number"] or limit)
     settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned,
                 "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),)}

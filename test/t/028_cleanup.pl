@@ -7,86 +7,120 @@
 use strict;
 use warnings;
 
+use File::Temp;
 use FindBin;
 use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
-# A short name, as it is to hold sockets.
-local $ENV{TMPDIR} = PostgreSQL::Test::Utils::tempdir_short();
+# A short name, as its directory is to hold sockets.
+my $parent = File::Temp->newdir('/tmp/gateXXXXXX');
+local $ENV{TMPDIR} = $parent->dirname;
 delete local $ENV{KEEP};
 
 my $script = PostgreSQL::Test::Utils::tempdir() . '/script';
 append_to_file($script, <<'END');
 . "$1"/../setup.sh
+ulimit -c 0
 save_results() { say "results are saved"; }
 make_workdir
-cp "$(command -v sleep)" "$WORK/postgres"
-setsid -f "$WORK/postgres" 1000 >/dev/null
-until server=$(server_pids); [ -n "$server" ]; do sleep 0.1; done
+cp "$(command -v sleep)" "$WORK/sleep"
+setsid -f "$WORK/sleep" 1000 >/dev/null 2>&1
+for _ in {1..100}; do
+    server=$(server_pids)
+    [ -z "$server" ] || break
+    sleep 0.1
+done
 set -m
 if [ "$2" = talk ]; then
     while say "going on"; do sleep 0.1; done &
 else
-    sleep 1000 >/dev/null &
+    sleep 1000 >/dev/null 2>&1 &
 fi
 INSIDE=$!
 set +m
-say "$WORK $INSIDE $server"
+say "$INSIDE $server $WORK"
 [ "$2" = end ] && exit 3
 wait "$INSIDE"
 END
 
+# For one of IPC::Run's commands.  A signal that is ignored stays so in a shell, and
+# PostgreSQL::Test::Utils ignores SIGPIPE, nohup SIGHUP.
+my @heeding = (init => sub { $SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM PIPE) });
+
+my ($run, @started);
+
+sub timeout { return IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default); }
+
+END
+{
+	my $status = $?;
+
+	$run->kill_kill if $run && $run->pumpable;
+	kill 'KILL', -$started[0], $started[1] if @started;
+	$? = $status;
+}
+
+# What was at work, by the line that the script said of itself, is gone.
 sub is_gone
 {
-	my ($name, $work, @pids) = @_;
+	my ($name, $line) = @_;
+	my ($inside, $server, $work) = $line =~ /^(\d+) (\d+) (.+)$/;
 
-	is(scalar(@pids), 2, "$name: it was at work");
+	ok(defined $work, "$name: it was at work") or return diag($line);
 	ok(!-e $work, "$name: its directory is removed");
-	ok(!defined readlink("/proc/$_/exe"), "$name: process $_ has ended") foreach @pids;
+	ok(has_ended($inside), "$name: its inner half has ended");
+	ok(has_ended($server), "$name: its server has ended");
+	@started = ();
 	return;
 }
 
-# Starts it and waits until it is at work.  Returns it, and what it said of itself:
-# the directory, and the processes of the inner half and of the server.
+# One that is killed may take a moment.
+sub has_ended
+{
+	my ($pid) = @_;
+
+	foreach (1 .. 100)
+	{
+		return 1 if !defined readlink "/proc/$pid/exe";
+		usleep(50_000);
+	}
+	kill 'KILL', $pid;
+	return 0;
+}
+
+# Starts the script and waits until it is at work.
 sub begin
 {
 	my ($way, $output) = @_;
-	my $run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], '<', \undef, '>', $output,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 
+	$run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', $output, timeout());
 	$run->pump until $$output =~ /\n/;
-	return ($run, split ' ', ($$output =~ /(.*)/)[0]);
+	@started = (split ' ', $$output)[0, 1];
+	return;
 }
 
-{
-	my ($run, @traces) = begin('end', \my $output);
-
-	$run->finish;
-	is($run->result(0), 3, 'at its end: with its own status');
-	like($output, qr/results are saved/, 'at its end: results are saved');
-	is_gone('at its end', @traces);
-}
+begin('end', \my $output);
+$run->finish;
+is($run->result(0), 3, 'at its end: with its own status');
+like($output, qr/results are saved/, 'at its end: results are saved');
+is_gone('at its end', $output =~ /(.*)/);
 
 foreach my $signal (qw(INT TERM HUP))
 {
-	my ($run, @traces) = begin('wait', \my $output);
-
+	begin('wait', \$output);
 	$run->signal($signal);
 	$run->finish;
 	like($output, qr/results are saved/, "$signal: results are saved");
-	is_gone($signal, @traces);
+	is_gone($signal, $output =~ /(.*)/);
 }
 
 # Its reader goes away, as in `make bench | grep -m 1 failed`.
-{
-	my $traces = PostgreSQL::Test::Utils::tempdir() . '/traces';
-
-	# IPC::Run ignores SIGPIPE, and what is ignored stays so.
-	IPC::Run::run([ 'bash', $script, $FindBin::RealBin, 'talk' ], '2>', '/dev/null',
-		init => sub { $SIG{PIPE} = 'DEFAULT' },
-		'|', [ 'grep', '-m', '1', '/' ], '>', $traces);
-	is_gone('without a reader', split ' ', slurp_file($traces));
-}
+$run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, 'talk' ], @heeding, '2>', \my $errors,
+	'|', [ 'grep', '-m', '1', '/' ], '>', \$output, timeout());
+$run->finish;
+note($errors);
+is_gone('without a reader', $output =~ /(.*)/);
 
 done_testing();
