@@ -402,10 +402,12 @@ signal_servers() {
 # A server in valgrind is known by its working directory.
 server_pids() {
     local link program
-    find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/exe' -printf '%p %l\0' 2>/dev/null |
+    # By way of xargs, as thousands may be too many arguments.
+    printf '%s\0' /proc/[0-9]*/exe |
+    xargs -0 sh -c 'exec find "$@" -maxdepth 0 -printf "%p %l\0"' find 2>/dev/null |
     while read -r -d '' link program; do
         case $program in
-            "$WORK"/*) ;;
+            "${WORK:?}"/*) ;;
             */memcheck-*) [[ $(readlink "${link%/exe}/cwd") == "$WORK"/* ]] || continue ;;
             *) continue ;;
         esac

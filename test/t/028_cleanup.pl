@@ -14,8 +14,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# A short name, as its directory is to hold sockets.
-my $parent = File::Temp->newdir('/tmp/gateXXXXXX');
+# Where `make test` cleans up even if this test is killed; a short name, as a directory
+# in it could be to hold sockets.
+my $place = $ENV{WORK} && length $ENV{WORK} <= 31 ? $ENV{WORK} : '/tmp';
+my $parent = File::Temp->newdir("$place/XXXXXX");
 local $ENV{TMPDIR} = $parent->dirname;
 delete local $ENV{KEEP};
 
@@ -26,7 +28,7 @@ ulimit -c 0
 save_results() { say "results are saved"; }
 make_workdir
 cp "$(command -v sleep)" "$WORK/sleep"
-setsid -f "$WORK/sleep" 1000 >/dev/null 2>&1
+setsid -f "$WORK/sleep" 300 >/dev/null 2>&1
 for _ in {1..100}; do
     server=$(server_pids)
     [ -z "$server" ] || break
@@ -36,7 +38,7 @@ set -m
 if [ "$2" = talk ]; then
     while say "going on"; do sleep 0.1; done &
 else
-    sleep 1000 >/dev/null 2>&1 &
+    sleep 300 >/dev/null 2>&1 &
 fi
 INSIDE=$!
 set +m
@@ -68,11 +70,11 @@ sub is_gone
 	my ($name, $line) = @_;
 	my ($inside, $server, $work) = $line =~ /^(\d+) (\d+) (.+)$/;
 
+	@started = ();
 	ok(defined $work, "$name: it was at work") or return diag($line);
 	ok(!-e $work, "$name: its directory is removed");
-	ok(has_ended($inside), "$name: its inner half has ended");
-	ok(has_ended($server), "$name: its server has ended");
-	@started = ();
+	ok(has_ended($inside), "$name: its inner half has ended") or kill 'KILL', -$inside;
+	ok(has_ended($server), "$name: its server has ended") or kill 'KILL', $server;
 	return;
 }
 
@@ -86,7 +88,6 @@ sub has_ended
 		return 1 if !defined readlink "/proc/$pid/exe";
 		usleep(50_000);
 	}
-	kill 'KILL', $pid;
 	return 0;
 }
 
@@ -97,7 +98,7 @@ sub begin
 
 	$run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', $output, timeout());
 	$run->pump until $$output =~ /\n/;
-	@started = (split ' ', $$output)[0, 1];
+	@started = $$output =~ /^(\d+) (\d+) /;
 	return;
 }
 
