@@ -53,7 +53,9 @@ def parse(name, limit, tuned):
     alone = bool(match["alone"])
     if match["name"] == "paced":
         rate = int(match["number"] or 0)
-        return unknown(name) if alone or not rate else Variant(name, "gate", limit, rate=rate)
+        if alone or not rate:
+            unknown(name)
+        return Variant(name, "gate", limit, rate=rate)
     slots = int(match["number"] or limit)
     settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned,
                 "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),)}
