@@ -11,7 +11,7 @@
  * A statement walks one way: a hook here decides when the gate is met,
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
- * src/lending.c sees to it that no slot is held by somebody who does nothing.
+ * src/lending.c sees to it that no slot is held by a backend that does nothing.
  * src/settings.c has the parameters, src/bypass.c who needs no slot, src/pools.c
  * the list of pools, src/plan.c what a plan tells, src/stats.c the views,
  * src/wait_log.c the lines in the server log, src/query_waits.c the waits by
@@ -27,7 +27,11 @@
  *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
  * locked yet and no snapshot taken), the planner unless the planned cost counts,
- * ExecutorStart for plans from the cache, and ProcessUtility.  Only client
+ * ExecutorStart for plans from the cache, and ProcessUtility.  Before that, no user's
+ * code has run and no XID was taken, but by two ways that no hook sees: conversion of
+ * parameters in Bind, and function calls of the fast-path protocol.  They earn their
+ * transaction nothing: it waits like any other, and what of their code runs SQL meets
+ * the gate.  Only client
  * backends meet it: neither parallel workers, whose leader has a slot, nor any
  * other process.
  *
@@ -44,7 +48,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/defrem.h"
+#include "commands/extension.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "optimizer/planner.h"
@@ -67,10 +71,11 @@ GATE_MODULE_MAGIC;
 /* What a utility command means to the gate. */
 typedef enum UtilityKind
 {
-	UTILITY_LIGHT,				/* passes */
+	UTILITY_LIGHT,				/* passes: runs no user's code, takes no XID */
 	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
 	UTILITY_QUERY,				/* always needs a slot */
-	UTILITY_HEAVY				/* needs a slot if gate_utility says so */
+	UTILITY_HEAVY				/* needs a slot if gate_utility says so, and in a
+								 * transaction with others */
 } UtilityKind;
 
 /*
@@ -78,6 +83,12 @@ typedef enum UtilityKind
  * that this backend is inside of.
  */
 static int	nesting_level = 0;
+
+/*
+ * In statement scope, the top-level statement that came to the gate last, if it is
+ * known and has not ended: another one that ends does not end its slot.
+ */
+static const QueryDesc *statement = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -123,7 +134,14 @@ void
 _PG_init(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
+	{
+		if (creating_extension)
+			ereport(WARNING,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("admission_gate is not loaded via \"shared_preload_libraries\""),
+					 errhint("Add it to shared_preload_libraries and restart the server.")));
 		return;
+	}
 
 	settings_define();
 
@@ -176,8 +194,7 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_pools, gate_lend_after, gate_lend_classes,
-					 gate_max_blocked_fraction);
+					 gate_pools, gate_lend_after, gate_max_blocked_fraction);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
@@ -224,12 +241,13 @@ introduce_session(void)
  * A statement begins: if at top level, see admission_enter.
  */
 static inline void
-enter(QueryDesc *query)
+enter(QueryDesc *query, bool begins_block)
 {
 	if (nesting_level == 0)
 	{
 		introduce_session();
-		admission_enter(query);
+		admission_enter(query, begins_block);
+		statement = query;
 	}
 }
 
@@ -243,18 +261,22 @@ go_on(QueryDesc *query)
 	{
 		introduce_session();
 		admission_continue(query);
+		statement = query;
 	}
 }
 
 /*
- * A part of a top-level statement has ended.  In statement scope this may be
- * the end of the statement.
+ * The top-level statement that came to the gate last has ended.  In statement scope,
+ * so has its slot.
  */
 static inline void
 statement_ends(void)
 {
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
+	{
 		admission_leave(false);
+		statement = NULL;
+	}
 }
 
 /*
@@ -274,7 +296,7 @@ planner_behind_gate(PLANNER_PARAMS)
 	PlannedStmt *result;
 
 	if (likely(!gate_goes_by_cost()))
-		enter(NULL);
+		enter(NULL, false);
 	if (!all_levels_count())
 		return next_planner(PLANNER_ARGS);
 
@@ -307,7 +329,7 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
-	enter(queryDesc);
+	enter(queryDesc, false);
 	if (!all_levels_count())
 	{
 		next_ExecutorStart(queryDesc, eflags);
@@ -399,37 +421,19 @@ ExecutorFinish_one_level_down(QueryDesc *queryDesc)
 }
 
 /*
- * ExecutorEnd_hook: the end of a statement, unless it failed.
+ * ExecutorEnd_hook: the end of a statement, unless it failed.  It may be that of an
+ * earlier one, whose portal is closed while another one has the slot.
  */
 static void
 gate_ExecutorEnd(QueryDesc *queryDesc)
 {
-	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
+	if (gate_is_on() && gate_scope == SCOPE_STATEMENT && queryDesc == statement)
 	{
 		next_ExecutorEnd(queryDesc);
 		statement_ends();
 	}
 	else
 		next_ExecutorEnd(queryDesc);
-}
-
-/*
- * Does EXPLAIN run its statement?
- */
-static bool
-explain_runs(ExplainStmt *stmt)
-{
-	ListCell   *cell;
-	bool		analyze = false;
-
-	foreach(cell, stmt->options)
-	{
-		DefElem    *option = (DefElem *) lfirst(cell);
-
-		if (strcmp(option->defname, "analyze") == 0)
-			analyze = defGetBoolean(option);
-	}
-	return analyze;
 }
 
 /*
@@ -457,11 +461,12 @@ classify_utility(Node *stmt)
 					return UTILITY_LIGHT;
 			}
 
+			/*
+			 * These run queries or users' code: EXPLAIN in the planner, SET
+			 * CONSTRAINTS in triggers.
+			 */
 		case T_ExplainStmt:
-			return explain_runs((ExplainStmt *) stmt) ?
-				UTILITY_QUERY : UTILITY_LIGHT;
-
-			/* These run queries or users' code. */
+		case T_ConstraintsSetStmt:
 		case T_ExecuteStmt:
 		case T_DeclareCursorStmt:
 		case T_FetchStmt:
@@ -478,11 +483,9 @@ classify_utility(Node *stmt)
 
 		case T_VariableSetStmt:
 		case T_VariableShowStmt:
-		case T_ConstraintsSetStmt:
 		case T_PrepareStmt:
 		case T_DeallocateStmt:
 		case T_ClosePortalStmt:
-		case T_DiscardStmt:
 		case T_ListenStmt:
 		case T_NotifyStmt:
 		case T_UnlistenStmt:
@@ -491,18 +494,26 @@ classify_utility(Node *stmt)
 		case T_AlterSystemStmt:
 			return UTILITY_LIGHT;
 
+			/* DROP for temporary tables; ALL, which poolers send, is alone. */
+		case T_DiscardStmt:
+			return ((DiscardStmt *) stmt)->target == DISCARD_TEMP ?
+				UTILITY_HEAVY : UTILITY_LIGHT;
+
 		default:
 			return UTILITY_HEAVY;
 	}
 }
 
 /*
- * Does a top-level utility command have to be admitted?
+ * Does a top-level utility command of that kind have to be admitted?
+ *
+ * One that need not be alone does if it is not: what comes after it would wait with
+ * the locks that it took.
  */
 static bool
-utility_needs_slot(Node *stmt)
+utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
 {
-	switch (classify_utility(stmt))
+	switch (kind)
 	{
 		case UTILITY_LIGHT:
 			return false;
@@ -511,7 +522,8 @@ utility_needs_slot(Node *stmt)
 		case UTILITY_QUERY:
 			return true;
 		case UTILITY_HEAVY:
-			return gate_utility == GATE_UTILITY_HEAVY;
+			return gate_utility == GATE_UTILITY_HEAVY ||
+				context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock();
 	}
 	pg_unreachable();
 }
@@ -531,8 +543,11 @@ gate_ProcessUtility(UTILITY_PARAMS)
 static pg_noinline void
 ProcessUtility_behind_gate(UTILITY_PARAMS)
 {
-	if (utility_needs_slot(pstmt->utilityStmt))
-		enter(NULL);
+	UtilityKind kind = classify_utility(pstmt->utilityStmt);
+	bool		needs_slot = utility_needs_slot(kind, context);
+
+	if (needs_slot)
+		enter(NULL, kind == UTILITY_BEGIN);
 
 	nesting_level++;
 	PG_TRY();
@@ -545,7 +560,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	}
 	PG_END_TRY();
 
-	statement_ends();
+	if (needs_slot)
+		statement_ends();
 }
 
 /*

@@ -22,6 +22,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT forced int8,
     OUT passed int8,
     OUT lends int8,
+    OUT stalls int8,
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,

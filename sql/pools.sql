@@ -2,6 +2,7 @@
 CREATE EXTENSION admission_gate;
 
 -- Whatever is refused changes nothing.
+ALTER SYSTEM SET admission_gate.pools = 'web: priority = 10, batch: max_active = 4';
 ALTER SYSTEM SET admission_gate.pools = 'web';
 ALTER SYSTEM SET admission_gate.pools = 'web, batch';
 ALTER SYSTEM SET admission_gate.pools = 'web batch';

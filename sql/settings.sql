@@ -20,8 +20,6 @@ SET admission_gate.queue_timeout = -1;
 \set VERBOSITY default
 ALTER SYSTEM SET admission_gate.max_overtake = '1 mile';
 ALTER SYSTEM SET admission_gate.max_blocked_fraction = 1.5;
-ALTER SYSTEM SET admission_gate.lend_on = 'client, lunch';
-ALTER SYSTEM SET admission_gate.lend_on = 'client,,lock';
 ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, ""';
@@ -44,7 +42,6 @@ SET admission_gate.mode = 'observe';
 SET admission_gate.max_overtake = 100;
 SET admission_gate.max_blocked_fraction = 1;
 SET admission_gate.lend_after = 100;
-SET admission_gate.lend_on = 'lock';
 SET admission_gate.bypass_application_names = '*';
 SET admission_gate.max_tracked_queries = 100;
 

@@ -6,9 +6,18 @@
  *
  * The front door (admission_gate.c) decides when the gate is met; here a
  * backend takes a slot if one is free, waits if it may, and is forced in if it
- * may not wait: because its transaction was admitted before or has written
- * something, others may wait for it already, and waiting for them in the
- * queue would be a deadlock that nobody detects.
+ * may not wait: if its transaction was admitted before, or began before there was
+ * a gate, others may wait for it already, and waiting for them in the queue would be
+ * a deadlock that nobody detects.  What a transaction did without being admitted is no
+ * reason: else a user could enter so at will.
+ *
+ * Instead of waiting, as many superusers as superuser_reserved_connections says
+ * enter above the limit, so that an administrator is never kept out.
+ *
+ * If BEGIN is refused, the block begins all the same, and its first statement that
+ * needs a slot fails for that reason.  An error of BEGIN itself would leave the session
+ * outside of a block, and a client that goes on would commit the statements of what it
+ * takes for one transaction one by one.
  *
  * Everything here is the backend's own: no locks.
  *
@@ -24,6 +33,8 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -39,6 +50,13 @@
 #include "snapshot.h"
 #include "wait_log.h"
 
+/*
+ * For how long the watcher sleeps at most, ms; and the other waiters, which look then
+ * whether it still watches.
+ */
+#define WATCH_INTERVAL	50
+#define GUARD_INTERVAL	5000
+
 /* A wait in the queue */
 typedef struct QueueWait
 {
@@ -52,6 +70,12 @@ static bool holds_slot = false;
 
 /* Has the present transaction held one, now or before? */
 static bool admitted_in_xact = false;
+
+/* Has it passed without one, by the right of its session? */
+static bool bypassed_in_xact = false;
+
+/* The error that refused it at its BEGIN, to be raised later; or NULL */
+static ErrorData *refusal = NULL;
 
 /*
  * How long the present transaction has waited, and how long the last one before
@@ -87,9 +111,8 @@ met_gate_in_xact(void)
 static bool
 may_wait(void)
 {
-	return !admitted_in_xact &&
-		!TransactionIdIsValid(GetTopTransactionIdIfAny()) &&
-		GetCurrentTransactionNestLevel() <= 1 &&
+	return !admitted_in_xact && !bypassed_in_xact &&
+		!gate_is_younger_than_xact() &&
 		INTERRUPTS_CAN_BE_PROCESSED() &&
 		!proc_exit_inprogress;
 }
@@ -101,15 +124,19 @@ static int
 errdetail_gate(const SlotLimit *limit, long waited)
 {
 	if (limit->is_of_pool)
-		return errdetail("Of %d slots of pool \"%s\", %d were in use and %d lent, with %d other backends of the pool waiting; this one has waited for %ld ms.",
-						 limit->slots, limit->pool, limit->in_use, limit->lent,
-						 limit->waiting, waited);
+		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								limit->slots,
+								limit->pool, limit->slots, limit->in_use, limit->lent,
+								limit->waiting, waited);
 	if (limit->effective < limit->slots)
-		return errdetail("Of %d slots, only %d could be in use, as running backends block each other; %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
+		return errdetail("The limit is %d slots, lowered to %d as running backends block each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 						 limit->slots, limit->effective, limit->in_use, limit->lent,
-						 limit->waiting, waited);
-	return errdetail("Of %d slots, %d were in use and %d lent, with %d other backends waiting; this one has waited for %ld ms.",
-					 limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
+								limit->waiting, waited);
+	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							limit->slots,
+							limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
 }
 
 /*
@@ -169,42 +196,23 @@ queue_timeout(void)
 	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
 }
 
-/* The sooner of two times in ms, -1 being never. */
-static long
-sooner(long a, long b)
-{
-	return a < 0 ? b : b < 0 ? a : Min(a, b);
-}
-
 /*
- * Look at the holders for lending, if that is due.  Returns in how many ms to come
- * again, -1 if never.
- */
-static long
-watch_holders(void)
-{
-	long		interval = lending_interval();
-	long		until_look;
-
-	if (interval < 0)
-		return -1;
-	until_look = slots_until_look(interval);
-	if (until_look > 0)
-		return until_look;
-	lending_look();
-	return interval;
-}
-
-/*
- * The watcher's duties.  Returns for how many ms it may sleep, -1 for ever.
+ * The watcher's duties.  Returns for how many ms it may sleep.
  */
 static long
 watch(void)
 {
 	long		until_turns = slots_end_idle_turns();
-	long		until_look = watch_holders();
+	long		interval = Min(lending_interval(), WATCH_INTERVAL);
 
-	return sooner(sooner(until_turns, until_look), contention_watch());
+	lending_watch();
+	contention_watch();
+	slots_relieve_stall();
+
+	if (until_turns >= 0)
+		interval = Min(interval, until_turns);
+	slots_watch_again_in(interval);
+	return interval;
 }
 
 /*
@@ -223,7 +231,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? watch() : -1;
+		long		timeout = slots_am_watcher() ? watch() : GUARD_INTERVAL;
 		int			max_wait = queue_timeout();
 
 		if (max_wait > 0)
@@ -238,12 +246,11 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 				if (slots_leave_queue(SLOT_LEAVE_TIMEOUT))
 					return false;
 			}
-			timeout = timeout < 0 ? left : Min(timeout, left);
+			timeout = Min(timeout, left);
 		}
 
 		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						 (timeout >= 0 ? WL_TIMEOUT : 0),
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
 
@@ -281,6 +288,13 @@ abandon_wait(int code, Datum wait)
 	note_wait((const QueueWait *) DatumGetPointer(wait), WAIT_END_CANCEL);
 }
 
+/* Say in errors that interrupt the wait where it was. */
+static void
+say_waiting(void *arg)
+{
+	errcontext("while waiting for admission");
+}
+
 /*
  * Raise an error if the wait would end by statement_timeout, as far as one can
  * tell.
@@ -304,10 +318,12 @@ refuse_hopeless_wait(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("statement would time out while waiting for admission"),
-			 errdetail("With %d other backends waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
-					   limit.waiting,
-					   (unsigned long long) (expected / 1000),
-					   (unsigned long long) (left / 1000)),
+			 errdetail_plural("With %d other backend waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
+							  "With %d other backends waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
+							  limit.waiting,
+							  limit.waiting,
+							  (unsigned long long) (expected / 1000),
+							  (unsigned long long) (left / 1000)),
 			 errhint("Try again later, increase statement_timeout or admission_gate.%s, or set admission_gate.deadline_shedding to off.",
 					 limiting_setting(&limit))));
 }
@@ -325,6 +341,10 @@ wait_for_slot(QueryDesc *query)
 	SlotLimit	limit;
 	QueueWait	wait;
 	bool		granted;
+	ErrorContextCallback context = {
+		.callback = say_waiting,
+		.previous = error_context_stack
+	};
 
 	xact_wait = 0;
 	contention_look();
@@ -358,8 +378,10 @@ wait_for_slot(QueryDesc *query)
 
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 	{
+		error_context_stack = &context;
 		snapshot_let_go(query, &snapshot_users);
 		granted = sleep_in_queue(wait.start, &limit);
+		error_context_stack = context.previous;
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
@@ -376,7 +398,50 @@ wait_for_slot(QueryDesc *query)
 				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 
+	/* Rights may have been taken away meanwhile: see the catalogs as they are. */
+	AcceptInvalidationMessages();
 	snapshot_take_again(&snapshot_users);
+}
+
+/*
+ * The same for BEGIN: an error is kept for the first statement of the block.
+ * The transaction is as good as before, since all that can fail is the wait.
+ */
+static pg_noinline void
+wait_for_slot_at_begin(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		wait_for_slot(NULL);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(TopMemoryContext);
+		refusal = CopyErrorData();
+		FlushErrorState();
+		MemoryContextSwitchTo(context);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * If the session may use the reserve and there is some left, enter by it: as many
+ * backends at a time as superuser_reserved_connections and, from PostgreSQL 16 on,
+ * reserved_connections say for those who connect.
+ */
+static pg_noinline bool
+enter_reserved(TimestampTz since)
+{
+	Oid			user = GetSessionUserId();
+	int			size = 0;
+
+	if (superuser_arg(user))
+		size = GATE_SUPERUSER_RESERVED + GATE_RESERVED;
+	else if (GATE_RESERVED > 0 && GATE_MAY_USE_RESERVED(user))
+		size = GATE_RESERVED;
+	return size > 0 && slots_enter_reserved(size, since);
 }
 
 /*
@@ -419,10 +484,11 @@ choose_pool_by_cost(const QueryDesc *query)
 /*
  * A top-level statement begins: see to it that this backend holds a slot.
  * query: the descriptor that ExecutorStart was called with, otherwise NULL.
+ * begins_block: it is BEGIN; then it never raises an error, but the next one does.
  * May wait and raise errors; the caller holds no LWLock.
  */
 void
-admission_enter(QueryDesc *query)
+admission_enter(QueryDesc *query, bool begins_block)
 {
 	TimestampTz since;
 
@@ -432,7 +498,12 @@ admission_enter(QueryDesc *query)
 		return;
 	}
 	if (bypass_in_force)
+	{
+		bypassed_in_xact = true;
 		return;
+	}
+	if (unlikely(refusal != NULL))
+		ReThrowError(refusal);
 	if (unlikely(gate_goes_by_cost()))
 	{
 		choose_pool_by_cost(query);
@@ -462,8 +533,10 @@ admission_enter(QueryDesc *query)
 		slots_force(since);
 		note_admission();
 	}
-	else if (try_after_yield(since))
+	else if (try_after_yield(since) || enter_reserved(since))
 		note_admission();
+	else if (begins_block)
+		wait_for_slot_at_begin();
 	else
 		wait_for_slot(query);
 }
@@ -518,7 +591,12 @@ admission_end_transaction(bool failed)
 	if (met_gate_in_xact())
 		last_xact_wait = Max(xact_wait, 0);
 	xact_wait = -1;
-	admitted_in_xact = false;
+	admitted_in_xact = bypassed_in_xact = false;
+	if (unlikely(refusal != NULL))
+	{
+		FreeErrorData(refusal);
+		refusal = NULL;
+	}
 }
 
 /*

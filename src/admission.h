@@ -15,7 +15,7 @@
 #include "executor/execdesc.h"
 
 extern bool admission_holds_slot(void);
-extern void admission_enter(QueryDesc *query);
+extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_continue(QueryDesc *query);
 extern void admission_count_workers(QueryDesc *query);
 extern void admission_leave(bool failed);

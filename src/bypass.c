@@ -83,7 +83,10 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 	bool		valid = SplitGUCList(rawstring, ',', &elements);
 
 	if (!valid)
+	{
 		GUC_check_errdetail("List syntax is invalid.");
+		GUC_check_errhint("Put a name that contains spaces or commas in double quotes.");
+	}
 	foreach(cell, elements)
 		valid = valid && is_valid_name((const char *) lfirst(cell));
 

@@ -13,11 +13,14 @@
 #ifndef ADMISSION_GATE_COMPAT_H
 #define ADMISSION_GATE_COMPAT_H
 
+#include "catalog/pg_authid.h"
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "optimizer/planner.h"
+#include "postmaster/postmaster.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
@@ -57,23 +60,30 @@
 #define MY_PROC_NUMBER	(MyProc->pgprocno)
 #endif
 
+/* 17: the number of the transaction under way is in a struct */
+#if PG_VERSION_NUM >= 170000
+#define MY_TRANSACTION	(MyProc->vxid.lxid)
+#else
+#define MY_TRANSACTION	(MyProc->lxid)
+#endif
+
+/* 16: there is a reserve of connections for members of a role, too */
+#if PG_VERSION_NUM >= 160000
+#define GATE_SUPERUSER_RESERVED	SuperuserReservedConnections
+#define GATE_RESERVED			ReservedConnections
+#define GATE_MAY_USE_RESERVED(roleid) \
+	has_privs_of_role(roleid, ROLE_PG_USE_RESERVED_CONNECTIONS)
+#else
+#define GATE_SUPERUSER_RESERVED	ReservedBackends
+#define GATE_RESERVED			0
+#define GATE_MAY_USE_RESERVED(roleid) false
+#endif
+
 /* 17: extensions may name their wait events; before, all are "Extension" */
 #if PG_VERSION_NUM >= 170000
 #define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
 #else
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
-#endif
-
-/*
- * A wait for others to unpin a buffer is an event of its own from 17 on, before a
- * class; 19: the class has the short waits for a buffer's content as well
- */
-#if PG_VERSION_NUM >= 190000
-#define GATE_WAIT_BUFFER_PIN	WAIT_EVENT_BUFFER_CLEANUP
-#elif PG_VERSION_NUM >= 170000
-#define GATE_WAIT_BUFFER_PIN	WAIT_EVENT_BUFFER_PIN
-#else
-#define GATE_WAIT_BUFFER_PIN	PG_WAIT_BUFFER_PIN
 #endif
 
 /* 19: a shared hash table has one size, no longer an initial and a maximal one */

@@ -36,9 +36,6 @@
 /* For how long a backend is blocked for a short time, us. */
 #define BRIEFLY_US		50000
 
-/* How often the watcher looks while the limit is lowered, ms. */
-#define WATCH_INTERVAL	50
-
 static inline bool
 is_blocked(PGPROC *proc)
 {
@@ -101,14 +98,11 @@ contention_look(void)
 }
 
 /*
- * The watcher's duty: look if the limit is lowered.  Returns in how many ms to come
- * again, -1 if never.  It has to come if the limit is not lowered, too: to wake it
- * each time that it is would cost more.
+ * The watcher's duty: look if the limit is lowered.
  */
-long
+void
 contention_watch(void)
 {
 	if (slots_limit_is_lowered())
 		contention_look();
-	return is_wanted() ? WATCH_INTERVAL : -1;
 }

@@ -11,6 +11,6 @@
 #define ADMISSION_GATE_CONTENTION_H
 
 extern void contention_look(void);
-extern long contention_watch(void);
+extern void contention_watch(void);
 
 #endif							/* ADMISSION_GATE_CONTENTION_H */

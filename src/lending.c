@@ -1,27 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * lending.c
- *		Which holder of a slot waits for what, and since when.
+ *		Which holder of a slot does nothing, and since when.
  *
- * The deadlock detector of PostgreSQL does not see the queue of slots.  So
- * that a holder can never wait for somebody in the queue for long, nor keep a
- * slot while its client does nothing, a holder that has been seen in the same
- * wait for lend_after, of a class named in lend_on, lends its slot.  There is
- * no background process for this: one of the waiters looks (see slots.c), and
- * without waiters there is nobody to lend to.
+ * The deadlock detector of PostgreSQL does not see the queue of slots.  So that a
+ * holder can never wait for a backend in the queue for long, nor keep a slot while
+ * its client does nothing, a holder that has done nothing for lend_after lends its
+ * slot.  There is no background process for this: one of the waiters looks (see
+ * slots.c), and without waiters there is nobody to lend to.
  *
- * What a backend waits for is what it publishes for pg_stat_activity.  Two
- * looks have seen the same wait if the wait event is the same, the backend
- * has not come by the gate in between (its progress), and, in the lock
- * manager, the wait began at the same time.  A wait that is shorter than
- * lend_after lends nothing: otherwise a hot row would draw the whole queue
- * into the lock manager.
+ * Idleness is measured, not guessed from what a backend says that it waits for: a
+ * holder does nothing if its process uses next to no CPU time, has not come by the
+ * gate (its progress), and does not wait for a disk, or for a process that works
+ * (LWLock), when it is looked at.  So it does not matter whether it waits for its
+ * client, a lock, a clock, or a statement that it sends to its own server, by
+ * postgres_fdw, a program or an untrusted language; and what streams from or to a
+ * client works, however often it waits for a moment.
  *
- * The leader of a parallel query publishes that it waits for its workers; it
- * waits in the sense above if all of them do.
+ * A process that spends its time on the disk uses little CPU time, but then nearly
+ * every look finds it waiting there.  A parallel query works if its leader or any of
+ * its workers does.
+ *
+ * Where the CPU time of other processes cannot be read, the wait event has to do: a
+ * holder works unless it waits for one of the things above.
  *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
- * does; a value that is old or torn costs one look.  slots.c locks what it
+ * does; a value that is old costs one look.  The members of a lock group are
+ * guarded by a partition lock of the lock manager.  slots_lending.c locks what it
  * changes.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -30,166 +35,116 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
 
+#include "cpu_clock.h"
 #include "compat.h"
 #include "lending.h"
 #include "slots.h"
 
-/* Looks per lend_after: a wait is noticed at most half of it too late. */
+/* Looks per lend_after: idleness is noticed at most half of it too late. */
 #define LOOKS_PER_LENDING	2
 
-/* As many holders a watcher remembers from one look to the next. */
-#define MAX_KNOWN_HOLDERS	128
+/* The shortest and the longest time between two looks, ms. */
+#define MIN_INTERVAL	5
+#define MAX_INTERVAL	500
 
-/* The shortest time between two looks, ms. */
-#define MIN_LENDING_INTERVAL	5
+/* What a look at a holder finds. */
+typedef struct Sight
+{
+	uint64		cpu;			/* us of CPU time used so far */
+	bool		busy;			/* works for certain */
+} Sight;
 
 /*
- * The time between two looks in ms, -1 if there is nothing to look for.
+ * The time between two looks, ms.  Without lending, they still tell which holders
+ * are at work.
  */
 long
 lending_interval(void)
 {
 	int			lend_after = slots_lend_after();
 
-	if (lend_after < 0 || slots_lend_classes() == 0)
-		return -1;
-	return Max(lend_after / LOOKS_PER_LENDING, MIN_LENDING_INTERVAL);
+	if (lend_after < 0)
+		return MAX_INTERVAL;
+	return Min(Max(lend_after / LOOKS_PER_LENDING, MIN_INTERVAL), MAX_INTERVAL);
 }
 
 /*
- * Is this a wait for what another session holds, as a lock is, although it is
- * not of that class?
- */
-static inline bool
-event_is_lock_like(uint32 event)
-{
-	return event == GATE_WAIT_BUFFER_PIN ||
-		event == WAIT_EVENT_SAFE_SNAPSHOT;
-}
-
-/* Is this a wait that lends? */
-static inline bool
-event_lends(uint32 event)
-{
-	if (event_is_lock_like(event))
-		event = PG_WAIT_LOCK;
-	return (slots_lend_classes() & WAIT_CLASS_BIT(event)) != 0;
-}
-
-/* Add what tells this wait from others of the same process. */
-static inline uint64
-mix_wait_id(uint64 wait_id, PGPROC *proc, uint32 event)
-{
-	wait_id = wait_id * 31 + event;
-	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
-		wait_id += pg_atomic_read_u64(&proc->waitStart);
-	return wait_id;
-}
-
-/*
- * Do all parallel workers of that leader wait: at least one of them in a wait
- * that lends, the others perhaps for each other?
+ * Does a process in that wait do nothing, as far as one can tell without its CPU time?
  */
 static bool
-workers_wait(PGPROC *leader, uint64 *wait_id)
+is_idle_wait(uint32 wait_class)
 {
-	bool		found = false;
-
-	for (int i = 0; i < (int) ProcGlobal->allProcCount; i++)
-	{
-		PGPROC	   *proc = GetPGProcByNumber(i);
-		uint32		event;
-
-		if (proc == leader || proc->pid == 0 ||
-			*(PGPROC *const volatile *) &proc->lockGroupLeader != leader)
-			continue;
-
-		event = wait_event_of(proc);
-		if (event_lends(event))
-			found = true;
-		else if ((event & WAIT_CLASS_MASK) != PG_WAIT_IPC)
-			return false;
-		*wait_id = mix_wait_id(*wait_id, proc, event);
-	}
-	return found;
+	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_LOCK ||
+		wait_class == PG_WAIT_TIMEOUT || wait_class == PG_WAIT_EXTENSION;
 }
 
-/*
- * Is the backend in a wait that lends?  If so, *wait_id, never 0, tells this
- * wait from others of the same backend.
- */
-static bool
-backend_waits(int procno, uint64 *wait_id)
-{
-	PGPROC	   *proc = GetPGProcByNumber(procno);
-	uint32		event = wait_event_of(proc);
-
-	*wait_id = mix_wait_id((uint64) slots_progress(procno) << 32, proc, event);
-
-	if (event_lends(event) ||
-		((event & WAIT_CLASS_MASK) == PG_WAIT_IPC && workers_wait(proc, wait_id)))
-	{
-		if (*wait_id == 0)
-			*wait_id = 1;
-		return true;
-	}
-	return false;
-}
-
-/*
- * Look at one backend, if it is a holder.
- */
+/* Look at one process. */
 static void
-look_at(int procno, TimestampTz now)
+look_at_process(const PGPROC *proc, Sight *sight)
 {
-	SlotState	state = slots_state(procno);
-	uint64		wait_id;
+	uint32		wait_class = wait_event_of(proc) & WAIT_CLASS_MASK;
+	uint64		cpu;
 
-	if (state != SLOT_RUNNING && state != SLOT_LENT)
-		return;
-	if (backend_waits(procno, &wait_id))
-		slots_holder_waits(procno, wait_id, now);
-	else
-		slots_holder_works(procno);
+	if (wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK)
+		sight->busy = true;
+	if (cpu_clock_read(proc->pid, &cpu))
+		sight->cpu += cpu;
+	else if (!is_idle_wait(wait_class))
+		sight->busy = true;
+}
+
+/* Look at the workers that a leader has now, if any. */
+static void
+look_at_workers(const PGPROC *leader, Sight *sight)
+{
+	LWLock	   *lock = LockHashPartitionLockByProc(leader);
+	dlist_iter	iter;
+
+	LWLockAcquire(lock, LW_SHARED);
+	if (leader->lockGroupLeader == leader)
+	{
+		dlist_foreach(iter, (dlist_head *) &leader->lockGroupMembers)
+		{
+			PGPROC	   *proc = dlist_container(PGPROC, lockGroupLink, iter.cur);
+
+			if (proc != leader)
+				look_at_process(proc, sight);
+		}
+	}
+	LWLockRelease(lock);
+}
+
+/* Look at one backend, which is a holder. */
+static void
+look_at(int procno)
+{
+	const PGPROC *proc = GetPGProcByNumber(procno);
+	Sight		sight = {0};
+
+	look_at_process(proc, &sight);
+	if (!sight.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
+		look_at_workers(proc, &sight);
+	slots_note_holder(procno, sight.cpu, sight.busy);
 }
 
 /*
- * The watcher's look at all holders: those that wait for long enough lend
- * their slots, those that work again have them back.
- *
- * Where nothing moves, the holders are those of the last look: then there is no
- * need to look for them among thousands of others.
+ * The watcher's look at all holders, if it is due: those that have done nothing for
+ * long enough lend their slots, those that work again have them back.
  */
 void
-lending_look(void)
+lending_watch(void)
 {
-	static int	known[MAX_KNOWN_HOLDERS];
-	static int	nknown = 0;
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (lending_interval() < 0)
+	if (!slots_holders_unseen(lending_interval()))
 		return;
-
-	if (nknown <= MAX_KNOWN_HOLDERS && slots_are_all_holders(known, nknown))
-	{
-		for (int i = 0; i < nknown; i++)
-			look_at(known[i], now);
-		return;
-	}
-
-	nknown = 0;
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		SlotState	state = slots_state(procno);
 
-		if (state == SLOT_NONE || state == SLOT_WAITING)
-			continue;
-		if (nknown < MAX_KNOWN_HOLDERS)
-			known[nknown] = procno;
-		nknown++;
-		look_at(procno, now);
+		if (state == SLOT_RUNNING || state == SLOT_LENT)
+			look_at(procno);
 	}
 }
 
@@ -202,9 +157,7 @@ lending_recall(void)
 {
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
-		uint64		wait_id;
-
-		if (slots_state(procno) == SLOT_LENT && !backend_waits(procno, &wait_id))
-			slots_holder_works(procno);
+		if (slots_state(procno) == SLOT_LENT)
+			look_at(procno);
 	}
 }

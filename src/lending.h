@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lending.h
- *		Which holder of a slot waits for what, and since when.
+ *		Which holder of a slot does nothing, and since when.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -15,10 +15,6 @@
 /* Wait events as PGPROC.wait_event_info has them. */
 #define WAIT_CLASS_MASK		0xFF000000
 
-/* The bit of an event's class in the set that lend_on names. */
-#define WAIT_CLASS_BIT(wait_event_info) \
-	(((uint32) 1) << (((wait_event_info) >> 24) & 0x1F))
-
 /* What a backend waits for now.  No lock. */
 static inline uint32
 wait_event_of(const PGPROC *proc)
@@ -27,7 +23,7 @@ wait_event_of(const PGPROC *proc)
 }
 
 extern long lending_interval(void);
-extern void lending_look(void);
+extern void lending_watch(void);
 extern void lending_recall(void);
 
 #endif							/* ADMISSION_GATE_LENDING_H */

@@ -186,7 +186,10 @@ read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
 
 	GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.",
 						name, position_of(parser, start));
-	GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
+	if (*parser->at == ':')
+		GUC_check_errhint("Pools are separated by \";\".");
+	else
+		GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
 	return false;
 }
 
@@ -328,4 +331,18 @@ pools_fold_name(char *name, const char *original)
 	for (i = 0; i < NAMEDATALEN - 1 && original[i] != '\0'; i++)
 		name[i] = pg_ascii_tolower((unsigned char) original[i]);
 	name[i] = '\0';
+}
+
+/*
+ * The definition of the pool of that name, in lower case; NULL if there is none.
+ */
+const PoolDefinition *
+pools_find(const PoolDefinitions *definitions, const char *name)
+{
+	for (int i = 0; i < definitions->n; i++)
+	{
+		if (strcmp(definitions->pools[i].name, name) == 0)
+			return &definitions->pools[i];
+	}
+	return NULL;
 }

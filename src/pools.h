@@ -39,5 +39,7 @@ typedef struct PoolDefinitions
 
 extern bool pools_check(char **newval, void **extra, GucSource source);
 extern void pools_fold_name(char *name, const char *original);
+extern const PoolDefinition *pools_find(const PoolDefinitions *definitions,
+										const char *name);
 
 #endif							/* ADMISSION_GATE_POOLS_H */

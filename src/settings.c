@@ -4,7 +4,7 @@
  *		The configuration parameters: names, ranges, who may set them.
  *
  * Every backend has its own copy of each parameter.  The limit, its mode, the pools
- * and the conditions for lending must reach those that wait, too, and do not reread the
+ * and the time before lending must reach those that wait, too, and do not reread the
  * configuration meanwhile; so these are published in shared memory, by the
  * processes that answer a reload at once and have no stale copy for long.
  *
@@ -23,7 +23,6 @@
 
 #include "bypass.h"
 #include "compat.h"
-#include "lending.h"
 #include "settings.h"
 #include "slots.h"
 
@@ -46,13 +45,11 @@ int			gate_max_tracked_queries = 500;
 int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
-uint32		gate_lend_classes = 0;
 double		gate_max_blocked_fraction = 0.5;
 
 static bool bypass = false;
 static char *bypass_application_names = NULL;
 static char *pools = NULL;
-static char *lend_on = NULL;
 
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", GATE_MODE_ENFORCE, false},
@@ -78,19 +75,8 @@ static const struct config_enum_entry gate_utility_options[] = {
 	{NULL, 0, false}
 };
 
-/* The wait classes a holder can be asked to lend its slot in. */
-static const struct
-{
-	const char *name;
-	uint32		wait_class;
-}			lend_options[] = {
-	{"client", PG_WAIT_CLIENT},
-	{"lock", PG_WAIT_LOCK},
-	{"timeout", PG_WAIT_TIMEOUT},
-	{"io", PG_WAIT_IO},
-	{"ipc", PG_WAIT_IPC},
-	{"extension", PG_WAIT_EXTENSION}
-};
+/* The transaction that was under way when this backend learned of a limit, or invalid */
+static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
 /*
  * Does this process publish new settings to all?
@@ -113,6 +99,8 @@ is_publisher(void)
 static void
 assign_max_active_backends(int newval, void *extra)
 {
+	if (newval > 0 && gate_max_active_backends == 0 && MyProc != NULL)
+		ungated_transaction = MY_TRANSACTION;
 	if (is_publisher())
 		slots_set_limit(newval);
 }
@@ -127,8 +115,20 @@ assign_pools(const char *newval, void *extra)
 }
 
 /*
- * Check hook of pool and cost_pool.  That there is such a pool is seen when it is used: it may
- * be defined later, or removed.
+ * Is there such a pool, as far as this backend knows?
+ */
+static bool
+is_defined_pool(const char *name)
+{
+	char		folded[NAMEDATALEN];
+
+	pools_fold_name(folded, name);
+	return pools_find(gate_pools, folded) != NULL;
+}
+
+/*
+ * Check hook of pool and cost_pool.  Whether there is such a pool is seen when it is
+ * used, as it may be defined later, or removed; but ALTER ROLE and ALTER DATABASE tell.
  */
 static bool
 check_pool(char **newval, void **extra, GucSource source)
@@ -138,6 +138,10 @@ check_pool(char **newval, void **extra, GucSource source)
 		GUC_check_errdetail("The name of a pool has at most %d bytes.", NAMEDATALEN - 1);
 		return false;
 	}
+	if (source == PGC_S_TEST && !is_defined_pool(*newval))
+		ereport(NOTICE,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("pool \"%s\" is not defined in admission_gate.pools", *newval)));
 	return true;
 }
 
@@ -184,61 +188,14 @@ assign_max_blocked_fraction(double newval, void *extra)
 }
 
 /*
- * Check hook of lend_on: turn the list into the bits of gate_lend_classes.
+ * Did the present transaction begin before this backend knew of a limit?  Then it may
+ * have locked things without being admitted.
  */
-static bool
-check_lend_on(char **newval, void **extra, GucSource source)
+bool
+gate_is_younger_than_xact(void)
 {
-	char	   *rawstring = pstrdup(*newval);
-	List	   *names;
-	ListCell   *cell;
-	uint32		classes = 0;
-
-	if (!SplitIdentifierString(rawstring, ',', &names))
-	{
-		GUC_check_errdetail("List syntax is invalid.");
-		pfree(rawstring);
-		list_free(names);
-		return false;
-	}
-
-	foreach(cell, names)
-	{
-		const char *name = (const char *) lfirst(cell);
-		uint32		bit = 0;
-
-		for (int i = 0; i < (int) lengthof(lend_options); i++)
-		{
-			if (pg_strcasecmp(name, lend_options[i].name) == 0)
-				bit = WAIT_CLASS_BIT(lend_options[i].wait_class);
-		}
-		if (bit == 0)
-		{
-			GUC_check_errdetail("Unrecognized key word: \"%s\".", name);
-			GUC_check_errhint("Valid key words are \"client\", \"lock\", \"timeout\", \"io\", \"ipc\" and \"extension\".");
-			pfree(rawstring);
-			list_free(names);
-			return false;
-		}
-		classes |= bit;
-	}
-
-	pfree(rawstring);
-	list_free(names);
-
-	*extra = GATE_GUC_MALLOC(sizeof(uint32));
-	if (*extra == NULL)
-		return false;
-	*((uint32 *) *extra) = classes;
-	return true;
-}
-
-static void
-assign_lend_on(const char *newval, void *extra)
-{
-	gate_lend_classes = *((uint32 *) extra);
-	if (is_publisher())
-		slots_set_lend_classes(gate_lend_classes);
+	return LocalTransactionIdIsValid(ungated_transaction) &&
+		ungated_transaction == MY_TRANSACTION;
 }
 
 /*
@@ -322,7 +279,7 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
-							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Superusers wait like everyone else unless this is on.",
+							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, only as many superusers as superuser_reserved_connections enter above the limit.",
 							 &bypass,
 							 false,
 							 PGC_SUSET, 0,
@@ -338,7 +295,7 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot.",
-							"The statement fails when it expires. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
+							"The statement fails when it expires, or for BEGIN the next one. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
 							&gate_queue_timeout,
 							0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS,
@@ -362,7 +319,7 @@ settings_define(void)
 
 	DefineCustomEnumVariable("admission_gate.gate_utility",
 							 "Sets which utility commands need a slot.",
-							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run queries or user code, such as EXECUTE, COPY or CALL.",
+							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run queries or user code, such as EXECUTE, COPY or CALL, and those that are not alone in their transaction.",
 							 &gate_utility,
 							 GATE_UTILITY_HEAVY, gate_utility_options,
 							 PGC_SUSET, 0,
@@ -417,20 +374,12 @@ settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lend_after",
-							"Sets after which time of waiting a backend lends its slot to the queue.",
-							"Which waits count is set by admission_gate.lend_on. -1 means never.",
+							"Sets after which time of doing nothing a backend lends its slot to the queue.",
+							"It does nothing while it uses next to no CPU time and waits neither for a disk nor for an LWLock. -1 means never.",
 							&gate_lend_after,
 							100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, assign_lend_after, NULL);
-
-	DefineCustomStringVariable("admission_gate.lend_on",
-							   "Sets in which waits a backend lends its slot to the queue.",
-							   "A list of wait event types: client, lock, timeout, io, ipc, extension. An empty list means in none.",
-							   &lend_on,
-							   "client, lock",
-							   PGC_SIGHUP, GUC_LIST_INPUT,
-							   check_lend_on, assign_lend_on, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");
 }

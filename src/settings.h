@@ -63,7 +63,6 @@ extern int	gate_max_tracked_queries;	/* entries; 0 = none */
 extern int	gate_mode;			/* GateMode */
 extern const PoolDefinitions *gate_pools;
 extern int	gate_lend_after;	/* ms; -1 = never */
-extern uint32 gate_lend_classes;	/* from lend_on: bits as in lending.h */
 extern double gate_max_blocked_fraction;	/* of the holders; 1 = all may be */
 
 /* Does it depend on the planned cost which pool a statement uses? */
@@ -80,6 +79,7 @@ gate_goes_by_cost(void)
 	return gate_min_cost > 0 || gate_has_cost_pool();
 }
 
+extern bool gate_is_younger_than_xact(void);
 extern void settings_define(void);
 
 #endif							/* ADMISSION_GATE_SETTINGS_H */

@@ -53,12 +53,15 @@
  *	   is free or nobody waits.
  * test/model mirrors this protocol in a model checker's language.
  *
- * Lending: one of the waiters is the watcher.  It looks at the holders from
- * time to time (lending.c) and reports what it saw; a holder that has been waiting
- * for long enough becomes a lender (slots_lending.c): it keeps its slot on paper
- * while the slot counts as free.  The last in a queue at the time of the
+ * The watcher is one of the waiters, which wakes up from time to time.  It looks at
+ * the holders (lending.c) and reports what it saw: a holder that has done nothing for
+ * long enough becomes a lender (slots_lending.c) and keeps its slot on paper while
+ * the slot counts as free.  If a queue stands still all the same, it lets the next
+ * one in above the limit (slots_stall.c).  The last in a queue at the time of the
  * appointment is made watcher, as it will be here longest: the duty, and with
- * it one wake-up, changes hands about once per length of the queue.
+ * it one wake-up, changes hands about once per length of the queue.  If a watcher is
+ * late, as a stopped process is, the next backend to enter a queue takes its place, or
+ * another waiter, each of which wakes up every few seconds to see to it.
  *
  * Turns and retained slots: see slots_turns.c.  Contention, for which fewer slots
  * are given out than the limit says: see slots_contention.c.
@@ -107,6 +110,9 @@ SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = NOBODY;
 
+/* Does this backend hold a slot that it took from the reserve? */
+static bool in_reserve = false;
+
 static void slots_at_exit(int code, Datum arg);
 
 /* ----------------------------------------------------------------
@@ -136,14 +142,14 @@ slots_shmem_request(void)
 
 /*
  * Create the semaphore, with that limit (slots, 0 = none), enforced or only
- * observed, those pools, those conditions for lending (see slots_set_lend_after
- * and slots_set_lend_classes) and for lowering the limit (see
- * slots_set_max_blocked_fraction), or find it if it exists.
+ * observed, those pools, that time before lending (see slots_set_lend_after) and
+ * that condition for lowering the limit (see slots_set_max_blocked_fraction), or
+ * find it if it exists.
  * The caller holds AddinShmemInitLock.
  */
 void
 slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
-				 int lend_after, uint32 lend_classes, double max_blocked_fraction)
+				 int lend_after, double max_blocked_fraction)
 {
 	bool		found;
 	void	   *area;
@@ -160,7 +166,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->heirs_coming, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
-	pg_atomic_init_u32(&Slots->lend_classes, lend_classes);
+	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->max_blocked, millionths(max_blocked_fraction));
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
@@ -170,6 +176,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	Slots->observing = observing;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
 	Slots->watcher = NOBODY;
+	slots_init_stall_clock(&Slots->stall);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
 
@@ -452,6 +459,30 @@ slots_force(TimestampTz since)
 }
 
 /*
+ * Take a slot above the limit if fewer than that many backends hold one that they
+ * took so.  Whether this backend may is the caller's business.
+ */
+bool
+slots_enter_reserved(int size, TimestampTz since)
+{
+	int			used = 0;
+
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	for (int procno = 0; procno < Slots->nentries && used < size; procno++)
+	{
+		if (entry_of(procno)->reserved)
+			used++;
+	}
+	in_reserve = MySlotEntry->reserved = used < size;
+	LWLockRelease(Slots->pools_lock);
+
+	if (!in_reserve)
+		return false;
+	slots_force(since);
+	return true;
+}
+
+/*
  * Hold so many slots instead of one, for other processes that work for this
  * backend; above the limit if need be, but no more than the limits are.
  */
@@ -537,8 +568,8 @@ lock_as_member(void)
 }
 
 /*
- * Enter the queue, unless a slot is free after all, the limit is only observed,
- * or the queue is full: max_queue_length (-1: any) backends wait already, or as
+ * Enter the queue, unless a slot is free after all, there is no limit any more or it
+ * is only observed, or the queue is full: max_queue_length (-1: any) backends wait already, or as
  * many as are set for the pool.  now: the present time.  *queue_length receives
  * how many wait already.
  */
@@ -560,7 +591,7 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	 * First the flags, then a last look for a free slot: a slot given back
 	 * before is seen here, one given back later comes to the queue.
 	 */
-	if (!Slots->observing)
+	if (!Slots->observing && Slots->limit > 0)
 	{
 		pg_atomic_fetch_or_u32(&pool->word, WORD_WAITERS);
 		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
@@ -570,6 +601,12 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	if (goes_before(slots_next_waiter(now), now) &&
 		slots_count_in_if_free(MySlotEntry))
 		result = SLOT_ENQUEUE_TAKEN;
+	else if (Slots->limit == 0)
+	{
+		/* It has yet to hear that the gate is off. */
+		result = SLOT_ENQUEUE_TAKEN;
+		slots_count_in(MySlotEntry, 1);
+	}
 	else if (Slots->observing)
 	{
 		result = SLOT_ENQUEUE_OBSERVED;
@@ -587,7 +624,7 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 		pool->totals[TOTAL_QUEUED]++;
 		pg_atomic_write_u64(&MySlotEntry->since, now);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
-		slots_queue_append(my_slot_procno);
+		slots_queue_append(my_slot_procno, now);
 	}
 
 	if (pool->queue.head == NOBODY)
@@ -676,7 +713,7 @@ slots_leave_queue(SlotLeaveReason reason)
 	SpinLockAcquire(&Slots->mutex);
 	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
 	{
-		slots_queue_remove(my_slot_procno, &wakes);
+		slots_queue_remove(my_slot_procno, now, &wakes);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason == SLOT_LEAVE_TIMEOUT ?
 									 TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
@@ -725,6 +762,8 @@ drop_slot(void)
 {
 	SlotState	state = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 
+	if (unlikely(in_reserve))
+		in_reserve = MySlotEntry->reserved = false;
 	if (likely(state == SLOT_RUNNING))
 		free_slot();
 	else

@@ -83,6 +83,7 @@ typedef struct SlotStats
 	uint64		forced;
 	uint64		passed;
 	uint64		lends;
+	uint64		stalls;
 	uint64		timeouts;
 	uint64		rejections;
 	uint64		cancels;
@@ -119,14 +120,14 @@ typedef struct SlotBackend
 extern void slots_shmem_request(void);
 extern void slots_shmem_init(int limit, bool observing,
 							 const PoolDefinitions *pools,
-							 int lend_after, uint32 lend_classes,
-							 double max_blocked_fraction);
+							 int lend_after, double max_blocked_fraction);
 extern bool slots_available(void);
 
 /* The backend's own slot */
 extern bool slots_try_take(TimestampTz since);
 extern bool slots_try_overtake(TimestampTz since);
 extern void slots_force(TimestampTz since);
+extern bool slots_enter_reserved(int size, TimestampTz since);
 extern void slots_hold(int weight);
 extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now,
 								  int *queue_length);
@@ -151,7 +152,6 @@ extern void slots_set_limit(int limit);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
-extern void slots_set_lend_classes(uint32 lend_classes);
 extern void slots_set_max_blocked_fraction(double fraction);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
@@ -161,17 +161,16 @@ extern void slots_reset_stats(void);
 
 /* The watcher's duties */
 extern bool slots_am_watcher(void);
+extern void slots_watch_again_in(long interval);
 extern long slots_end_idle_turns(void);
+extern void slots_relieve_stall(void);
 
 /* Lending: whoever watches tells what the holders do */
 extern bool slots_lenders_unseen(void);
-extern long slots_until_look(long interval);
+extern bool slots_holders_unseen(long interval);
 extern int	slots_lend_after(void);
-extern uint32 slots_lend_classes(void);
 extern SlotState slots_state(int procno);
-extern bool slots_are_all_holders(const int *procnos, int n);
-extern uint32 slots_progress(int procno);
-extern void slots_holder_waits(int procno, uint64 wait_id, TimestampTz now);
+extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_holder_works(int procno);
 
 /* Contention: whoever looks tells how many holders are blocked */

@@ -19,7 +19,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
@@ -74,18 +73,18 @@ move_entry(SlotEntry *entry, int pool)
 }
 
 /*
- * Tell the log that there is no such pool: only the first backend that finds it
- * missing does.
+ * Tell the session that there is no such pool; and the log, unless it has been told
+ * of one since the pools last changed: not for each of thousands of sessions.
  */
 static void
 warn_of_unknown_pool(const char *name)
 {
-	uint32		hash = string_hash(name, NAMEDATALEN) ^ pg_atomic_read_u32(&Slots->generation);
+	uint32		generation = pg_atomic_read_u32(&Slots->generation);
+	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
 
-	if (pg_atomic_exchange_u32(&Slots->unknown_pools[hash % UNKNOWN_POOLS], hash) == hash)
-		return;
-	ereport(LOG_SERVER_ONLY,
-			(errmsg("admission_gate: pool \"%s\" is not defined", name),
+	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("admission_gate: pool \"%s\" is not defined", name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
 			 errhint("Add it to admission_gate.pools, or change admission_gate.%s of the role or database.",
 					 my_pool_is_for_costly ? "cost_pool" : "pool")));
@@ -218,6 +217,7 @@ define_pool(int place, const PoolDefinition *definition)
 	if (place == Slots->npools)
 	{
 		pool->queue.head = pool->queue.tail = NOBODY;
+		slots_init_stall_clock(&pool->stall);
 		Slots->npools++;
 	}
 	pool->defined = true;
@@ -277,17 +277,6 @@ drop_pool(SlotPool *pool)
 		 /* the mutex is free in between */ ;
 }
 
-static const PoolDefinition *
-find_definition(const PoolDefinitions *definitions, const char *name)
-{
-	for (int i = 0; i < definitions->n; i++)
-	{
-		if (strcmp(definitions->pools[i].name, name) == 0)
-			return &definitions->pools[i];
-	}
-	return NULL;
-}
-
 static bool
 same_definition(const PoolDefinition *a, const PoolDefinition *b)
 {
@@ -330,7 +319,7 @@ apply_definitions(const PoolDefinitions *definitions)
 	{
 		SlotPool   *pool = &Slots->pools[i];
 
-		if (pool->defined && find_definition(definitions, pool->definition.name) == NULL)
+		if (pool->defined && pools_find(definitions, pool->definition.name) == NULL)
 			drop_pool(pool);
 		if (pool->defined)
 			highest = Max(highest, pool->definition.priority);
@@ -347,8 +336,6 @@ apply_definitions(const PoolDefinitions *definitions)
 void
 slots_init_pools(const PoolDefinitions *definitions)
 {
-	for (int i = 0; i < UNKNOWN_POOLS; i++)
-		pg_atomic_init_u32(&Slots->unknown_pools[i], 0);
 	for (int i = 0; i < POOL_PLACES; i++)
 	{
 		SlotPool   *pool = &Slots->pools[i];
@@ -409,26 +396,6 @@ slots_set_pools(const PoolDefinitions *definitions)
  * ----------------------------------------------------------------
  */
 
-/*
- * Set the limit (slots, 0 = none).  If it was raised, waiters enter; if it
- * was lowered, holders finish and new ones wait.
- */
-void
-slots_set_limit(int limit)
-{
-	SpinLockAcquire(&Slots->mutex);
-	/* Not at a reload that changes something else: it may be lowered just now. */
-	if (Slots->limit != limit)
-	{
-		Slots->limit = limit;
-		pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
-	}
-	SpinLockRelease(&Slots->mutex);
-
-	while (grant_one())
-		 /* the mutex is free in between */ ;
-}
-
 /* The first in one of the queues, or NOBODY.  Mutex held. */
 static int
 any_waiter(void)
@@ -442,9 +409,9 @@ any_waiter(void)
 }
 
 /*
- * One step towards empty queues, while limits are only observed: end a turn, as
- * there will be no watcher to do it, or else let a waiter in, above the limits
- * if need be.  Returns false if there was nothing to do.
+ * One step towards empty queues, while there is no limit or it is only observed: end
+ * a turn, as there will be no watcher to do it, or else let a waiter in, above the
+ * limits if need be.  Returns false if there was nothing to do.
  */
 static bool
 release_one(void)
@@ -472,6 +439,40 @@ release_one(void)
 }
 
 /*
+ * Empty the queues.  The caller has seen to it that nobody enters one any more.
+ */
+static void
+release_all(void)
+{
+	while (release_one())
+		 /* the mutex is free in between */ ;
+}
+
+/*
+ * Set the limit (slots, 0 = none).  If it was raised, waiters enter; if there is none,
+ * all do, as the limits of pools do not hold then; if it was lowered, holders finish
+ * and new ones wait.
+ */
+void
+slots_set_limit(int limit)
+{
+	SpinLockAcquire(&Slots->mutex);
+	/* Not at a reload that changes something else: it may be lowered just now. */
+	if (Slots->limit != limit)
+	{
+		Slots->limit = limit;
+		pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
+	}
+	SpinLockRelease(&Slots->mutex);
+
+	if (limit == 0)
+		release_all();
+	else
+		while (grant_one())
+			 /* the mutex is free in between */ ;
+}
+
+/*
  * Set whether the limits are only observed: then nobody queues, and who waits is
  * let in.  When they are enforced again, new ones wait until those at work are
  * fewer than the limit, as if it had been lowered.
@@ -484,8 +485,5 @@ slots_set_observing(bool observing)
 	SpinLockRelease(&Slots->mutex);
 
 	if (observing)
-	{
-		while (release_one())
-			 /* the mutex is free in between */ ;
-	}
+		release_all();
 }

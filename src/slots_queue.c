@@ -21,6 +21,9 @@
 #include "slots.h"
 #include "slots_shared.h"
 
+/* How late a watcher may be before another backend takes its duty over, ms. */
+#define WATCH_GRACE		200
+
 /* Set the latches collected under the mutex.  The mutex is released. */
 void
 slots_wake_all(const WakeList *wakes)
@@ -63,22 +66,78 @@ slots_list_remove(EntryList *list, int procno)
 	Assert((list->length == 0) == (list->head == NOBODY));
 }
 
+/* That backend is watcher from now on, and is to look at once.  Mutex held. */
+static void
+appoint_watcher(int procno, TimestampTz now)
+{
+	Slots->watcher = procno;
+	Slots->watcher_dozes = true;
+	Slots->watch_due = now;
+}
+
 /*
- * Put an entry at the end of its pool's queue.  Mutex held, the flag of the
- * pool set.
+ * Has the watcher not looked although it should have long since, as a process does
+ * that is stopped?  Mutex held, or a hint.
+ */
+static bool
+watcher_is_late(TimestampTz now)
+{
+	return passed_since(*(volatile TimestampTz *) &Slots->watch_due, WATCH_GRACE, now);
+}
+
+/*
+ * To be asked by a waiter whenever it is awake: is it its duty to watch?  If the
+ * watcher is late, it is from now on.
+ */
+bool
+slots_am_watcher(void)
+{
+	TimestampTz now;
+
+	if (Slots->watcher == my_slot_procno)
+		return true;
+	now = GetCurrentTimestamp();
+	if (!watcher_is_late(now))
+		return false;
+
+	SpinLockAcquire(&Slots->mutex);
+	if (watcher_is_late(now) && pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+		appoint_watcher(my_slot_procno, now);
+	SpinLockRelease(&Slots->mutex);
+	return Slots->watcher == my_slot_procno;
+}
+
+/* The watcher goes to sleep for so many ms. */
+void
+slots_watch_again_in(long interval)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&Slots->mutex);
+	if (Slots->watcher == my_slot_procno)
+		Slots->watch_due = TimestampTzPlusMilliseconds(now, interval);
+	SpinLockRelease(&Slots->mutex);
+}
+
+/*
+ * Put an entry, whose backend is awake, at the end of its pool's queue.  Mutex held,
+ * the flag of the pool set.
  */
 void
-slots_queue_append(int procno)
+slots_queue_append(int procno, TimestampTz now)
 {
 	SlotEntry  *entry = entry_of(procno);
+	SlotPool   *pool = pool_of(entry);
+
+	if (Slots->watcher == NOBODY)
+		slots_note_first_waiter(&Slots->stall, now);
+	if (pool->queue.head == NOBODY)
+		slots_note_first_waiter(&pool->stall, now);
 
 	entry->called = false;
-	slots_list_append(&pool_of(entry)->queue, procno);
-	if (Slots->watcher == NOBODY)
-	{
-		Slots->watcher = procno;
-		Slots->watcher_dozes = true;
-	}
+	slots_list_append(&pool->queue, procno);
+	if (Slots->watcher == NOBODY || watcher_is_late(now))
+		appoint_watcher(procno, now);
 }
 
 /* Somebody who will wait for long: the last in some queue, or NOBODY. */
@@ -98,7 +157,7 @@ last_in_a_queue(void)
  * be followed by slots_settle().
  */
 void
-slots_queue_remove(int procno, WakeList *wakes)
+slots_queue_remove(int procno, TimestampTz now, WakeList *wakes)
 {
 	SlotPool   *pool = pool_of(entry_of(procno));
 
@@ -111,10 +170,7 @@ slots_queue_remove(int procno, WakeList *wakes)
 
 	if (Slots->watcher == procno)
 	{
-		Slots->watcher = pool->queue.tail;
-		if (Slots->watcher == NOBODY)
-			Slots->watcher = last_in_a_queue();
-		Slots->watcher_dozes = true;
+		appoint_watcher(pool->queue.tail != NOBODY ? pool->queue.tail : last_in_a_queue(), now);
 		if (Slots->watcher != NOBODY)
 			wake_later(wakes, Slots->watcher);
 	}
@@ -159,7 +215,8 @@ slots_grant(int heir, TimestampTz now, WakeList *wakes)
 	SlotEntry  *entry = entry_of(heir);
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
-	slots_queue_remove(heir, wakes);
+	slots_queue_remove(heir, now, wakes);
+	slots_note_entry(entry, now);
 	slots_note_passed_over(pool_of(entry)->definition.priority, now);
 	pool_of(entry)->passed_over_since = 0;
 	pg_atomic_write_u64(&entry->since, now);

@@ -6,13 +6,14 @@
  *
  * slots.c has the semaphore, slots_queue.c its queues, slots_turns.c the slots
  * retained between two transactions, slots_lending.c those that are lent,
- * slots_contention.c lowers the limit while holders block each other, slots_pools.c
- * sets limits and pools, slots_stats.c counts.  The protocol, and who changes which
+ * slots_contention.c lowers the limit while holders block each other, slots_stall.c
+ * is the last resort of queues that stand still, slots_pools.c sets limits and
+ * pools, slots_stats.c counts.  The protocol, and who changes which
  * state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queues, the retained list, the time of the last inheritance, the watcher,
- * the lenders' number, the limits as set (of that for all, a hint without it),
+ * the lenders' numbers, the stall clocks, the limits as set (of that for all, a hint without it),
  * whether they are only observed, and the totals kept in the pools.  The words
  * and the effective limits are atomics, read by all; the effective limits are
  * written under it.  So are the histograms of waits and the times per place,
@@ -55,9 +56,6 @@
 
 #define POOL_PLACES		SLOTS_MAX_POOLS
 
-/* How many names of unknown pools are remembered, by their hashes. */
-#define UNKNOWN_POOLS	16
-
 /* Totals kept by each backend for itself, without any lock. */
 typedef enum OwnTotal
 {
@@ -77,6 +75,7 @@ typedef enum PoolTotal
 	TOTAL_QUEUED,
 	TOTAL_WOULD_QUEUE,
 	TOTAL_LENDS,
+	TOTAL_STALLS,
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
@@ -111,9 +110,15 @@ typedef struct SlotEntry
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 last_wait; /* us */
 	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
-	uint64		wait_id;		/* what the holder waits for, 0 if it works:
-								 * mutex */
-	TimestampTz wait_seen;		/* when that was first seen: mutex */
+
+	/* Of a holder, as the looks at it found it: mutex */
+	uint64		cpu_seen;		/* us of CPU that it had used at quiet_since */
+	TimestampTz quiet_since;	/* since when it has done next to nothing */
+	uint32		progress_seen;	/* its progress at quiet_since */
+	bool		at_work;		/* it worked since the look before the last */
+
+	bool		reserved;		/* entered by the reserve: owner, who sets it
+								 * under pools_lock */
 } SlotEntry;
 
 /* One cache line, or more where 64-bit atomics have to be emulated. */
@@ -131,6 +136,13 @@ typedef struct EntryList
 	int			length;
 } EntryList;
 
+/* For how long no waiter has been let in: see slots_stall.c */
+typedef struct StallClock
+{
+	TimestampTz moved;			/* when one was last */
+	int			patience;		/* ms, until one is let in above the limit */
+} StallClock;
+
 /* A part of the backends, with a queue of its own. */
 typedef struct SlotPool
 {
@@ -146,6 +158,8 @@ typedef struct SlotPool
 								 * never there */
 	PoolDefinition definition;	/* pools_lock and mutex to change */
 	EntryList	queue;
+	int			lent;			/* entries in state LENT: mutex */
+	StallClock	stall;			/* while all of its slots are in use: mutex */
 	TimestampTz passed_over_since;	/* when a higher priority first had a slot
 									 * that its queue could have had; 0 = has
 									 * not since its last turn: mutex */
@@ -183,18 +197,20 @@ typedef struct SlotShared
 									 * mutex */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
+	TimestampTz watch_due;		/* when the watcher is to look again: mutex */
 	int			lent;			/* entries in state LENT */
+	StallClock	stall;			/* of all pools with a slot free: mutex */
 	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
-	pg_atomic_uint32 lend_classes;	/* bits of wait classes */
 	pg_atomic_uint32 max_blocked;	/* millionths of the holders, before the limit
 									 * is lowered */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	pg_atomic_uint64 contention_seen;	/* when anybody last looked for
 										 * contention */
-	pg_atomic_uint32 unknown_pools[UNKNOWN_POOLS];	/* hashes of those warned of */
+	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which the
+										 * log was told of an unknown one */
 	uint32		epochs;			/* reset epochs there have been: mutex */
 	TimestampTz stats_reset;	/* mutex */
 
@@ -231,8 +247,8 @@ extern bool slots_count_out_of_pool(SlotEntry *entry);
 /* slots_queue.c */
 extern void slots_list_append(EntryList *list, int procno);
 extern void slots_list_remove(EntryList *list, int procno);
-extern void slots_queue_append(int procno);
-extern void slots_queue_remove(int procno, WakeList *wakes);
+extern void slots_queue_append(int procno, TimestampTz now);
+extern void slots_queue_remove(int procno, TimestampTz now, WakeList *wakes);
 extern void slots_note_passed_over(int priority, TimestampTz since);
 extern int	slots_next_waiter(TimestampTz now);
 extern int	slots_priority_of(int next, TimestampTz now);
@@ -260,6 +276,11 @@ extern void slots_join_pool(void);
 /* slots_lending.c */
 extern void slots_wake_watcher(void);
 extern void slots_forget_lending(void);
+
+/* slots_stall.c */
+extern void slots_init_stall_clock(StallClock *clock);
+extern void slots_note_entry(SlotEntry *entry, TimestampTz now);
+extern void slots_note_first_waiter(StallClock *clock, TimestampTz now);
 
 /* slots_stats.c */
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);

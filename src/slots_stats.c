@@ -214,24 +214,30 @@ slots_get_my_limit(SlotLimit *limit)
 {
 	SlotPool   *mine = pool_of(MySlotEntry);
 	uint32		in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
-	SlotStats	stats = {0};
 
 	SpinLockAcquire(&Slots->mutex);
 	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
-	limit->slots = limit->is_of_pool ? mine->definition.max_active : Slots->limit;
-	limit->effective = limit->is_of_pool ? limit->slots :
-		pg_atomic_read_u32(&Slots->effective_limit);
-	limit->in_use = limit->is_of_pool ? in_use : slots_in_use();
+	if (limit->is_of_pool)
+	{
+		limit->slots = limit->effective = mine->definition.max_active;
+		limit->in_use = in_use;
+		limit->lent = mine->lent;
+		limit->waiting = mine->queue.length;
+	}
+	else
+	{
+		limit->slots = Slots->limit;
+		limit->effective = pg_atomic_read_u32(&Slots->effective_limit);
+		limit->in_use = slots_in_use();
+		limit->lent = Slots->lent;
+		limit->waiting = 0;
+		for (int i = 0; i < Slots->npools; i++)
+			limit->waiting += Slots->pools[i].queue.length;
+	}
+	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+		limit->waiting--;
 	strlcpy(limit->pool, mine->definition.name, sizeof(limit->pool));
 	SpinLockRelease(&Slots->mutex);
-
-	for (int i = 0; i < Slots->nentries; i++)
-	{
-		if (i != my_slot_procno && (!limit->is_of_pool || pool_of(entry_of(i)) == mine))
-			add_to_gauges(&stats, slots_state(i));
-	}
-	limit->lent = stats.lent;
-	limit->waiting = stats.waiting;
 }
 
 /*
@@ -265,13 +271,13 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
 	stats->priority = pool->definition.priority;
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
-	stats->effective_limit = stats->limit;
-	if (slots_limit_is_lowered())
-		stats->effective_limit = Min(stats->limit, pg_atomic_read_u32(&Slots->effective_limit));
+	stats->effective_limit = Slots->limit == 0 ? 0 :
+		Min(stats->limit, pg_atomic_read_u32(&Slots->effective_limit));
 	stats->observing = Slots->observing;
 	stats->queued = pool->totals[TOTAL_QUEUED] - pool->pool_baseline[TOTAL_QUEUED];
 	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];
 	stats->lends = pool->totals[TOTAL_LENDS] - pool->pool_baseline[TOTAL_LENDS];
+	stats->stalls = pool->totals[TOTAL_STALLS] - pool->pool_baseline[TOTAL_STALLS];
 	stats->timeouts = pool->totals[TOTAL_TIMEOUTS] - pool->pool_baseline[TOTAL_TIMEOUTS];
 	stats->rejections = pool->totals[TOTAL_REJECTIONS] - pool->pool_baseline[TOTAL_REJECTIONS];
 	stats->cancels = pool->totals[TOTAL_CANCELS] - pool->pool_baseline[TOTAL_CANCELS];

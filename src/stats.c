@@ -58,8 +58,8 @@ milliseconds(uint64 us)
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[24];
-	bool		nulls[24] = {0};
+	Datum		values[25];
+	bool		nulls[25] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
@@ -80,6 +80,7 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int64GetDatum(stats->forced);
 	values[i++] = Int64GetDatum(stats->passed);
 	values[i++] = Int64GetDatum(stats->lends);
+	values[i++] = Int64GetDatum(stats->stalls);
 	values[i++] = Int64GetDatum(stats->timeouts);
 	values[i++] = Int64GetDatum(stats->rejections);
 	values[i++] = Int64GetDatum(stats->cancels);

@@ -24,7 +24,7 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake turn_length max_blocked_fraction lend_after lend_on log_min_wait mode
+  gate_utility max_overtake turn_length max_blocked_fraction lend_after log_min_wait mode
   deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
   lift_after max_tracked_queries bypass_application_names);
 
@@ -43,6 +43,8 @@ sub new
 		shared_preload_libraries => 'admission_gate',
 		max_connections => 50,
 		autovacuum => 'off',
+		# Superusers wait like everyone else.
+		superuser_reserved_connections => 0,
 		log_line_prefix => '%m [%p] %b ',
 		restart_after_crash => 'on',
 		%settings);
@@ -137,6 +139,27 @@ sub holder
 	return $session;
 }
 
+# A session that holds a slot and is at work until it is told to stop.  Its slot is
+# neither lent nor, within a minute, made up for by the last resort.
+sub worker
+{
+	my ($self, %param) = @_;
+
+	my $session = $self->session(%param);
+	$session->start('DO $$ BEGIN LOOP END LOOP; END $$');
+	$self->await(_state_is($session, 'running'), 'a session at work');
+	return $session;
+}
+
+sub stop_worker
+{
+	my ($self, $worker) = @_;
+
+	$worker->cancel;
+	$worker->result;
+	return;
+}
+
 # The session that the tests look through.
 sub observer
 {
@@ -178,15 +201,11 @@ sub value
 	return $self->observer->query($sql);
 }
 
-# Creates an extension of PostgreSQL's contrib that connects to servers.  Returns
-# false if there is none, or one whose waits do not show, so that it cannot lend.
+# Creates an extension of PostgreSQL's contrib.  Returns false if there is none.
 sub has_contrib
 {
 	my ($self, $extension) = @_;
 
-	my $version = $self->value('SHOW server_version_num');
-	return 0 if $extension eq 'dblink'
-	  && ($version < 150013 || ($version >= 160000 && $version < 160009));
 	return 0 if $self->value("SELECT count(*) FROM pg_available_extensions WHERE name = '$extension'") eq '0';
 	$self->value("CREATE EXTENSION IF NOT EXISTS $extension");
 	return 1;
