@@ -75,7 +75,9 @@ fail_with() {
 }
 
 load_data() {
+    # A role that is no superuser, which would have a reserve
     sql -c "CREATE EXTENSION admission_gate" \
+        -c "CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data" \
         -c "CREATE TABLE hot (id int PRIMARY KEY, n bigint NOT NULL)" -c "INSERT INTO hot VALUES (1, 0)"
     echo "UPDATE hot SET n = n + 1 WHERE id = 1;" >"$WORK/hot.sql"
     "$STAGE/pgbench" -i -q -s 10 >"$WORK/log/load.log" 2>&1 || fail_with "$WORK/log/load.log"
@@ -99,7 +101,7 @@ run_pgbench() {
     local out=$WORK/$2.out
     sql -c "VACUUM hot" -c "VACUUM pgbench_branches" -c "VACUUM pgbench_tellers" -c "CHECKPOINT"
     # shellcheck disable=SC2086
-    (cd "$WORK" && "$STAGE/pgbench" -n -M prepared -c "$CLIENTS" -j $((CLIENTS / 25 + 1)) -T "$3" \
+    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$CLIENTS" -j $((CLIENTS / 25 + 1)) -T "$3" \
         -l --log-prefix="$2.log" ${SCRIPT[$1]}) >"$out" 2>&1 || fail_with "$out"
 }
 

@@ -78,7 +78,7 @@ class Pooler:
 
     def __enter__(self):
         configuration = self.options.path("tmp", "pgbouncer.ini")
-        write(self.options.path("tmp", "pgbouncer.users"), f'"postgres" "{self.password}"\n')
+        write(self.options.path("tmp", "pgbouncer.users"), f'"client" "{self.password}"\n')
         write(configuration, self.settings)
         program = self.own_copy()
         try:

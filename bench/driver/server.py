@@ -37,7 +37,8 @@ class Server:
     def __init__(self, options, connections, settings=()):
         self.options = options
         self.data = options.path("data")
-        self.address = {"PGHOST": options.path("tmp"), "PGPORT": "5432", "PGUSER": "postgres"}
+        # Clients are no superusers, which would have the reserve.
+        self.address = {"PGHOST": options.path("tmp"), "PGPORT": "5432", "PGUSER": "client"}
         self.preloaded = True
         self.databases = {"postgres"}
         self.settings = {**SETTINGS, "unix_socket_directories": options.path("tmp"),
@@ -47,8 +48,9 @@ class Server:
     def __enter__(self):
         self.create()
         self.start()
+        self.sql("CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
         if self.preloaded:
-            self.sql("CREATE EXTENSION admission_gate")
+            self.sql("CREATE EXTENSION admission_gate", "GRANT SET ON PARAMETER admission_gate.pool TO client")
         return self
 
     def __exit__(self, *exception):
@@ -98,7 +100,7 @@ class Server:
 
     def environment(self):
         """For programs that prepare or watch: they pass the gate."""
-        return {**os.environ, **self.address, "PGOPTIONS": "-c admission_gate.bypass=on"}
+        return {**os.environ, **self.address, "PGUSER": "postgres", "PGOPTIONS": "-c admission_gate.bypass=on"}
 
     def wait_until(self, query, expected, seconds):
         """Asks until the answer is as expected; says whether that came about."""

@@ -165,7 +165,7 @@ class Proxy:
     def wait_until_leading(self, port, recovering):
         """Waits until the port leads to a node that is in recovery, or one that is not."""
         command = [self.options.program("psql"), "-XAtqc", "SELECT pg_is_in_recovery()"]
-        environment = {**self.primary.environment(), **self.address(port)}
+        environment = {**self.primary.environment(), "PGPORT": port, "PGDATABASE": DATASET}
         end = time.monotonic() + 60
         while True:
             done = subprocess.run(command, env=environment, text=True, stdin=subprocess.DEVNULL,

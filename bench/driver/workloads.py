@@ -47,10 +47,8 @@ class Benchmark:
     long: bool = False         # a quick run has the first workload only
 
 
-# Sleeping is no reason to lend by default; here it is the point.
 BESIDE = {
-    "sleepers": Beside("tpcb_10", "SELECT pg_sleep(2000);\n", 0, sleeps=True,
-                       settings=(("admission_gate.lend_on", "client, lock, timeout"),)),
+    "sleepers": Beside("tpcb_10", "SELECT pg_sleep(2000);\n", 0, sleeps=True),
     "analysts": Beside("facts", """\\set which random(1, 2)
 \\if :which = 1
 SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY note, amount) AS place FROM facts) f;
