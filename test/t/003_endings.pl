@@ -156,7 +156,7 @@ sub ends_by
 {
 	my ($what, $sqlstate, $end, @session) = @_;
 
-	my $holder = $gate->holder;
+	my $worker = $gate->worker;
 	my $waiter = $gate->session(@session);
 	my $next = $gate->session;
 	$waiter->start('SELECT 1');
@@ -165,7 +165,7 @@ sub ends_by
 	$end->($waiter);
 	like($waiter->sqlstate, $sqlstate, "$what ends the wait");
 	$gate->await_waiting(1);
-	$holder->query('COMMIT');
+	$gate->stop_worker($worker);
 	is($next->finish, '2', 'and the queue goes on');
 	clean("after $what of a waiting session");
 

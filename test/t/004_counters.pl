@@ -127,7 +127,7 @@ grew('an error in a block', admitted => 1, failed => 1);
 $one->query('ROLLBACK');
 grew('its ROLLBACK');
 $one->query('SET work_mem = 1024');
-$one->query('EXPLAIN SELECT 1');
+$one->query('PREPARE p AS SELECT 1');
 $gate->value('SELECT count(*) FROM pg_class');
 grew('what passes, and who bypasses');
 
@@ -222,7 +222,7 @@ sub known_wait
 	is($error->{M}, 'canceling statement due to admission queue timeout', 'and says so');
 	like(
 		$error->{D},
-		qr/^Of 1 slots, 1 were in use and 0 lent, with 0 other backends waiting; this one has waited for \d{3,} ms\.$/,
+		qr/^The limit is 1 slot \(1 in use, 0 lent, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
 		'DETAIL has the figures');
 	like($error->{H}, qr/admission_gate\.queue_timeout or admission_gate\.max_active_backends/, 'HINT has the settings');
 	grew('queue_timeout', admitted => 1, queued => 1, timeouts => 1);
@@ -252,7 +252,7 @@ sub known_wait
 	is($error->{C}, '53400', 'a full queue has SQLSTATE 53400');
 	is($error->{M}, 'too many backends are waiting for admission', 'and says so');
 	is( $error->{D},
-		'Of 1 slots, 1 were in use and 0 lent, with 1 other backends waiting; this one has waited for 0 ms.',
+		'The limit is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
 		'DETAIL has the figures');
 	like($error->{H}, qr/admission_gate\.max_queue_length or admission_gate\.max_active_backends/, 'HINT has the settings');
 	grew('a full queue', admitted => 1, queued => 1, rejections => 1);
@@ -386,7 +386,7 @@ sub known_wait
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
 # them at most, here one; but an heir that never comes is not waited for.
 {
-	my $max_overtake = 3_000;
+	my $max_overtake = 300;    # less than half of what the last resort takes
 	$gate->set(max_active_backends => 2, max_overtake => $max_overtake);
 	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
 	$_->query('BEGIN') foreach ($one, $two);
@@ -587,6 +587,11 @@ for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admi
 	is($error->{C}, '55000', "$sql fails without preloading");
 	like($error->{M}, qr/must be loaded via "shared_preload_libraries"/, 'and says what to do');
 }
+$session->query('DROP EXTENSION admission_gate');
+$session->quit;
+$session = $gate->session;
+like($session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
+	qr/is not loaded via "shared_preload_libraries"/, 'CREATE EXTENSION warns of it');
 $session->quit;
 $gate->node->stop;
 

@@ -3,7 +3,8 @@
 # admitted once never waits at the gate again.
 #
 # Each piece gets stuck when lending is off, but for those which say that something
-# else lets them pass.  That is tested, too: see piece in GateTest.pm.
+# else lets them pass.  That is tested, too: see piece in GateTest.pm.  (Stuck for
+# less than a second: then the last resort comes.  See 031_nothing_stuck.pl.)
 
 use strict;
 use warnings;
@@ -41,7 +42,7 @@ sub works
 # ----------------------------------------------------------------
 
 $gate->piece(
-	'two holders and a queued reader', { max_active_backends => 2, lend_on => 'lock' },
+	'two holders and a queued reader', { max_active_backends => 2 },
 	sub {
 		my ($ddl, $other, $reader) = map { $gate->session } 1 .. 3;
 		$_->query('BEGIN') foreach ($ddl, $other);
@@ -57,9 +58,8 @@ $gate->piece(
 		$other->query('COMMIT');
 	});
 
-# With lending on client waits alone
 $gate->piece(
-	'a row lock between two statements', { max_active_backends => 1, lend_on => 'client' },
+	'a row lock between two statements', { max_active_backends => 1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -72,7 +72,7 @@ $gate->piece(
 
 # Without lending at all: this is forced entry.
 $gate->piece(
-	'a row lock in statement scope', { max_active_backends => 1, lend_on => '' },
+	'a row lock in statement scope', { max_active_backends => 1, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) =
 		  map { $gate->session(session => { 'admission_gate.scope' => 'statement' }) } 1 .. 2;
@@ -89,7 +89,7 @@ $gate->piece(
 
 # The same of a transaction that has written nothing
 $gate->piece(
-	'an advisory lock in statement scope', { max_active_backends => 1, lend_on => '' },
+	'an advisory lock in statement scope', { max_active_backends => 1, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) =
 		  map { $gate->session(session => { 'admission_gate.scope' => 'statement' }) } 1 .. 2;
@@ -105,7 +105,7 @@ $gate->piece(
 
 # Forced entry, too: the transaction began while there was no limit.
 $gate->piece(
-	'a row lock from before the limit', { max_active_backends => 0, lend_on => '' },
+	'a row lock from before the limit', { max_active_backends => 0, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -120,7 +120,7 @@ $gate->piece(
 
 # And this one is in a subtransaction.
 $gate->piece(
-	'an advisory lock and a savepoint from before the limit', { max_active_backends => 0, lend_on => '' },
+	'an advisory lock and a savepoint from before the limit', { max_active_backends => 0, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; SAVEPOINT a; SELECT pg_advisory_xact_lock(1)');
@@ -134,7 +134,7 @@ $gate->piece(
 	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a lock from before the limit', { max_active_backends => 0, lend_on => 'lock' },
+	'a lock from before the limit', { max_active_backends => 0 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; LOCK t IN SHARE MODE');
@@ -145,10 +145,11 @@ $gate->piece(
 		works($owner, 'a transaction from before the limit that holds a lock is let in');
 		$owner->query('COMMIT');
 		is($waiter->sqlstate, '00000', 'and the waiter has the lock when it commits');
-	});
+	},
+	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a buffer pin from before the limit', { max_active_backends => 0, lend_on => 'lock' },
+	'a buffer pin from before the limit', { max_active_backends => 0 },
 	sub {
 		my ($owner, $vacuum) = map { $gate->session } 1 .. 2;
 		$gate->value('UPDATE t SET v = v + 1 WHERE id < 10');
@@ -161,10 +162,11 @@ $gate->piece(
 		is($owner->sqlstate, '00000', 'a transaction from before the limit whose buffer pin is wanted is let in');
 		$owner->query('COMMIT');
 		is($vacuum->sqlstate, '00000', 'and vacuum ends');
-	});
+	},
+	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a session-level advisory lock', { max_active_backends => 1, lend_on => 'lock' },
+	'a session-level advisory lock', { max_active_backends => 1 },
 	sub {
 		my ($owner, $holder) = map { $gate->session } 1 .. 2;
 		$owner->query('SELECT pg_advisory_lock(1)');
@@ -181,7 +183,7 @@ for my $limit (1, 2)
 {
 	$gate->piece(
 		"a deadlock at limit $limit",
-		{ max_active_backends => $limit, lend_on => 'client, lock', deadlock_timeout => 500 },
+		{ max_active_backends => $limit, deadlock_timeout => 500 },
 		sub {
 			my ($one, $two) = map { $gate->session } 1 .. 2;
 			$one->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -199,7 +201,7 @@ for my $limit (1, 2)
 # Waits for clients
 # ----------------------------------------------------------------
 
-my %client = (max_active_backends => 1, lend_on => 'client');
+my %client = (max_active_backends => 1);
 
 $gate->piece(
 	'idle transactions', { %client, max_active_backends => 3, lend_after => 1000 },
@@ -386,7 +388,7 @@ for my $case (
 }
 
 $gate->piece(
-	'two-phase commit', { %client, lend_on => '' },
+	'two-phase commit', { %client, lend_after => -1 },
 	sub {
 		my ($owner, $waiter, $third) = map { $gate->session } 1 .. 3;
 		$owner->query("BEGIN; UPDATE t SET v = 1 WHERE id = 1; PREPARE TRANSACTION 'x'");
@@ -402,7 +404,7 @@ $gate->piece(
 # ----------------------------------------------------------------
 
 $gate->piece(
-	'a safe snapshot', { %client, lend_on => 'client, lock' },
+	'a safe snapshot', { %client },
 	sub {
 		my ($writer, $reader) = map { $gate->session } 1 .. 2;
 		$writer->query('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 1 WHERE id = 1');
@@ -416,7 +418,7 @@ $gate->piece(
 
 # A lone SERIALIZABLE statement has its snapshot when it enters the queue.
 $gate->piece(
-	'a safe snapshot and a queued writer', { %client, lend_on => 'lock' },
+	'a safe snapshot and a queued writer', { %client },
 	sub {
 		my ($writer, $reader) = map { $gate->session } 1 .. 2;
 		$reader->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
@@ -434,7 +436,7 @@ $gate->piece(
 
 $gate->piece(
 	'sleepers',
-	{ max_active_backends => 2, lend_on => 'client, lock, timeout', lend_after => 20 },
+	{ max_active_backends => 2, lend_after => 20 },
 	sub {
 		my @sleepers = map { $gate->session } 1 .. 50;
 		my $next = $gate->session;
@@ -450,21 +452,17 @@ $gate->piece(
 # Those who wait follow a reload.
 # ----------------------------------------------------------------
 
-for my $case ([ lend_after => -1, 100 ], [ lend_on => '', 'client' ])
-{
-	my ($name, $off, $on) = @$case;
-	$gate->piece(
-		"a reload of $name",
-		{ max_active_backends => 1, lend_on => 'client', lend_after => 100, $name => $off },
-		sub {
-			my $holder = $gate->holder;
-			my $waiter = $gate->session;
-			$waiter->start('SELECT 1');
-			$gate->await_queued($waiter);
-			$gate->set($name => $on);
-			is($waiter->finish, '1', "a reload of $name frees a queue that stands still");
-		});
-}
+$gate->piece(
+	'a reload of lend_after',
+	{ max_active_backends => 1, lend_after => -1 },
+	sub {
+		my $holder = $gate->holder;
+		my $waiter = $gate->session;
+		$waiter->start('SELECT 1');
+		$gate->await_queued($waiter);
+		$gate->set(lend_after => 100);
+		is($waiter->finish, '1', 'a reload of lend_after frees a queue that stands still');
+	});
 
 # ----------------------------------------------------------------
 # What does not lend
@@ -473,27 +471,19 @@ for my $case ([ lend_after => -1, 100 ], [ lend_on => '', 'client' ])
 my %nothing_lent = (passes_without_lending => 'nothing is lent');
 
 $gate->piece(
-	'no lending', { max_active_backends => 1, lend_on => 'client, lock', lend_after => -1 },
+	'no lending', { max_active_backends => 1, lend_after => -1 },
 	sub {
 		my $holder = $gate->holder;
-		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
 		is($next->start('SELECT 1')->sqlstate, '53000', 'with lend_after = -1, an idle transaction keeps its slot');
 	},
 	%nothing_lent);
 $gate->piece(
-	'other waits', { max_active_backends => 1, lend_on => 'lock', lend_after => 10 },
+	'short waits', { max_active_backends => 1, lend_after => '3600000' },
 	sub {
 		my $holder = $gate->holder;
-		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
-		is($next->start('SELECT 1')->sqlstate, '53000', 'a wait of a kind that lend_on does not name keeps its slot');
-	},
-	%nothing_lent);
-$gate->piece(
-	'short waits', { max_active_backends => 1, lend_on => 'client, lock', lend_after => '3600000' },
-	sub {
-		my $holder = $gate->holder;
-		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
-		is($next->start('SELECT 1')->sqlstate, '53000', 'a wait shorter than lend_after keeps its slot');
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
+		is($next->start('SELECT 1')->sqlstate, '53000', 'a holder that has been idle for less than lend_after keeps its slot');
 	},
 	%nothing_lent);
 

@@ -24,7 +24,7 @@ my $gate = GateTest->new(
 	init => { allows_streaming => 'logical' });
 my $node = $gate->node;
 
-my %lock = (max_active_backends => 1, lend_on => 'lock');
+my %lock = (max_active_backends => 1);
 
 $gate->value($_) foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
@@ -128,7 +128,7 @@ for (@commands, [ 'CREATE DATABASE d', 'DROP DATABASE IF EXISTS d' ])
 
 	$gate->piece(
 		"$command beside an idle holder",
-		{ max_active_backends => 1, lend_on => 'client' },
+		{ max_active_backends => 1 },
 		sub {
 			$gate->value($before // '');
 			my $holder = $gate->holder;
@@ -261,7 +261,7 @@ for my $workers (4, 0)
 # Connections to the same server
 # ----------------------------------------------------------------
 
-my %extension = (max_active_backends => 1, lend_on => 'client, lock, extension');
+my %loopback = (max_active_backends => 1);
 my $host = $node->host;
 my $port = $node->port;
 
@@ -274,7 +274,7 @@ SKIP:
 		"CREATE FOREIGN TABLE f (id int, v int) SERVER loop OPTIONS (table_name 't')");
 	my $loop = sub {
 		my ($what, $code) = @_;
-		$gate->piece("postgres_fdw: $what", \%extension, $code);
+		$gate->piece("postgres_fdw: $what", \%loopback, $code);
 	};
 	$loop->(
 		'a query',
@@ -295,33 +295,52 @@ SKIP:
 			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
 			is(join(',', map { $_->finish } @sessions), '1000,1000', 'two sessions use postgres_fdw at the same time');
 		});
+	$gate->piece(
+		'postgres_fdw: three queries at a limit of two',
+		{ max_active_backends => 2 },
+		sub {
+			my @sessions = map { $gate->session } 1 .. 3;
+			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
+			is(join(',', map { $_->finish } @sessions), '1000,1000,1000', 'more sessions than slots use postgres_fdw at the same time');
+		});
 }
 
 SKIP:
 {
-	skip 'there is no dblink, or none whose waits show', 1 if !$gate->has_contrib('dblink');
+	skip 'there is no dblink', 1 if !$gate->has_contrib('dblink');
 	my $connection = "host=$host port=$port dbname=postgres";
 
 	$gate->piece(
 		'dblink: a query',
-		\%extension,
+		\%loopback,
 		sub {
 			is($gate->session->query("SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)"),
 				'1000', 'dblink reads from the same server at a limit of one');
 		});
 	$gate->piece(
 		'dblink: an update',
-		\%extension,
+		\%loopback,
 		sub {
 			is($gate->session->query("SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')"),
 				'UPDATE 4', 'dblink writes to the same server at a limit of one');
 		});
 }
 
+# A program, which shows no wait event
+$gate->piece(
+	'COPY FROM PROGRAM',
+	\%loopback,
+	sub {
+		my $psql = $node->config_data('--bindir') . "/psql -XAtq -h $host -p $port -d postgres";
+		$gate->value('CREATE TABLE IF NOT EXISTS counted (n int)');
+		is($gate->session->query("COPY counted FROM PROGRAM '$psql -c \"SELECT count(*) FROM t\"'; SELECT n FROM counted"),
+			'1000', 'COPY FROM PROGRAM reads from the same server at a limit of one');
+	});
+
 # Logical replication within the server: its processes pass, so nothing has to
 # be lent.
 $gate->piece(
-	'logical replication', { max_active_backends => 1, lend_on => '' },
+	'logical replication', { max_active_backends => 1, lend_after => -1 },
 	sub {
 		$gate->value('CREATE DATABASE subscriber');
 		my $there = $gate->session(

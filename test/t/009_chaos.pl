@@ -80,7 +80,7 @@ sub in_subscriber
 sub one_of { return $_[ rand @_ ]; }
 
 # Settings that let every session go on sooner or later
-my %lending = (lend_on => 'client, lock, extension', lend_after => 100);
+my %lending = (lend_after => 100);
 
 my %times = map { $_ => 0 } ('reload', 'crash', 'restart', 'crash of the standby', 'restart of the standby', 'promotion');
 my %next = (
@@ -116,7 +116,6 @@ sub change_settings
 			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
 			deadline_shedding => one_of('on', 'off'),
 			log_min_wait => one_of(-1, 0, 100),
-			lend_on => one_of('client, lock', 'client', 'lock', 'client, lock, timeout, io, ipc, extension', ''),
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			max_overtake => one_of(0, 1, 20, 1000),
 			turn_length => one_of(0, 0, 1, 50, 1000),

@@ -52,7 +52,7 @@ my $alone;
 
 $gate->piece(
 	"pgbench beside $sleepers sleepers",
-	{ max_active_backends => 4, lend_on => 'client, lock, timeout', lend_after => 10 },
+	{ max_active_backends => 4, lend_after => 10 },
 	sub {
 		$alone //= speed();
 

@@ -235,7 +235,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	my $error = $one_more->start('SELECT 1')->result->{error};
 	is($error->{C}, '53400', "a pool's queue may be full");
 	is($error->{D},
-		'Of 1 slots of pool "batch", 1 were in use and 0 lent, with 1 other backends of the pool waiting; this one has waited for 0 ms.',
+		'The limit of pool "batch" is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
 		'the error tells how its pool stands');
 	is($error->{H},
 		'Try again later, or increase max_queue_length or max_active of pool "batch" in admission_gate.pools.',
@@ -250,7 +250,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	my @others = map { $gate->holder } 1 .. 2;
 	$waiter->query("SET admission_gate.queue_timeout = '10ms'");
 	$error = $waiter->start('SELECT 1')->result->{error};
-	like($error->{D}, qr/^Of 2 slots, 2 were in use/, 'the error tells of the limit for all if that is reached');
+	like($error->{D}, qr/^The limit is 2 slots \(2 in use,/, 'the error tells of the limit for all if that is reached');
 	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
 	$_->query('COMMIT') foreach @others;
 	$_->quit foreach @others;
@@ -338,6 +338,18 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 }
 
 # ----------------------------------------------------------------
+# A pool has no more slots than there are
+# ----------------------------------------------------------------
+
+{
+	$gate->set(max_active_backends => 2);
+	set_pools('batch: max_active = 400', 'batch 400, default 2');
+	is($gate->counter('effective_max_active', 'batch'), '2', 'a pool with a higher limit has that of all in effect');
+	$gate->set(max_active_backends => 0);
+	is($gate->counter('effective_max_active', 'batch'), '0', 'and none while the gate is off');
+}
+
+# ----------------------------------------------------------------
 # Who belongs where
 # ----------------------------------------------------------------
 
@@ -356,6 +368,17 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$_->finish foreach ($one, $two);
 	my $log = substr slurp_file($gate->node->logfile), $before;
 	is(scalar(() = $log =~ /pool "nowhere" is not defined/g), 1, 'which the log says once');
+	for my $i (1 .. 2)
+	{
+		my $session = $gate->session(session => { 'admission_gate.pool' => "elsewhere_$i" });
+		my $notices = $session->start('SELECT 1')->result->{notices};
+		is("@$notices", qq{admission_gate: pool "elsewhere_$i" is not defined}, 'and each session is told');
+		is_deeply($session->start('SELECT 1')->result->{notices}, [], 'once');
+		$session->quit;
+	}
+	is($gate->observer->start(q{ALTER ROLE CURRENT_USER SET admission_gate.pool = 'btach'})->result->{notices}[0],
+		'pool "btach" is not defined in admission_gate.pools', 'ALTER ROLE tells of an unknown pool');
+	$gate->value('ALTER ROLE CURRENT_USER RESET admission_gate.pool');
 	$one->query("SET admission_gate.pool = 'BATCH'");
 	$one->query('BEGIN');
 	is($gate->value('SELECT pool FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
@@ -385,7 +408,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 # Forced entry and lending
 {
 	set_pools('batch: max_active = 1', 'batch 1, default 2');
-	$gate->set(max_active_backends => 4, lend_after => 50, lend_on => 'client');
+	$gate->set(max_active_backends => 4, lend_after => 50);
 	my ($one, $two) = map { batch() } 1 .. 2;
 
 	$one->query('BEGIN');

@@ -65,7 +65,7 @@ my $error = hurried_behind(1);
 is($error->{C}, '53400', 'a statement that would time out is refused');
 is($error->{M}, 'statement would time out while waiting for admission', 'and told so');
 my ($others, $expected, $left) = $error->{D} =~
-  /^With (\d+) other backends waiting, its wait is expected to take (\d+) ms, but statement_timeout leaves (\d+) ms\.$/;
+  /^With (\d+) other backend waiting, its wait is expected to take (\d+) ms, but statement_timeout leaves (\d+) ms\.$/;
 is($others, '1', 'DETAIL says how many wait');
 cmp_ok($expected, '>', $left, 'and that the wait would be too long');
 cmp_ok($left, '<=', 400, 'for what statement_timeout leaves');

@@ -23,6 +23,7 @@ my $gate = GateTest->new(
 	max_overtake => 0,
 	lend_after => -1,
 	max_connections => 30,
+	superuser_reserved_connections => 3,
 	init => { allows_streaming => 1 });
 my $node = $gate->node;
 
@@ -56,8 +57,9 @@ $gate->value($_) foreach (
 	'CREATE ROLE passing_dba LOGIN SUPERUSER',
 	'ALTER ROLE passing_dba SET admission_gate.bypass = on');
 
-# How a superuser says that he is to pass: in the environment, or typed
+# How a superuser gets in: by the reserve, or by the bypass, in the environment or typed
 my %way_in = (
+	'by the reserve' => { env => { PGUSER => 'dba' } },
 	'by PGOPTIONS' => { env => { PGUSER => 'dba', PGOPTIONS => '-c admission_gate.bypass=on' } },
 	'by ALTER ROLE' => { env => { PGUSER => 'passing_dba' } },
 	'by SET' => { env => { PGUSER => 'dba' }, type => ['SET admission_gate.bypass = on'] });
@@ -65,11 +67,11 @@ my %way_in = (
 # What he types then, and what the holder is told, if anything
 my %way_out = (
 	'cancels the holder' => {
-		type => ["SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running'"],
+		type => ["SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()"],
 		sqlstate => '57014'
 	},
 	'terminates the holder' => {
-		type => ["SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running'"],
+		type => ["SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()"],
 		sqlstate => '57P01'
 	},
 	'lifts the limit' => {
@@ -129,9 +131,9 @@ sub get_in_and_out
 	my ($in, $out) = ($way_in{$how_in}, $way_out{$how_out});
 	my ($holder, @waiters) = fill_the_server();
 
-	my $look = q{SELECT running, waiting FROM pg_stat_admission_gate};
-	my $holders = q{SELECT pid FROM pg_stat_admission_gate_backends WHERE state = 'running'};
-	is(psql($in, $look, $holders), join("\n", '1|' . @waiters, $holder->pid),
+	my $look = q{SELECT waiting FROM pg_stat_admission_gate};
+	my $holders = q{SELECT pid FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()};
+	is(psql($in, $look, $holders), join("\n", scalar @waiters, $holder->pid),
 		"$how_in, a superuser connects and sees the pool and its holder");
 	is(psql($in, @{ $out->{type} }), 't', "and $how_out");
 	ok_free('which lets everybody in', @waiters);
@@ -293,12 +295,17 @@ for my $role (sort keys %need)
 
 	my $holder = $gate->holder(user => 'web');
 	my @session = (user => $role, session => $need->{options} // {});
+	my $is_superuser = $gate->value("SELECT rolsuper FROM pg_roles WHERE rolname = '$role'") eq 't';
+
+	# Superusers have the reserve, but only as many as it is large.
+	my @reserve = map { $gate->session(user => $role) } 1 .. ($is_superuser ? 3 : 0);
+	$_->query('BEGIN') foreach @reserve;
 	my $session = $gate->session(@session);
 	start($session, $need->{statements}[0]);
 	$gate->ok_waits($session, "without the bypass, $role waits when the gate is full");
 	$session->cancel;
 	$session->result;
-	$session->quit;
+	$_->quit foreach ($session, @reserve);
 
 	$gate->value($line{$role});
 	$session = $gate->session(@session);

@@ -31,13 +31,13 @@ sub wait_once
 {
 	my ($session, $start, $ms) = @_;
 
-	my $holder = $gate->holder;
+	my $worker = $gate->worker;
 	ref $start ? $start->($session) : $session->start($start);
 	$gate->await_queued($session);
 	$gate->await('SELECT wait_time > ' . ($ms // 0) . ' FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
-	$holder->query('COMMIT');
+	$gate->stop_worker($worker);
 	$session->finish;
-	$holder->quit;
+	$worker->quit;
 	return;
 }
 

@@ -190,7 +190,7 @@ foreach my $case ([ 'leader', 3 ], [ 'workers', 1 ])
 
 # Lending takes all of it, and so does the way back.
 {
-	$gate->set(max_active_backends => 3, lend_after => 50, lend_on => 'client');
+	$gate->set(max_active_backends => 3, lend_after => 50);
 	my $parallel = parallel_session('workers');
 	my @others = map { $gate->session } 1 .. 3;
 

@@ -89,13 +89,14 @@ is_deeply(\@other, [], 'no command stands outside of the blocks that are run');
 {
 	my ($shown) = $readme =~ /^((?:    (?:ERROR|DETAIL|HINT): .*\n)+)/m;
 	$gate->value('ALTER SYSTEM RESET admission_gate.pools');
-	$gate->set(max_active_backends => 1, lend_after => -1);
-	my $holder = $gate->holder;
-	my $session = $gate->session(session => { 'admission_gate.queue_timeout' => 1 });
+	$gate->set(max_active_backends => 2, lend_after => -1);
+	my @holders = map { $gate->holder } 1 .. 2;
+	$gate->value('CREATE ROLE plain LOGIN');
+	my $session = $gate->session(user => 'plain', session => { 'admission_gate.queue_timeout' => 1 });
 	my $error = $session->start('SELECT 1')->result->{error};
 	my $said = join '', map { sprintf "    %s  %s\n", @$_ } [ 'ERROR:', $error->{M} ], [ 'DETAIL:', $error->{D} ], [ 'HINT:', $error->{H} ];
 	is(join("\n", map { s/\d+/N/gr } split /\n/, $said), join("\n", map { s/\d+/N/gr } split /\n/, $shown), 'the error is as it is shown');
-	$_->quit foreach ($holder, $session);
+	$_->quit foreach (@holders, $session);
 }
 
 # The file has the server restarted.

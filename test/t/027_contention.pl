@@ -86,12 +86,12 @@ my $error;
 $gate->await_true(
 	sub {
 		$error = $hurried->start('SELECT 1')->result->{error};
-		return $error && $error->{D} =~ /^Of $limit slots, only [1-7] could be in use, as running backends block each other; /;
+		return $error && $error->{D} =~ /^The limit is $limit slots, lowered to [1-7] as running backends block each other /;
 	},
 	'an error that tells');
 is($error->{H},
 	'Try again later, or increase admission_gate.queue_timeout or admission_gate.max_blocked_fraction.', 'and what to do');
-like($error->{D}, qr/; \d+ were in use and 0 lent, with \d+ other backends waiting; this one has waited for \d+ ms\.$/,
+like($error->{D}, qr/ \(\d+ in use, 0 lent, \d+ waiting\); this backend has waited for \d+ ms\.$/,
 	'the error of a time-out tells how many');
 $hurried->quit;
 

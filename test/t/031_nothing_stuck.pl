@@ -1,0 +1,245 @@
+# Proves that nothing stays stuck behind the gate: not by a holder whose wait nobody
+# can see through, nor by a stopped process, nor when the gate is switched off; and that
+# there is always a way in for the administrator.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $gate = GateTest->new('nothing_stuck', max_active_backends => 1, max_connections => 60, superuser_reserved_connections => 2);
+
+$gate->value($_) foreach (
+	'CREATE ROLE plain LOGIN',
+	'CREATE ROLE analyst LOGIN',
+	'ALTER ROLE analyst SET admission_gate.pool = batch',
+	'CREATE ROLE dba LOGIN SUPERUSER');
+
+sub plain
+{
+	my (%param) = @_;
+	return $gate->session(user => 'plain', %param);
+}
+
+# For how many seconds has the session waited when its statement is answered?
+sub seconds_until_answered
+{
+	my ($session, $sql) = @_;
+
+	my $start = time;
+	$session->query($sql);
+	return time - $start;
+}
+
+# ----------------------------------------------------------------
+# The last resort
+# ----------------------------------------------------------------
+
+$gate->set(lend_after => -1);
+{
+	my $holder = plain();
+	$holder->query('BEGIN');
+	my @others = map { plain() } 1 .. 3;
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	my $waited = seconds_until_answered($others[0], 'BEGIN');
+	cmp_ok($waited, '>', 0.9, 'behind an idle holder that does not lend, the next is let in, not before a second');
+	cmp_ok($waited, '<', 2.5, 'but soon after');
+	is($gate->counter('stalls'), '1', 'it is counted');
+	cmp_ok(seconds_until_answered($others[1], 'BEGIN'), '>', 1.5, 'the next one is let in after a longer time');
+	is($gate->counter('stalls'), '2', 'and counted');
+	is($gate->gauges, '3|0|0', 'both are above the limit');
+
+	# An entry in the ordinary way makes it begin again.
+	$others[2]->start('BEGIN');
+	$gate->await_queued($others[2]);
+	$_->query('COMMIT') foreach ($holder, @others[ 0, 1 ]);
+	is($others[2]->sqlstate, '00000', 'a slot given back goes to the next');
+	cmp_ok(seconds_until_answered($holder, 'SELECT 1'), '<', 2.5, 'then the time is a second again');
+	$others[2]->query('COMMIT');
+}
+$gate->ok_quiet('after the last resort');
+
+# In a pool of its own, while other slots are free
+$gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
+{
+	my ($holder, $waiter) = map { $gate->session(user => 'analyst') } 1 .. 2;
+	$holder->start('SELECT pg_sleep(1000)');
+	$gate->await(q{SELECT running = 1 FROM pg_stat_admission_gate WHERE pool = 'batch'}, 'the analyst');
+	my $waited = seconds_until_answered($waiter, 'SELECT 1');
+	cmp_ok($waited, '>', 0.9, 'in a full pool, the next is let in, not before a second');
+	cmp_ok($waited, '<', 2.5, 'but soon after');
+	is($gate->counter('stalls', 'batch'), '1', 'it is counted in the pool');
+	$holder->cancel;
+	$holder->result;
+}
+$gate->set(max_active_backends => 1, pools => '');
+$gate->ok_quiet('after the last resort in a pool');
+
+# Forced entries that overlap, so that no slot is ever free
+{
+	$gate->value(q{ALTER ROLE plain SET admission_gate.scope = 'statement'});
+	my @forced = map { plain() } 1 .. 2;
+	$gate->value('ALTER ROLE plain RESET ALL');
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$_->query('BEGIN; SELECT 1') foreach @forced;
+	my $waiter = plain();
+	my $n = 0;
+	$forced[0]->start('SELECT pg_sleep(0.1)');
+	$waiter->start('SELECT 1');
+	my $done = $gate->await_true(
+		sub {
+			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(0.2)');
+			$forced[ ($n + 1) % 2 ]->result;
+			return $waiter->done;
+		},
+		'the waiter to be let in');
+	ok($done, 'beside forced entries that overlap without end, a waiter is let in');
+	is($gate->counter('stalls > 0'), 't', 'by the last resort');
+	$waiter->result;
+	$forced[ $n % 2 ]->result;
+	$_->query('COMMIT') foreach @forced;
+}
+$gate->ok_quiet('after overlapping forced entries');
+
+# A holder that works all the time is what the limit is for.
+{
+	my $worker = $gate->worker(user => 'plain');
+	my $waiter = plain(session => { 'admission_gate.queue_timeout' => '2500ms' });
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	is($waiter->start('SELECT 1')->sqlstate, '53000', 'behind a holder that is at work, the next waits for longer');
+	is($gate->counter('stalls'), '0', 'and nothing is counted');
+	$gate->stop_worker($worker);
+}
+$gate->set(lend_after => 100);
+$gate->ok_quiet('after a holder at work');
+
+# ----------------------------------------------------------------
+# A stopped watcher
+# ----------------------------------------------------------------
+
+{
+	my $worker = $gate->worker(user => 'plain');
+	my ($watcher, $holder, $next) = map { plain() } 1 .. 3;
+	$watcher->start('SELECT 1');
+	$gate->await_queued($watcher);
+	$gate->stop_waiter($watcher);
+	$gate->stop_worker($worker);
+	is($holder->start('BEGIN')->sqlstate, '00000', 'while the only waiter is stopped, another one takes the free slot');
+	is($next->start('SELECT 1')->sqlstate, '00000', 'and when that is idle, a third one, which takes over the watch');
+	kill CONT => $watcher->pid;
+	is($watcher->finish, '1', 'the stopped one goes on when it can');
+	$holder->query('COMMIT');
+}
+$gate->ok_quiet('after a stopped watcher');
+
+# ----------------------------------------------------------------
+# Switching off
+# ----------------------------------------------------------------
+
+for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ])
+{
+	my ($name, $value) = @$off;
+	$gate->set(max_active_backends => 4, pools => 'batch: max_active = 1; rest: max_active = 1');
+	my $worker = $gate->worker(user => 'analyst');
+	my @waiters = map { $gate->session(user => 'analyst') } 1 .. 3;
+	$_->start('SELECT 1') foreach @waiters;
+	$gate->await_waiting(3);
+	$gate->set($name => $value);
+	is(join(',', map { $_->finish } @waiters), '1,1,1', "$name = $value frees the waiters of a full pool");
+	$gate->stop_worker($worker);
+	$gate->set(mode => 'enforce', max_active_backends => 4, pools => '');
+	$gate->ok_quiet("after $name = $value");
+}
+
+# A backend that has not reread its configuration: it does so between two messages.
+$gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
+{
+	my $locker = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+	$locker->query('BEGIN; SELECT pg_advisory_xact_lock(1)');
+	my $behind = $gate->session(user => 'analyst');
+	$behind->start('BEGIN; SELECT pg_advisory_xact_lock(1); COMMIT; SELECT 2');
+	$gate->await_wait_event_type($behind, 'Lock');
+	my $worker = $gate->session(user => 'analyst');
+	$worker->start('DO $$ BEGIN LOOP END LOOP; END $$');
+	$gate->await('SELECT state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid, 'a worker');
+	$gate->set(max_active_backends => 0);
+	$locker->query('COMMIT');
+	$gate->ok_passes($behind, 'a backend that does not know yet that the gate is off does not queue');
+	$gate->stop_worker($worker);
+}
+$gate->set(max_active_backends => 1, pools => '');
+$gate->ok_quiet('after switching off');
+
+# ----------------------------------------------------------------
+# The reserve
+# ----------------------------------------------------------------
+
+{
+	my $worker = $gate->worker(user => 'plain');
+	my @dba = map { $gate->session(user => 'dba') } 1 .. 3;
+	my $plain = plain();
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$plain->start('BEGIN');
+	$gate->await_queued($plain);
+	for my $i (0, 1)
+	{
+		$dba[$i]->start('BEGIN');
+		$gate->ok_passes($dba[$i], 'as many superusers as superuser_reserved_connections enter a full gate');
+	}
+	is($gate->counter('forced'), '2', 'above the limit');
+	$dba[2]->start('SELECT 1');
+	$gate->ok_waits($dba[2], 'one more waits like everyone else');
+	$dba[0]->query('COMMIT');
+	$dba[0]->start('BEGIN');
+	$gate->ok_passes($dba[0], 'a place that was given back is free again');
+	$dba[1]->hang_up;
+	$gate->await_true(sub { $gate->value('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $dba[1]->pid) eq '0' }, 'an end');
+	my $next = $gate->session(user => 'dba');
+	$next->start('SELECT 1');
+	$gate->ok_passes($next, 'so is that of a session that ended');
+	$dba[0]->query('COMMIT');
+	$dba[2]->cancel;
+	$dba[2]->result;
+	ok(!$plain->done, 'an ordinary user waits on');
+
+	# What an administrator types first
+	$dba[0]->query('ALTER SYSTEM SET admission_gate.max_active_backends = 0');
+	is($dba[0]->query('SELECT pg_reload_conf()'), 't', 'an administrator can switch the gate off while it is full');
+	is($plain->sqlstate, '00000', 'which frees the queue');
+	$plain->query('COMMIT');
+	$gate->stop_worker($worker);
+	$gate->set(max_active_backends => 1);
+}
+$gate->ok_quiet('after the reserve');
+
+# From PostgreSQL 16 on, a role has a reserve, too.
+if ($gate->value('SHOW server_version_num') >= 160000)
+{
+	$gate->configure(reserved_connections => 1, superuser_reserved_connections => 1);
+	undef $gate->{observer};
+	$gate->restart('fast');
+	$gate->value('CREATE ROLE operator LOGIN IN ROLE pg_use_reserved_connections');
+	my $worker = $gate->worker(user => 'plain');
+	my ($one, $two) = map { $gate->session(user => 'operator') } 1 .. 2;
+	$one->start('BEGIN');
+	$gate->ok_passes($one, 'as many members of pg_use_reserved_connections as reserved_connections enter');
+	$two->start('SELECT 1');
+	$gate->ok_waits($two, 'one more waits');
+	my $dba = $gate->session(user => 'dba');
+	$dba->start('SELECT 1');
+	$gate->ok_passes($dba, 'a superuser still enters');
+	$gate->stop_worker($worker);
+	$two->result;
+	$one->query('COMMIT');
+	$gate->ok_quiet('after the reserve of a role');
+}
+$gate->ok_adds_up('at the end');
+$gate->node->stop;
+
+done_testing();
