@@ -10,7 +10,7 @@
 -- only 3 of 8 slots are given out (effective_max_active).
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
--- waits as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
+-- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
 
 \set QUIET on
 \pset format unaligned
