@@ -7,6 +7,8 @@
 #   make matrix           the same on every version, from Debian or Ubuntu: see test/matrix
 #   make neighbours       test beside other extensions, poolers and Patroni, which it
 #                         installs: see docs/neighbours.md
+#   make soak             everything at once on one server, for SOAK minutes, default 10:
+#                         see test/soak/soak.pl
 #   make lint             other compilers and checkers: see test/lint.sh
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
@@ -96,6 +98,9 @@ matrix:
 neighbours:
 	@TESTS=neighbours $(here)test/run.sh
 
+soak:
+	@TESTS=soak $(here)test/run.sh
+
 valgrind:
 	@VALGRIND=1 $(here)test/run.sh
 
@@ -118,4 +123,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test matrix neighbours lint valgrind demo bench dist
+.PHONY: require-preload test matrix neighbours soak lint valgrind demo bench dist

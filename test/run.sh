@@ -13,6 +13,8 @@
 #   model      test/model/run.sh, which has spin check the protocol of the queue
 # and, if named in TESTS (or by make neighbours), as it needs many packages:
 #   neighbours test/neighbours/*.pl, as tap
+# and, if named in TESTS (or by make soak), as it takes long:
+#   soak       test/soak/*.pl, as tap
 #
 # Then, on one more major version, those that differ most between versions, if root
 # runs this and it can be had: by test/matrix, in a folder under ~/.cache that it
@@ -35,7 +37,8 @@
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
-#   GATE_SEED             the random numbers of a stress or chaos test to repeat
+#   SOAK                  how many minutes the soak test lasts, default 10
+#   GATE_SEED             the random numbers of a stress, chaos or soak test to repeat
 #   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the
 #                  oldest installed that is older than the one tested
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -50,17 +53,17 @@ CHOICE=${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOU
 
 # What further versions are tested with, if nothing else is asked for
 OTHER_TESTS=${TESTS:-regress isolation tap}
-OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/00[1-6]_*.pl test/t/018_*.pl)}
+OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,counters,lending,lending_commands,no_way_past,refused_begin,nothing_stuck,explain}.pl)}
 
 TESTS=${TESTS:-regress isolation tap model}
-SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0}))}
+SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0} + ${SOAK:-10} * 60))}
 
 check_suites() {
     local suite
     for suite in $TESTS; do
         case $suite in
-            regress | isolation | tap | model | neighbours) ;;
-            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model neighbours" ;;
+            regress | isolation | tap | model | neighbours | soak) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model neighbours soak" ;;
         esac
     done
 }
@@ -178,12 +181,18 @@ run_isolation() {
 
 # Usage: run_prove SUITE "TESTS"
 run_prove() {
-    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$2" PROVE_FLAGS=--verbose REGRESS_PREP=
+    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$2" PROVE_FLAGS="--verbose --timer -j${JOBS:-4}" REGRESS_PREP=
 }
 
 run_tap() { run_prove tap "$(chosen PROVE_TESTS TAP_FILES)"; }
 
 run_neighbours() { run_prove neighbours "$(chosen NEIGHBOURS NEIGHBOURS)"; }
+
+# What each minute was like is shown even if all went well.
+run_soak() {
+    run_prove soak test/soak/soak.pl
+    sed -n 's/^# \(seed:\|minute\|soak,\)/\1/p' "$WORK/log/soak.out"
+}
 
 run_model() {
     # shellcheck disable=SC2086
@@ -293,9 +302,9 @@ add_figures() {
 outside() {
     PASSED=0 FAILED=0
     make_workdir
-    run_inside test/run.sh "$TESTS${VALGRIND:+ valgrind}" \
+    run_inside test/run.sh "${TESTS/soak/tap}${VALGRIND:+ valgrind}" \
         "TESTS VALGRIND OLD_PG_CONFIG REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_CHAOS_SECONDS GATE_SLEEPERS GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
+        GATE_CHAOS_SECONDS GATE_SLEEPERS SOAK GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
     add_figures "$WORK/figures"
     if [ -e "$WORK/figures" ] && wants_other_majors; then
         run_other_majors
@@ -310,7 +319,7 @@ install_only() {
     make_workdir
     find_postgres
     # shellcheck disable=SC2086
-    require_packages $TESTS ${VALGRIND:+valgrind}
+    require_packages ${TESTS/soak/tap} ${VALGRIND:+valgrind}
     # shellcheck disable=SC2046
     want_packages $(extras)
 }
