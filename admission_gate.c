@@ -13,20 +13,19 @@
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
  * src/lending.c sees to it that no slot is held by a backend that does nothing.
  * src/settings.c has the parameters, src/bypass.c who needs no slot, src/pools.c
- * the list of pools, src/plan.c what a plan tells, src/stats.c the views,
+ * the list of pools, src/stats.c the views,
  * src/wait_log.c the lines in the server log, src/query_waits.c the waits by
  * query, src/explain.c an option of EXPLAIN.
  *
- * The gate is met at top level only.  Who holds a slot passes, so in transaction
- * scope it is only utility commands whose level has to be counted: they may
- * run statements without a slot of their own, or commit inside.  In statement
- * scope, and where cheap statements pass without a slot, one counter over all
- * hooks tells the level: planner and utility commands run the executor for what
+ * The gate is met at top level only.  A backend that holds a slot passes, so in
+ * transaction scope it is only utility commands whose level has to be counted: they
+ * may run statements without a slot of their own, or commit inside.  In statement
+ * scope, one counter over all hooks tells the level: planner and utility commands run the executor for what
  * they evaluate, so a counter for each would take the end of an inner statement
  * for that of the top-level one.
  *
  * The places are, whichever comes first in a transaction: BEGIN (nothing is
- * locked yet and no snapshot taken), the planner unless the planned cost counts,
+ * locked yet and no snapshot taken), the planner,
  * ExecutorStart for plans from the cache, and ProcessUtility.  Before that, no user's
  * code has run and no XID was taken, but by two ways that no hook sees: conversion of
  * parameters in Bind, and function calls of the fast-path protocol.  They earn their
@@ -194,7 +193,7 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_pools, gate_lend_after, gate_max_blocked_fraction);
+					 gate_pools, gate_lend_after, gate_load_control);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
@@ -215,7 +214,7 @@ gate_is_on(void)
 static inline bool
 all_levels_count(void)
 {
-	return gate_scope == SCOPE_STATEMENT || unlikely(gate_goes_by_cost());
+	return gate_scope == SCOPE_STATEMENT;
 }
 
 /*
@@ -260,7 +259,7 @@ go_on(QueryDesc *query)
 	if (nesting_level == 0)
 	{
 		introduce_session();
-		admission_continue(query);
+		admission_continue();
 		statement = query;
 	}
 }
@@ -295,8 +294,7 @@ planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
 
-	if (likely(!gate_goes_by_cost()))
-		enter(NULL, false);
+	enter(NULL, false);
 	if (!all_levels_count())
 		return next_planner(PLANNER_ARGS);
 
@@ -369,8 +367,6 @@ static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
 	go_on(queryDesc);
-	if (count == 0)
-		admission_count_workers(queryDesc);		/* else there are none */
 	if (!all_levels_count())
 	{
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
@@ -522,8 +518,7 @@ utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
 		case UTILITY_QUERY:
 			return true;
 		case UTILITY_HEAVY:
-			return gate_utility == GATE_UTILITY_HEAVY ||
-				context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock();
+			return gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock();
 	}
 	pg_unreachable();
 }

@@ -19,7 +19,7 @@
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4, 8 or 16 per core as each workload says
 #   VARIANTS   such as "off gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
-#              max_overtake=0": see docs/benchmarks.md
+#              handoff_after=0": see docs/benchmarks.md
 #   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
 #              variant "tuned", the gate with these
 #   WORKLOADS  only these workloads of the benchmark

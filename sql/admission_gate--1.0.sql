@@ -18,15 +18,14 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT failed int8,
     OUT queued int8,
     OUT would_queue int8,
-    OUT overtakes int8,
+    OUT barged int8,
     OUT forced int8,
-    OUT passed int8,
     OUT lends int8,
     OUT stalls int8,
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,
-    OUT wait_time float8,
+    OUT total_wait_time float8,
     OUT max_wait_time float8,
     OUT stats_reset timestamptz
 )
@@ -48,8 +47,8 @@ GRANT SELECT ON pg_stat_admission_gate TO PUBLIC;
 CREATE FUNCTION pg_stat_get_admission_gate_backends(
     OUT pid int4,
     OUT pool text,
-    OUT state text,
-    OUT since timestamptz,
+    OUT gate_state text,
+    OUT state_change timestamptz,
     OUT wait_time float8
 )
 RETURNS SETOF record
@@ -93,7 +92,7 @@ CREATE FUNCTION pg_stat_get_admission_gate_queries(
     OUT dbid oid,
     OUT queryid int8,
     OUT waits int8,
-    OUT wait_time float8,
+    OUT total_wait_time float8,
     OUT max_wait_time float8
 )
 RETURNS SETOF record
@@ -104,7 +103,7 @@ COMMENT ON FUNCTION pg_stat_get_admission_gate_queries() IS
     'statistics: what the statements of each query identifier have waited for a slot';
 
 CREATE VIEW pg_stat_admission_gate_queries AS
-    SELECT * FROM pg_stat_get_admission_gate_queries() ORDER BY wait_time DESC;
+    SELECT * FROM pg_stat_get_admission_gate_queries() ORDER BY total_wait_time DESC;
 
 COMMENT ON VIEW pg_stat_admission_gate_queries IS
     'one row per user, database and query identifier: what its statements have waited for a slot, most waited first';

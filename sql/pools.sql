@@ -45,10 +45,6 @@ SELECT format('ALTER SYSTEM SET admission_gate.pools = %L', repeat('x', 64)) \ge
 SELECT format('ALTER SYSTEM SET admission_gate.pools = %L', string_agg('p' || i, ';')) FROM generate_series(1, 32) i \gexec
 SELECT format('SET admission_gate.pool = %L', repeat('x', 64)) \gexec
 SET admission_gate.pools = 'web';
-SET admission_gate.cost_pool_above = -2;
-SET admission_gate.min_cost = -1;
-SET admission_gate.parallel_slots = 'all';
-ALTER SYSTEM SET admission_gate.lift_after = 'never';
 SELECT setting FROM pg_file_settings WHERE name = 'admission_gate.pools';
 
 -- What is understood

@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 SELECT pool, max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
-SELECT pid = pg_backend_pid() AS myself, pool, state, since = statement_timestamp() AS since_now, wait_time
+SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change = statement_timestamp() AS since_now, wait_time
 FROM pg_stat_admission_gate_backends;
 
 -- One admission per transaction, whatever it runs.  Who has a slot during a
@@ -52,8 +52,8 @@ ROLLBACK TO s;
 COMMIT;
 SELECT 1/0;
 SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
-       admitted, completed, failed, running, queued, overtakes, forced, lends,
-       timeouts, rejections, cancels, wait_time, max_wait_time
+       admitted, completed, failed, running, queued, barged, forced, lends,
+       timeouts, rejections, cancels, total_wait_time, max_wait_time
 FROM pg_stat_admission_gate;
 
 -- Per statement, if scope says so; what the transaction had before, it has.
@@ -81,7 +81,7 @@ EXPLAIN (COSTS OFF) SELECT 1;
 LISTEN regress_gate;
 UNLISTEN regress_gate;
 PREPARE p AS SELECT 1;
-SET admission_gate.gate_utility = none;
+SET admission_gate.gate_utility = off;
 ANALYZE pg_am;
 SELECT admitted AS for_reset_and_this FROM pg_stat_admission_gate;
 EXECUTE p;
@@ -98,10 +98,10 @@ CREATE ROLE regress_gate_monitor IN ROLE pg_monitor;
 BEGIN;
 SET LOCAL ROLE regress_gate_user;
 SELECT running FROM pg_stat_admission_gate;
-SELECT pid = pg_backend_pid() AS myself, pool, state, since, wait_time
+SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change, wait_time
 FROM pg_stat_admission_gate_backends;
 SET LOCAL ROLE regress_gate_monitor;
-SELECT pid = pg_backend_pid() AS myself, pool, state, wait_time
+SELECT pid = pg_backend_pid() AS myself, pool, gate_state, wait_time
 FROM pg_stat_admission_gate_backends;
 SELECT pg_stat_admission_gate_reset();
 ROLLBACK;

@@ -43,7 +43,6 @@
 #include "compat.h"
 #include "contention.h"
 #include "lending.h"
-#include "plan.h"
 #include "query_waits.h"
 #include "settings.h"
 #include "slots.h"
@@ -140,18 +139,8 @@ errdetail_gate(const SlotLimit *limit, long waited)
 }
 
 /*
- * The setting that keeps a backend waiting, if it is not the limit of its pool: more
- * slots would not be used while holders block each other.
- */
-static const char *
-limiting_setting(const SlotLimit *limit)
-{
-	return limit->effective < limit->slots ? "max_blocked_fraction" : "max_active_backends";
-}
-
-/*
  * HINT of the gate's errors: what to increase, that setting, which may be the
- * pool's, or the limit.
+ * pool's, or the limit; not the limit if less than it is given out.
  */
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
@@ -159,14 +148,19 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 	if (of_pool && limit->is_of_pool)
 		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	if (of_pool)
-		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.%s.",
-					   setting, limit->pool, limiting_setting(limit));
 	if (limit->is_of_pool)
 		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	return errhint("Try again later, or increase admission_gate.%s or admission_gate.%s.",
-				   setting, limiting_setting(limit));
+	if (of_pool && limit->effective < limit->slots)
+		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
+					   setting, limit->pool);
+	if (of_pool)
+		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
+					   setting, limit->pool);
+	if (limit->effective < limit->slots)
+		return errhint("Try again later, or increase admission_gate.%s.", setting);
+	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
+				   setting);
 }
 
 /* The time since then in us; 0 if the clock was set back. */
@@ -324,8 +318,7 @@ refuse_hopeless_wait(void)
 							  limit.waiting,
 							  (unsigned long long) (expected / 1000),
 							  (unsigned long long) (left / 1000)),
-			 errhint("Try again later, increase statement_timeout or admission_gate.%s, or set admission_gate.deadline_shedding to off.",
-					 limiting_setting(&limit))));
+			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
 }
 
 /*
@@ -454,31 +447,10 @@ enter_reserved(TimestampTz since)
 static pg_noinline bool
 try_after_yield(TimestampTz since)
 {
-	if (gate_max_overtake == 0)
+	if (gate_handoff_after == 0)
 		return false;
 	sched_yield();
-	return slots_try_overtake(since);
-}
-
-/*
- * Does this statement need no slot, as its plan is cheap?  query: as for
- * admission_enter.
- */
-static inline bool
-is_cheap(const QueryDesc *query)
-{
-	return unlikely(gate_min_cost > 0) && query &&
-		plan_cost(query->plannedstmt) < gate_min_cost;
-}
-
-/*
- * Choose the pool of a statement by its plan.  query: as for admission_enter.
- */
-static void
-choose_pool_by_cost(const QueryDesc *query)
-{
-	slots_choose_pool(query && gate_has_cost_pool() &&
-					  plan_cost(query->plannedstmt) > gate_cost_pool_above);
+	return slots_try_barge(since);
 }
 
 /*
@@ -504,17 +476,6 @@ admission_enter(QueryDesc *query, bool begins_block)
 	}
 	if (unlikely(refusal != NULL))
 		ReThrowError(refusal);
-	if (unlikely(gate_goes_by_cost()))
-	{
-		choose_pool_by_cost(query);
-		if (is_cheap(query))
-		{
-			/* What it does may be waited for: from here on, as if admitted. */
-			admitted_in_xact = true;
-			slots_count_pass();
-			return;
-		}
-	}
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_take(since)))
@@ -526,7 +487,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	if (slots_lenders_unseen())
 		lending_recall();
 
-	if (slots_try_overtake(since))
+	if (slots_try_barge(since))
 		note_admission();
 	else if (!may_wait())
 	{
@@ -546,26 +507,15 @@ admission_enter(QueryDesc *query, bool begins_block)
  * without waiting.
  */
 void
-admission_continue(QueryDesc *query)
+admission_continue(void)
 {
 	if (holds_slot)
 		slots_resume();
-	else if (!bypass_in_force && !is_cheap(query))
+	else if (!bypass_in_force)
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
 		note_admission();
 	}
-}
-
-/*
- * A query is about to run to its end: let the parallel workers that it may have
- * use slots, too, if that is set.
- */
-void
-admission_count_workers(QueryDesc *query)
-{
-	if (unlikely(gate_parallel_slots == PARALLEL_SLOTS_WORKERS) && holds_slot)
-		slots_hold(1 + plan_workers(query->plannedstmt));
 }
 
 /*

@@ -16,8 +16,7 @@
 
 extern bool admission_holds_slot(void);
 extern void admission_enter(QueryDesc *query, bool begins_block);
-extern void admission_continue(QueryDesc *query);
-extern void admission_count_workers(QueryDesc *query);
+extern void admission_continue(void);
 extern void admission_leave(bool failed);
 extern void admission_end_transaction(bool failed);
 extern int64 admission_wait(void);

@@ -5,9 +5,9 @@
  *
  * Where many want the same rows, more at work do not get more done: who is let
  * in queues in the lock manager instead, and is woken and sent to sleep again
- * there for nearly every transaction before it.  So, while more of the holders
- * than max_blocked_fraction are blocked, fewer are let in, and more again
- * after (slots_contention.c).  Who is about to queue, where others wait
+ * there for nearly every transaction before it.  So, while more than half of
+ * the holders are blocked, fewer are let in, and more again after
+ * (slots_contention.c).  Who is about to queue, where others wait
  * already, looks, at most every few milliseconds; and the watcher (see
  * slots.c) as long as the limit is lowered, since nobody else may come any
  * more.

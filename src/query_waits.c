@@ -7,16 +7,12 @@
  * The key is that of pg_stat_statements, for statements at top level, which are
  * the only ones that meet the gate.
  *
- * When the table is full, a new statement takes the place of the one with the
- * lowest score.  The score is the time waited, but it fades: each replacement
- * takes from all of them the share that one place has in the table.  So once as
- * many new ones have come as there are places, what was waited before counts for
- * about a third, and a statement that waits now finds a place beside those that
- * have waited much in former times.  What the view shows does not fade.
+ * When the table is full, those that have waited least make room: EVICT_PERCENT of
+ * them at once, as finding them takes a look at all.
  *
  * Locking: Lock is held shared to find an entry, and exclusively to add or
  * remove some; then, nothing else is needed.  Otherwise, the entry's mutex guards
- * its counts and its score.  Both are taken only at the end of a wait in the
+ * its counts.  Both are taken only at the end of a wait in the
  * queue, and by those who look at the table.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -42,10 +38,11 @@
 
 #define TRANCHE_NAME	"AdmissionGateQueries"
 
+#define EVICT_PERCENT	5
+
 typedef struct QueryWaitsEntry
 {
 	QueryWaits	counts;			/* begins with the key */
-	double		score;			/* us, faded; see above */
 	slock_t		mutex;
 } QueryWaitsEntry;
 
@@ -160,27 +157,36 @@ query_waits_current_id(void)
 	return queryid;
 }
 
+static int
+compare_wait_time(const void *a, const void *b)
+{
+	uint64		wait_a = (*(QueryWaitsEntry *const *) a)->counts.wait_time;
+	uint64		wait_b = (*(QueryWaitsEntry *const *) b)->counts.wait_time;
+
+	return wait_a < wait_b ? -1 : wait_a > wait_b ? 1 : 0;
+}
+
 /*
- * Remove the entry with the lowest score, and let all scores fade.  The caller
- * holds Lock exclusively.
+ * Remove the entries that have waited least.  The caller holds Lock exclusively.
  */
 static void
-remove_least(void)
+evict_least(void)
 {
-	double		kept = 1.0 - 1.0 / gate_max_tracked_queries;
+	int			nentries = hash_get_num_entries(Table);
+	int			nvictims = Max(nentries * EVICT_PERCENT / 100, 1);
+	QueryWaitsEntry **entries = palloc_array(QueryWaitsEntry *, nentries);
 	HASH_SEQ_STATUS scan;
-	QueryWaitsEntry *entry;
-	QueryWaitsEntry *least = NULL;
+	int			i = 0;
 
 	hash_seq_init(&scan, Table);
-	while ((entry = (QueryWaitsEntry *) hash_seq_search(&scan)) != NULL)
-	{
-		entry->score *= kept;
-		if (least == NULL || entry->score < least->score)
-			least = entry;
-	}
-	if (least != NULL)
-		hash_search(Table, &least->counts.key, HASH_REMOVE, NULL);
+	while (i < nentries)
+		entries[i++] = (QueryWaitsEntry *) hash_seq_search(&scan);
+	hash_seq_term(&scan);
+
+	qsort(entries, nentries, sizeof(QueryWaitsEntry *), compare_wait_time);
+	for (i = 0; i < nvictims; i++)
+		hash_search(Table, &entries[i]->counts.key, HASH_REMOVE, NULL);
+	pfree(entries);
 }
 
 /*
@@ -197,12 +203,11 @@ find_or_add(const QueryWaitsKey *key)
 		return entry;
 
 	if (hash_get_num_entries(Table) >= gate_max_tracked_queries)
-		remove_least();
+		evict_least();
 	entry = (QueryWaitsEntry *) hash_search(Table, key, HASH_ENTER, NULL);
 	entry->counts.waits = 0;
 	entry->counts.wait_time = 0;
 	entry->counts.max_wait_time = 0;
-	entry->score = 0;
 	SpinLockInit(&entry->mutex);
 	return entry;
 }
@@ -236,7 +241,6 @@ query_waits_count(int64 queryid, uint64 waited)
 	entry->counts.waits++;
 	entry->counts.wait_time += waited;
 	entry->counts.max_wait_time = Max(entry->counts.max_wait_time, waited);
-	entry->score += (double) waited;
 	SpinLockRelease(&entry->mutex);
 
 	LWLockRelease(Lock);

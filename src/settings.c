@@ -14,7 +14,6 @@
  */
 #include "postgres.h"
 
-#include <float.h>
 #include <limits.h>
 
 #include "miscadmin.h"
@@ -28,24 +27,19 @@
 
 int			gate_max_active_backends = 0;
 char	   *gate_pool = NULL;
-char	   *gate_cost_pool = NULL;
-double		gate_cost_pool_above = -1;
-double		gate_min_cost = 0;
-int			gate_parallel_slots = PARALLEL_SLOTS_LEADER;
 int			gate_scope = SCOPE_TRANSACTION;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
-int			gate_utility = GATE_UTILITY_HEAVY;
-int			gate_max_overtake = 20;
+bool		gate_utility = true;
+int			gate_handoff_after = 20;
 int			gate_turn_length = 0;
-int			gate_lift_after = 1000;
 bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
 int			gate_max_tracked_queries = 500;
 int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
-double		gate_max_blocked_fraction = 0.5;
+bool		gate_load_control = true;
 
 static bool bypass = false;
 static char *bypass_application_names = NULL;
@@ -60,18 +54,6 @@ static const struct config_enum_entry mode_options[] = {
 static const struct config_enum_entry scope_options[] = {
 	{"transaction", SCOPE_TRANSACTION, false},
 	{"statement", SCOPE_STATEMENT, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry parallel_slots_options[] = {
-	{"leader", PARALLEL_SLOTS_LEADER, false},
-	{"workers", PARALLEL_SLOTS_WORKERS, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry gate_utility_options[] = {
-	{"heavy", GATE_UTILITY_HEAVY, false},
-	{"none", GATE_UTILITY_NONE, false},
 	{NULL, 0, false}
 };
 
@@ -127,7 +109,7 @@ is_defined_pool(const char *name)
 }
 
 /*
- * Check hook of pool and cost_pool.  Whether there is such a pool is seen when it is
+ * Check hook of pool.  Whether there is such a pool is seen when it is
  * used, as it may be defined later, or removed; but ALTER ROLE and ALTER DATABASE tell.
  */
 static bool
@@ -145,22 +127,11 @@ check_pool(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/*
- * Assign hook of pool and cost_pool: from the next statement on, whose cost may
- * not count any more.
- */
+/* Assign hook of pool: from the next statement on */
 static void
 assign_pool(const char *newval, void *extra)
 {
-	slots_choose_pool(false);
 	slots_forget_pool();
-}
-
-/* Assign hook of cost_pool_above and min_cost: likewise */
-static void
-assign_cost(double newval, void *extra)
-{
-	slots_choose_pool(false);
 }
 
 /* Assign hook of mode */
@@ -179,12 +150,12 @@ assign_lend_after(int newval, void *extra)
 		slots_set_lend_after(newval);
 }
 
-/* Assign hook of max_blocked_fraction */
+/* Assign hook of load_control */
 static void
-assign_max_blocked_fraction(double newval, void *extra)
+assign_load_control(bool newval, void *extra)
 {
 	if (is_publisher())
-		slots_set_max_blocked_fraction(newval);
+		slots_set_load_control(newval);
 }
 
 /*
@@ -237,38 +208,6 @@ settings_define(void)
 							   PGC_SUSET, 0,
 							   check_pool, assign_pool, NULL);
 
-	DefineCustomStringVariable("admission_gate.cost_pool",
-							   "Sets the pool of lone statements whose planned cost is above admission_gate.cost_pool_above.",
-							   "An empty string means the session's own pool.",
-							   &gate_cost_pool,
-							   "",
-							   PGC_SUSET, 0,
-							   check_pool, assign_pool, NULL);
-
-	DefineCustomRealVariable("admission_gate.cost_pool_above",
-							 "Sets the planned cost above which a lone statement uses admission_gate.cost_pool.",
-							 "-1 means that none does.",
-							 &gate_cost_pool_above,
-							 -1, -1, DBL_MAX,
-							 PGC_SUSET, 0,
-							 NULL, assign_cost, NULL);
-
-	DefineCustomRealVariable("admission_gate.min_cost",
-							 "Sets the planned cost below which a lone statement needs no slot.",
-							 "Zero means that every statement needs one.",
-							 &gate_min_cost,
-							 0, 0, DBL_MAX,
-							 PGC_SUSET, 0,
-							 NULL, assign_cost, NULL);
-
-	DefineCustomEnumVariable("admission_gate.parallel_slots",
-							 "Sets whether a parallel query uses one slot, or one more for each planned worker.",
-							 "\"leader\" means one. With \"workers\" it enters as others do, and its workers' slots are counted then, above the limit if need be, but never more in all than the limit.",
-							 &gate_parallel_slots,
-							 PARALLEL_SLOTS_LEADER, parallel_slots_options,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
-
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",
 							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement.",
@@ -317,18 +256,18 @@ settings_define(void)
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 
-	DefineCustomEnumVariable("admission_gate.gate_utility",
-							 "Sets which utility commands need a slot.",
-							 "\"heavy\" means all but transaction control, session settings and the like; \"none\" means only those that run queries or user code, such as EXECUTE, COPY or CALL, and those that are not alone in their transaction.",
+	DefineCustomBoolVariable("admission_gate.gate_utility",
+							 "Makes DDL and maintenance commands need a slot.",
+							 "If off, only those do that run queries or user code, such as EXECUTE, COPY or CALL, and those that are not alone in their transaction.",
 							 &gate_utility,
-							 GATE_UTILITY_HEAVY, gate_utility_options,
+							 true,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
 
-	DefineCustomIntVariable("admission_gate.max_overtake",
-							"Sets for how long the first in the queue may be overtaken.",
-							"A running backend may take a free slot before it until then. Zero means strictly first come, first served.",
-							&gate_max_overtake,
+	DefineCustomIntVariable("admission_gate.handoff_after",
+							"Sets after which wait of the first in the queue a slot is handed to it.",
+							"Until then, a running backend may take a free slot before it. Zero means strictly first come, first served.",
+							&gate_handoff_after,
 							20, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
@@ -341,21 +280,13 @@ settings_define(void)
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	DefineCustomRealVariable("admission_gate.max_blocked_fraction",
-							 "Sets the fraction of the running backends that may be blocked by locks before fewer are admitted.",
-							 "While more of them are, each for a short time, the limit is lowered step by step, and raised again after. 1 means that it never is.",
-							 &gate_max_blocked_fraction,
-							 0.5, 0, 1,
+	DefineCustomBoolVariable("admission_gate.load_control",
+							 "Admits fewer backends while those at work block each other by locks.",
+							 "While more than half of them are blocked, each for a short time, the limit is lowered step by step, and raised again after.",
+							 &gate_load_control,
+							 true,
 							 PGC_SIGHUP, 0,
-							 NULL, assign_max_blocked_fraction, NULL);
-
-	DefineCustomIntVariable("admission_gate.lift_after",
-							"Sets how long after it was passed over by a higher priority a pool goes first.",
-							"One of its waiting backends does, and the time begins again. Zero means that it never does.",
-							&gate_lift_after,
-							1000, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							 NULL, assign_load_control, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum time of waiting for a slot above which the wait is logged.",

@@ -26,35 +26,18 @@ typedef enum GateMode
 	GATE_MODE_OBSERVE
 } GateMode;
 
-typedef enum GateParallelSlots
-{
-	PARALLEL_SLOTS_LEADER,
-	PARALLEL_SLOTS_WORKERS
-} GateParallelSlots;
-
-typedef enum GateUtility
-{
-	GATE_UTILITY_HEAVY,
-	GATE_UTILITY_NONE
-} GateUtility;
-
 /*
  * Constant while a command runs, but for what a superuser sets inside it:
  * a backend rereads the configuration only between two commands.
  */
 extern int	gate_max_active_backends;	/* backends; 0 = no limit */
 extern char *gate_pool;
-extern char *gate_cost_pool;	/* "" = that of the session */
-extern double gate_cost_pool_above; /* cost; -1 = never */
-extern double gate_min_cost;	/* cost; 0 = none passes */
-extern int	gate_parallel_slots;	/* GateParallelSlots */
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
-extern int	gate_utility;		/* GateUtility */
-extern int	gate_max_overtake;	/* ms; 0 = strictly first come */
+extern bool gate_utility;
+extern int	gate_handoff_after; /* ms; 0 = strictly first come */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
-extern int	gate_lift_after;	/* ms; 0 = never */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern int	gate_max_tracked_queries;	/* entries; 0 = none */
@@ -63,21 +46,7 @@ extern int	gate_max_tracked_queries;	/* entries; 0 = none */
 extern int	gate_mode;			/* GateMode */
 extern const PoolDefinitions *gate_pools;
 extern int	gate_lend_after;	/* ms; -1 = never */
-extern double gate_max_blocked_fraction;	/* of the holders; 1 = all may be */
-
-/* Does it depend on the planned cost which pool a statement uses? */
-static inline bool
-gate_has_cost_pool(void)
-{
-	return gate_cost_pool_above >= 0 && gate_cost_pool[0] != '\0';
-}
-
-/* Does it depend on the planned cost how a statement meets the gate? */
-static inline bool
-gate_goes_by_cost(void)
-{
-	return gate_min_cost > 0 || gate_has_cost_pool();
-}
+extern bool gate_load_control;
 
 extern bool gate_is_younger_than_xact(void);
 extern void settings_define(void);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *		The shared semaphore: take, wait, give back, overtake.  Knows nothing of
+ *		The shared semaphore: take, wait, give back, barge.  Knows nothing of
  *		SQL, time-outs or wait events.
  *
  * The semaphore is one 32-bit word: the number of slots in use, and two flags
@@ -21,18 +21,18 @@
  *			give it back.
  * called	Only the next: its latch is set and it has to claim a free slot
  *			itself, in competition with backends that are on a CPU already
- *			(overtaking).  It may find that it came too late and sleeps on.
- *			Once it has waited for longer than max_overtake, the next slot
+ *			(barging).  It may find that it came too late and sleeps on.
+ *			Once it has waited for longer than handoff_after, the next slot
  *			given back is granted to it, or soon after: see below.
  *
  * A granted slot is idle until its heir has been given a CPU, and that may take
  * longer than many statements: if every slot were on such a way, everybody would
- * have to queue because everybody does.  So, unless max_overtake is 0, a slot given
+ * have to queue because everybody does.  So, unless handoff_after is 0, a slot given
  * back is granted only if fewer are on such a way than the next has waited for
- * whole times max_overtake: one at first, and the more, the longer the wait, but no
+ * whole times handoff_after: one at first, and the more, the longer the wait, but no
  * more than half of the slots.  Until then, whoever is next is called.  Heirs that do
  * not come are not waited for: there is one more whenever the last one was
- * granted its slot max_overtake ago.
+ * granted its slot handoff_after ago.
  *
  * Pools: a backend belongs to one, and a pool that has a limit of its own has a
  * word of its own.  A backend of such a pool counts itself there first, then in
@@ -65,10 +65,6 @@
  *
  * Turns and retained slots: see slots_turns.c.  Contention, for which fewer slots
  * are given out than the limit says: see slots_contention.c.
- *
- * Weight: a backend may hold more than one slot, for the workers of a parallel
- * query.  It enters as everybody does, for one, and has the others counted then,
- * above the limit if need be: so it never waits while it holds one.
  *
  * Observing: nobody enters the queue any more; who would have is counted and
  * enters above the limit.  Setting it empties the queues and ends all turns.
@@ -143,13 +139,12 @@ slots_shmem_request(void)
 /*
  * Create the semaphore, with that limit (slots, 0 = none), enforced or only
  * observed, those pools, that time before lending (see slots_set_lend_after) and
- * that condition for lowering the limit (see slots_set_max_blocked_fraction), or
- * find it if it exists.
+ * with or without load control, or find it if it exists.
  * The caller holds AddinShmemInitLock.
  */
 void
 slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
-				 int lend_after, double max_blocked_fraction)
+				 int lend_after, bool load_control)
 {
 	bool		found;
 	void	   *area;
@@ -167,7 +162,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
-	pg_atomic_init_u32(&Slots->max_blocked, millionths(max_blocked_fraction));
+	pg_atomic_init_u32(&Slots->load_control, load_control);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
 	pg_atomic_init_u64(&Slots->contention_seen, 0);
@@ -185,7 +180,6 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 		SlotEntry  *entry = &Slots->entries[i].entry;
 
 		memset(entry, 0, sizeof(SlotEntry));
-		entry->weight = 1;
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
 		pg_atomic_init_u32(&entry->progress, 0);
 		pg_atomic_init_u64(&entry->since, 0);
@@ -217,7 +211,7 @@ attach_entry(void)
 	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
 	MySlotEntry = &Slots->entries[my_slot_procno].entry;
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	Assert(MySlotEntry->weight == 1 && MySlotEntry->counted == 0);
+	Assert(!MySlotEntry->counted);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
@@ -239,15 +233,15 @@ slots_attach(void)
  */
 
 /*
- * Raise a count if it is below the limit; with overtake, whatever the flags
+ * Raise a count if it is below the limit; with barge, whatever the flags
  * say.  Competes with backends that do not hold the mutex.
  */
 static inline bool
-count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool overtake)
+count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool barge)
 {
 	uint32		old = pg_atomic_read_u32(word);
 
-	while ((overtake ? old & WORD_COUNT : old) < pg_atomic_read_u32(limit))
+	while ((barge ? old & WORD_COUNT : old) < pg_atomic_read_u32(limit))
 	{
 		if (pg_atomic_compare_exchange_u32(word, &old, old + 1))
 			return true;
@@ -260,16 +254,16 @@ count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool overtake)
  * Returns false if the pool has none free.
  */
 bool
-slots_count_in_pool_if_free(SlotEntry *entry, bool overtake)
+slots_count_in_pool_if_free(SlotEntry *entry, bool barge)
 {
 	SlotPool   *pool = pool_of(entry);
 
-	Assert(entry->counted == 0);
+	Assert(!entry->counted);
 	if (!pool_has_limit(pool))
 		return true;
-	if (!count_up_if_free(&pool->word, &pool->effective_limit, overtake))
+	if (!count_up_if_free(&pool->word, &pool->effective_limit, barge))
 		return false;
-	entry->counted = 1;
+	entry->counted = true;
 	return true;
 }
 
@@ -283,11 +277,11 @@ slots_count_out_of_pool(SlotEntry *entry)
 {
 	uint32		word;
 
-	if (likely(entry->counted == 0))
+	if (likely(!entry->counted))
 		return false;
-	word = pg_atomic_fetch_sub_u32(&pool_of(entry)->word, entry->counted);
-	Assert((word & WORD_COUNT) >= entry->counted);
-	entry->counted = 0;
+	word = pg_atomic_fetch_sub_u32(&pool_of(entry)->word, 1);
+	Assert((word & WORD_COUNT) > 0);
+	entry->counted = false;
 	return (word & WORD_WAITERS) != 0;
 }
 
@@ -308,14 +302,14 @@ slots_count_in_if_free(SlotEntry *entry)
 
 /*
  * Count one slot of this backend in its pool and in all, if both have one free;
- * with overtake, even if others wait.  The mutex is not held.
+ * with barge, even if others wait.  The mutex is not held.
  */
 static pg_noinline bool
-count_in_beside_pool(bool overtake)
+count_in_beside_pool(bool barge)
 {
-	if (!slots_count_in_pool_if_free(MySlotEntry, overtake))
+	if (!slots_count_in_pool_if_free(MySlotEntry, barge))
 		return false;
-	if (count_up_if_free(&Slots->word, &Slots->effective_limit, overtake))
+	if (count_up_if_free(&Slots->word, &Slots->effective_limit, barge))
 		return true;
 
 	if (slots_count_out_of_pool(MySlotEntry))
@@ -332,20 +326,19 @@ count_in_beside_pool(bool overtake)
 }
 
 /*
- * Count so many slots of that entry in its pool and in all, above the limits
- * if need be.
+ * Count one slot of that entry in its pool and in all, above the limits if need be.
  */
 void
-slots_count_in(SlotEntry *entry, int n)
+slots_count_in(SlotEntry *entry)
 {
 	SlotPool   *pool = pool_of(entry);
 
 	if (pool_has_limit(pool))
 	{
-		pg_atomic_fetch_add_u32(&pool->word, n);
-		entry->counted += n;
+		pg_atomic_fetch_add_u32(&pool->word, 1);
+		entry->counted = true;
 	}
-	pg_atomic_fetch_add_u32(&Slots->word, n);
+	pg_atomic_fetch_add_u32(&Slots->word, 1);
 }
 
 /* ----------------------------------------------------------------
@@ -407,25 +400,25 @@ slots_try_take(TimestampTz since)
 	return false;
 }
 
-/* Does anybody wait whom this backend would overtake by taking a slot? */
-static bool
-would_overtake(void)
+/* Does anybody wait for a slot of this backend's pool, or of all? */
+bool
+slots_others_wait(void)
 {
 	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0 ||
 		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
 }
 
 /*
- * Take a slot if one is free, even if others wait, as far as overtaking is
- * allowed: never those of higher priority.
+ * Take a slot if one is free, even if others wait, as far as barging is allowed: never
+ * before those of higher priority.
  */
 bool
-slots_try_overtake(TimestampTz since)
+slots_try_barge(TimestampTz since)
 {
-	bool		others_wait = would_overtake();
+	bool		others_wait = slots_others_wait();
 
 	if (others_wait &&
-		(gate_max_overtake == 0 ||
+		(gate_handoff_after == 0 ||
 		 my_pool_priority < (int32) pg_atomic_read_u32(&Slots->next_priority)))
 		return false;
 	if (my_pool_has_limit ? !count_in_beside_pool(true) :
@@ -434,7 +427,7 @@ slots_try_overtake(TimestampTz since)
 
 	become_holder(since);
 	if (others_wait)
-		add_to_own(TOTAL_OVERTAKES, 1);
+		add_to_own(TOTAL_BARGED, 1);
 	return true;
 }
 
@@ -452,7 +445,7 @@ slots_force(TimestampTz since)
 
 	forced = !count_in_beside_pool(true);
 	if (forced)
-		slots_count_in(MySlotEntry, 1);
+		slots_count_in(MySlotEntry);
 	become_holder(since);
 	if (forced)
 		add_to_own(TOTAL_FORCED, 1);
@@ -480,63 +473,6 @@ slots_enter_reserved(int size, TimestampTz since)
 		return false;
 	slots_force(since);
 	return true;
-}
-
-/*
- * Hold so many slots instead of one, for other processes that work for this
- * backend; above the limit if need be, but no more than the limits are.
- */
-void
-slots_hold(int weight)
-{
-	SlotPool   *pool = pool_of(MySlotEntry);
-	WakeList	wakes = {0};
-	TimestampTz now;
-	uint32		limit;
-
-	if (weight <= MySlotEntry->weight)
-		return;
-
-	now = GetCurrentTimestamp();
-	SpinLockAcquire(&Slots->mutex);
-	limit = Min(slots_whole_limit(), pg_atomic_read_u32(&pool->effective_limit));
-	weight = Min(Min(weight, (int) limit), PG_UINT16_MAX);
-	if (weight > MySlotEntry->weight)
-	{
-		/* If it is lent just now, what it returns with is its weight. */
-		if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING)
-			slots_count_in(MySlotEntry, weight - MySlotEntry->weight);
-		MySlotEntry->weight = weight;
-	}
-	slots_settle(now, &wakes);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
-}
-
-/*
- * Hold one slot again.
- */
-static pg_noinline void
-shed_weight(void)
-{
-	WakeList	wakes = {0};
-	TimestampTz now = GetCurrentTimestamp();
-	int			extra = MySlotEntry->weight - 1;
-
-	SpinLockAcquire(&Slots->mutex);
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING)
-	{
-		if (MySlotEntry->counted > 1)
-		{
-			pg_atomic_fetch_sub_u32(&pool_of(MySlotEntry)->word, MySlotEntry->counted - 1);
-			MySlotEntry->counted = 1;
-		}
-		pg_atomic_fetch_sub_u32(&Slots->word, extra);
-	}
-	MySlotEntry->weight = 1;
-	slots_settle(now, &wakes);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
 }
 
 /*
@@ -605,13 +541,13 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	{
 		/* It has yet to hear that the gate is off. */
 		result = SLOT_ENQUEUE_TAKEN;
-		slots_count_in(MySlotEntry, 1);
+		slots_count_in(MySlotEntry);
 	}
 	else if (Slots->observing)
 	{
 		result = SLOT_ENQUEUE_OBSERVED;
 		pool->totals[TOTAL_WOULD_QUEUE]++;
-		slots_count_in(MySlotEntry, 1);
+		slots_count_in(MySlotEntry);
 	}
 	else if (max_queue_length >= 0 && pool->queue.length >= max_queue_length)
 	{
@@ -806,8 +742,6 @@ void
 slots_give_back(bool failed)
 {
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	if (unlikely(MySlotEntry->weight > 1))
-		shed_weight();
 	if (unlikely(gate_turn_length > 0) && !failed && slots_retain())
 		return;
 	drop_slot();

@@ -79,15 +79,14 @@ typedef struct SlotStats
 	uint64		failed;
 	uint64		queued;
 	uint64		would_queue;
-	uint64		overtakes;
+	uint64		barged;
 	uint64		forced;
-	uint64		passed;
 	uint64		lends;
 	uint64		stalls;
 	uint64		timeouts;
 	uint64		rejections;
 	uint64		cancels;
-	uint64		wait_time;		/* us */
+	uint64		total_wait_time;	/* us */
 	uint64		max_wait_time;	/* us */
 	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
 	TimestampTz stats_reset;
@@ -120,15 +119,14 @@ typedef struct SlotBackend
 extern void slots_shmem_request(void);
 extern void slots_shmem_init(int limit, bool observing,
 							 const PoolDefinitions *pools,
-							 int lend_after, double max_blocked_fraction);
+							 int lend_after, bool load_control);
 extern bool slots_available(void);
 
 /* The backend's own slot */
 extern bool slots_try_take(TimestampTz since);
-extern bool slots_try_overtake(TimestampTz since);
+extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
 extern bool slots_enter_reserved(int size, TimestampTz since);
-extern void slots_hold(int weight);
 extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now,
 								  int *queue_length);
 extern bool slots_claim(void);
@@ -138,11 +136,9 @@ extern void slots_record_wait(uint64 waited);
 extern void slots_record_pace(uint64 waited, int queue_length);
 extern uint64 slots_expected_wait(void);
 extern void slots_count_rejection(void);
-extern void slots_count_pass(void);
 extern void slots_resume(void);
 extern void slots_give_back(bool failed);
 extern void slots_forget_pool(void);
-extern void slots_choose_pool(bool costly);
 extern const char *slots_pool_name(void);
 extern int	slots_pool_queue_timeout(void);
 extern bool slots_pool_has_queue_length(void);
@@ -152,7 +148,7 @@ extern void slots_set_limit(int limit);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
-extern void slots_set_max_blocked_fraction(double fraction);
+extern void slots_set_load_control(bool load_control);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);

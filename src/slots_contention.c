@@ -4,7 +4,7 @@
  *		How much of the limit is used while holders block each other.
  *
  * Whoever looks (contention.c) tells how many of the holders are blocked.  If
- * these are too many, the effective limit goes down by a part of itself, to no
+ * these are more than half, the effective limit goes down by a part of itself, to no
  * less than one slot, and else up again; down only when no more slots are in
  * use than the last time allowed, so that what was seen is what came of it.
  * It is lowered only as long as somebody waits who could have a slot:
@@ -36,13 +36,12 @@
 #define INTERVAL_PER_BACKEND	10
 
 /*
- * Set which fraction of the holders may be blocked before the limit is lowered;
- * 1 = it never is.
+ * Set whether the limit is lowered while too many holders are blocked.
  */
 void
-slots_set_max_blocked_fraction(double fraction)
+slots_set_load_control(bool load_control)
 {
-	pg_atomic_write_u32(&Slots->max_blocked, millionths(fraction));
+	pg_atomic_write_u32(&Slots->load_control, load_control);
 	slots_wake_watcher();
 }
 
@@ -50,7 +49,7 @@ slots_set_max_blocked_fraction(double fraction)
 bool
 slots_lowers_limit(void)
 {
-	return pg_atomic_read_u32(&Slots->max_blocked) < MILLION;
+	return pg_atomic_read_u32(&Slots->load_control) != 0;
 }
 
 /* Are fewer slots given out than the limit says?  A hint, no lock. */
@@ -92,7 +91,7 @@ adapted_limit(bool contended)
 
 /*
  * So many backends were seen running, and so many of them blocked: give out fewer
- * slots if these are too many, else more, up to the limit.
+ * slots if these are more than half, else more, up to the limit.
  */
 void
 slots_adapt_limit(int running, int blocked)
@@ -102,8 +101,7 @@ slots_adapt_limit(int running, int blocked)
 	bool		contended;
 
 	SpinLockAcquire(&Slots->mutex);
-	contended = (uint64) blocked * MILLION >
-		(uint64) running * pg_atomic_read_u32(&Slots->max_blocked);
+	contended = slots_lowers_limit() && 2 * blocked > running;
 	if (slots_whole_limit() != NO_LIMIT &&
 		(pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0)
 		pg_atomic_write_u32(&Slots->effective_limit, adapted_limit(contended));

@@ -98,12 +98,12 @@ slots_state(int procno)
  * ----------------------------------------------------------------
  */
 
-/* All slots of that entry are no longer in use.  Mutex held. */
+/* The slot of that entry is no longer in use.  Mutex held. */
 static void
 count_out(SlotEntry *entry)
 {
 	(void) slots_count_out_of_pool(entry);
-	pg_atomic_fetch_sub_u32(&Slots->word, entry->weight);
+	pg_atomic_fetch_sub_u32(&Slots->word, 1);
 }
 
 /* That entry lends no more.  Mutex held. */
@@ -153,7 +153,7 @@ take_back(SlotEntry *entry)
 		return;
 
 	/* Count first: from the exchange on, the owner may give it back. */
-	slots_count_in(entry, entry->weight);
+	slots_count_in(entry);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
 		forget_lender(entry);
 	else

@@ -35,9 +35,6 @@ int			my_pool_priority = 0;
 
 static char my_pool_name[NAMEDATALEN];
 
-/* Is it the pool for costly statements? */
-static bool my_pool_is_for_costly = false;
-
 /* ----------------------------------------------------------------
  *		Membership
  * ----------------------------------------------------------------
@@ -67,7 +64,7 @@ move_entry(SlotEntry *entry, int pool)
 {
 	SlotPool   *old = pool_of(entry);
 
-	Assert(entry->counted == 0);
+	Assert(!entry->counted);
 	slots_keep_totals(old, entry);
 	entry->pool = pool;
 }
@@ -86,8 +83,7 @@ warn_of_unknown_pool(const char *name)
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("admission_gate: pool \"%s\" is not defined", name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
-			 errhint("Add it to admission_gate.pools, or change admission_gate.%s of the role or database.",
-					 my_pool_is_for_costly ? "cost_pool" : "pool")));
+			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
 }
 
 /*
@@ -107,7 +103,7 @@ slots_join_pool(void)
 	if (slots_retained_mine)
 		slots_end_my_turn();
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	pools_fold_name(name, my_pool_is_for_costly ? gate_cost_pool : gate_pool);
+	pools_fold_name(name, gate_pool);
 
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
 	place = find_place(name);
@@ -132,19 +128,6 @@ void
 slots_forget_pool(void)
 {
 	my_pool_generation = PG_UINT32_MAX;
-}
-
-/*
- * Use the pool for costly statements from now on, or that of the session.
- */
-void
-slots_choose_pool(bool costly)
-{
-	if (my_pool_is_for_costly != costly)
-	{
-		my_pool_is_for_costly = costly;
-		slots_forget_pool();
-	}
 }
 
 /* The pool that this backend came to last. */
@@ -427,7 +410,7 @@ release_one(void)
 		slots_end_turn(Slots->retained.head, now, &wakes);
 	else if (waiter != NOBODY)
 	{
-		slots_count_in(entry_of(waiter), 1);
+		slots_count_in(entry_of(waiter));
 		slots_grant(waiter, now, &wakes);
 		slots_settle(now, &wakes);
 	}

@@ -24,6 +24,9 @@
 /* How late a watcher may be before another backend takes its duty over, ms. */
 #define WATCH_GRACE		200
 
+/* For how long higher priorities may go before a pool, ms */
+#define AGED_AFTER		1000
+
 /* Set the latches collected under the mutex.  The mutex is released. */
 void
 slots_wake_all(const WakeList *wakes)
@@ -195,14 +198,14 @@ slots_note_passed_over(int priority, TimestampTz since)
 }
 
 /*
- * Is it that pool's turn to have a slot, ahead of higher priorities?  It is if
- * these have had some for lift_after that it could have had.  Mutex held.
+ * Priority aging: is it that pool's turn to have a slot, ahead of higher priorities?
+ * It is if these have had some for AGED_AFTER that it could have had.  Mutex held.
  */
 static bool
-pool_is_lifted(const SlotPool *pool, TimestampTz now)
+pool_has_aged(const SlotPool *pool, TimestampTz now)
 {
-	return gate_lift_after > 0 && pool->passed_over_since != 0 &&
-		passed_since(pool->passed_over_since, gate_lift_after, now);
+	return pool->passed_over_since != 0 &&
+		passed_since(pool->passed_over_since, AGED_AFTER, now);
 }
 
 /*
@@ -227,26 +230,26 @@ slots_grant(int heir, TimestampTz now, WakeList *wakes)
 
 /*
  * Who is to have the next slot, or NOBODY: the first in the queue of one of the
- * pools that have a slot free.  Of those, one that is lifted, then the highest
+ * pools that have a slot free.  Of those, one that has aged, then the highest
  * priority, then who came first.  Mutex held.
  */
 int
 slots_next_waiter(TimestampTz now)
 {
 	int			next = NOBODY;
-	bool		next_lifted = false;
+	bool		next_aged = false;
 
 	for (int i = 0; i < Slots->npools; i++)
 	{
 		SlotPool   *pool = &Slots->pools[i];
 		int			head = pool->queue.head;
-		bool		lifted;
+		bool		aged;
 		int			order;
 
 		if (head == NOBODY || !pool_has_slot_free(pool))
 			continue;
-		lifted = pool_is_lifted(pool, now);
-		order = next == NOBODY ? 1 : (int) lifted - (int) next_lifted;
+		aged = pool_has_aged(pool, now);
+		order = next == NOBODY ? 1 : (int) aged - (int) next_aged;
 		if (order == 0)
 			order = pool->definition.priority - pool_of(entry_of(next))->definition.priority;
 		if (order == 0)
@@ -255,14 +258,14 @@ slots_next_waiter(TimestampTz now)
 		if (order > 0)
 		{
 			next = head;
-			next_lifted = lifted;
+			next_aged = aged;
 		}
 	}
 	return next;
 }
 
 /*
- * The priority that it takes to overtake that waiter, or NOBODY.  Mutex held.
+ * The priority that it takes to barge before that waiter, or NOBODY.  Mutex held.
  */
 int
 slots_priority_of(int next, TimestampTz now)
@@ -272,7 +275,7 @@ slots_priority_of(int next, TimestampTz now)
 	if (next == NOBODY)
 		return NO_PRIORITY;
 	pool = pool_of(entry_of(next));
-	return pool_is_lifted(pool, now) ? Slots->highest_priority : pool->definition.priority;
+	return pool_has_aged(pool, now) ? Slots->highest_priority : pool->definition.priority;
 }
 
 /*
@@ -307,31 +310,31 @@ slots_settle(TimestampTz now, WakeList *wakes)
 }
 
 /*
- * Has that waiter, the next, been overtaken for long enough, so that a slot
- * given back is not for everybody any more?  The longer it has waited, the more
- * heirs may be on their way besides, up to half of the slots; if these do not
- * come, one more after each max_overtake.  Mutex held.
+ * May a slot that is given back be handed directly to that waiter, the next?  It may
+ * once the waiter has waited for handoff_after.  The longer it has waited, the more
+ * heirs may be on their way besides, up to half of the slots; if these do not come, one
+ * more after each handoff_after.  Mutex held.
  */
 static bool
 may_inherit(int next, TimestampTz now)
 {
-	int64		overtake = gate_max_overtake * INT64CONST(1000);
+	int64		handoff_after = gate_handoff_after * INT64CONST(1000);
 	int64		waited = now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since);
 	uint32		coming = pg_atomic_read_u32(&Slots->heirs_coming);
 	uint32		most = Max(pg_atomic_read_u32(&Slots->effective_limit) / 2, 1);
 
-	if (gate_max_overtake == 0)
+	if (gate_handoff_after == 0)
 		return true;
-	if (waited < overtake)
+	if (waited < handoff_after)
 		return false;
-	return (coming < most && waited >= overtake * (coming + 1)) ||
-		now - Slots->last_inheritance >= overtake;
+	return (coming < most && waited >= handoff_after * (coming + 1)) ||
+		now - Slots->last_inheritance >= handoff_after;
 }
 
 /*
  * A slot that is counted in all, and in no pool any more, has no holder: it goes
- * to the next that waits, always or if that has been overtaken for long enough,
- * else to whoever takes it.  Mutex held; this settles.
+ * to the next that waits, always or if it has waited for long enough,
+ * else to whichever backend takes it.  Mutex held; this settles.
  */
 void
 slots_pass_on(TimestampTz now, bool to_next, WakeList *wakes)

@@ -49,9 +49,7 @@
 
 #define NOBODY			(-1)
 
-#define MILLION			1000000
-
-/* The priority to overtake with when nobody waits who could have a slot. */
+/* The priority to barge with when nobody waits who could have a slot. */
 #define NO_PRIORITY		PG_INT32_MIN
 
 #define POOL_PLACES		SLOTS_MAX_POOLS
@@ -62,9 +60,8 @@ typedef enum OwnTotal
 	TOTAL_ADMITTED,
 	TOTAL_COMPLETED,
 	TOTAL_FAILED,
-	TOTAL_OVERTAKES,
+	TOTAL_BARGED,
 	TOTAL_FORCED,
-	TOTAL_PASSED,
 	TOTAL_WAIT_TIME,			/* us */
 	OWN_TOTALS
 } OwnTotal;
@@ -94,31 +91,29 @@ typedef struct SlotEntry
 	pg_atomic_uint64 since;		/* TimestampTz of the state; granter, too */
 	uint16		pool;			/* which: owner in state NONE; of a waiter,
 								 * anybody, by the mutex */
-	uint16		weight;			/* slots that it holds, 1 or more: owner, by
-								 * the mutex */
-	uint16		counted;		/* as many of them its pool counts: owner; and
-								 * by the mutex, who grants it a slot, lends
-								 * it, or ends its turn */
+	bool		counted;		/* its pool counts its slot: owner; and by the
+								 * mutex, who grants it a slot, lends it, or
+								 * ends its turn */
 	bool		called;			/* to claim a slot, and on its way: mutex */
 	bool		inheriting;		/* granted a slot and not awake yet: set under
 								 * the mutex, cleared by the owner without */
+	bool		reserved;		/* entered by the reserve: owner, who sets it
+								 * under pools_lock */
+	bool		at_work;		/* of a holder: the last look found that it had
+								 * worked since the one before: mutex */
 	pg_atomic_uint64 totals[OWN_TOTALS];	/* in this pool; never reset: see
 											 * own_baseline */
 
 	int			prev;			/* links in a queue or in the retained list: */
 	int			next;			/* mutex */
+	uint32		progress_seen;	/* progress at quiet_since: mutex */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 last_wait; /* us */
 	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
 
-	/* Of a holder, as the looks at it found it: mutex */
-	uint64		cpu_seen;		/* us of CPU that it had used at quiet_since */
-	TimestampTz quiet_since;	/* since when it has done next to nothing */
-	uint32		progress_seen;	/* its progress at quiet_since */
-	bool		at_work;		/* it worked since the look before the last */
-
-	bool		reserved;		/* entered by the reserve: owner, who sets it
-								 * under pools_lock */
+	uint64		cpu_seen;		/* us of CPU used at quiet_since: mutex */
+	TimestampTz quiet_since;	/* of a holder: since when it has done next to
+								 * nothing, by the looks at it: mutex */
 } SlotEntry;
 
 /* One cache line, or more where 64-bit atomics have to be emulated. */
@@ -203,8 +198,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
-	pg_atomic_uint32 max_blocked;	/* millionths of the holders, before the limit
-									 * is lowered */
+	pg_atomic_uint32 load_control;	/* bool: may the limit be lowered? */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	pg_atomic_uint64 contention_seen;	/* when anybody last looked for
@@ -240,9 +234,11 @@ extern int	my_slot_procno;
 /* slots.c */
 extern void slots_attach(void);
 extern bool slots_count_in_if_free(SlotEntry *entry);
-extern bool slots_count_in_pool_if_free(SlotEntry *entry, bool overtake);
-extern void slots_count_in(SlotEntry *entry, int n);
+extern bool slots_count_in_pool_if_free(SlotEntry *entry, bool barge);
+extern void slots_count_in(SlotEntry *entry);
 extern bool slots_count_out_of_pool(SlotEntry *entry);
+
+extern bool slots_others_wait(void);
 
 /* slots_queue.c */
 extern void slots_list_append(EntryList *list, int procno);
@@ -373,13 +369,6 @@ is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
 
 	return (uint64) now - seen >= interval &&
 		pg_atomic_compare_exchange_u64(last, &seen, now);
-}
-
-/* A fraction of up to 1 as a whole number. */
-static inline uint32
-millionths(double fraction)
-{
-	return (uint32) (fraction * MILLION + 0.5);
 }
 
 static inline void

@@ -152,7 +152,7 @@ relieve(const Stall *stall, TimestampTz now, WakeList *wakes)
 	StallClock	of_pool = pool->stall;
 	int			patience = stall->clock->patience;
 
-	slots_count_in(entry, 1);
+	slots_count_in(entry);
 	slots_grant(stall->waiter, now, wakes);
 	pool->totals[TOTAL_STALLS]++;
 

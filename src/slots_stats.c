@@ -109,16 +109,6 @@ slots_count_rejection(void)
 }
 
 /*
- * A statement passes without a slot, as its plan is cheap.
- */
-void
-slots_count_pass(void)
-{
-	slots_attach();
-	add_to_own(TOTAL_PASSED, 1);
-}
-
-/*
  * An entry is about to leave that pool: what it has counted there stays.
  * pools_lock is held, not exclusively unless the entry is in the queue.
  */
@@ -312,10 +302,9 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		stats[p].admitted = own[p][TOTAL_ADMITTED];
 		stats[p].completed = own[p][TOTAL_COMPLETED];
 		stats[p].failed = own[p][TOTAL_FAILED];
-		stats[p].overtakes = own[p][TOTAL_OVERTAKES];
+		stats[p].barged = own[p][TOTAL_BARGED];
 		stats[p].forced = own[p][TOTAL_FORCED];
-		stats[p].passed = own[p][TOTAL_PASSED];
-		stats[p].wait_time = own[p][TOTAL_WAIT_TIME];
+		stats[p].total_wait_time = own[p][TOTAL_WAIT_TIME];
 	}
 
 	for (int i = 0; i < Slots->nentries; i++)

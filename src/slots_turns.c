@@ -86,14 +86,6 @@ slots_resume_turn(TimestampTz since)
 	return still_mine;
 }
 
-/* Does anybody wait for a slot of this backend's pool, or of all? */
-static bool
-others_wait(void)
-{
-	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0 ||
-		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
-}
-
 /* Is there more in use than the limit for all, as it is now, or for this pool? */
 static bool
 above_limit(void)
@@ -116,7 +108,7 @@ slots_retain(void)
 	TimestampTz now;
 	uint32		running = SLOT_RUNNING;
 
-	if (!others_wait() || !my_pool_is_current())
+	if (!slots_others_wait() || !my_pool_is_current())
 		return false;
 	now = GetCurrentTimestamp();
 	slots_away_since = now;
@@ -124,7 +116,7 @@ slots_retain(void)
 		return false;
 
 	SpinLockAcquire(&Slots->mutex);
-	if (others_wait() && !above_limit() &&
+	if (slots_others_wait() && !above_limit() &&
 		slots_priority_of(slots_next_waiter(now), now) <= my_pool_priority &&
 		pg_atomic_compare_exchange_u32(&MySlotEntry->state, &running,
 									   SLOT_RETAINED))

@@ -58,8 +58,8 @@ milliseconds(uint64 us)
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[25];
-	bool		nulls[25] = {0};
+	Datum		values[24];
+	bool		nulls[24] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
@@ -76,15 +76,14 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int64GetDatum(stats->failed);
 	values[i++] = Int64GetDatum(stats->queued);
 	values[i++] = Int64GetDatum(stats->would_queue);
-	values[i++] = Int64GetDatum(stats->overtakes);
+	values[i++] = Int64GetDatum(stats->barged);
 	values[i++] = Int64GetDatum(stats->forced);
-	values[i++] = Int64GetDatum(stats->passed);
 	values[i++] = Int64GetDatum(stats->lends);
 	values[i++] = Int64GetDatum(stats->stalls);
 	values[i++] = Int64GetDatum(stats->timeouts);
 	values[i++] = Int64GetDatum(stats->rejections);
 	values[i++] = Int64GetDatum(stats->cancels);
-	values[i++] = milliseconds(stats->wait_time);
+	values[i++] = milliseconds(stats->total_wait_time);
 	values[i++] = milliseconds(stats->max_wait_time);
 	if (stats->stats_reset == 0)
 		nulls[i] = true;

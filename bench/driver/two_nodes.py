@@ -14,7 +14,7 @@ that pg_stat_activity calls so and that are not in the queue: with the gate on, 
 who has a slot, who commits, and who is on the way into the queue.  "lends" is how often
 a holder lent its slot meanwhile, as its client let it wait: such a one comes back above
 the limit.  "held" is how long a transaction had its slot, by running x time / completed;
-"queued" how long it waited, by wait_time / completed, and "formula" the same by (clients
+"queued" how long it waited, by total_wait_time / completed, and "formula" the same by (clients
 - limit) x held / limit.
 
 Everything is on one machine, over Unix sockets; the nodes share its cores, so each
@@ -84,7 +84,7 @@ SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :first AND :first +
 # Active: with the gate off as well, where nobody is counted as running.
 LOOK = """SELECT g.running, (SELECT count(*) FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()) - g.waiting,
-    g.waiting, g.lends, g.completed, g.wait_time, extract(epoch FROM clock_timestamp())
+    g.waiting, g.lends, g.completed, g.total_wait_time, extract(epoch FROM clock_timestamp())
 FROM pg_stat_admission_gate g \\watch 0.1
 """
 

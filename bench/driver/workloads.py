@@ -110,8 +110,8 @@ MIXED = Workload("mixed", "pgbench -N beside 4 analysts", "tpcb_10", builtin="si
 
 POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgbouncer2:16"
 LIMITS = ("off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 "
-          "max_blocked_fraction=1:8 max_blocked_fraction=1:32")
-KNOBS = ("off max_overtake=0 max_overtake=5 max_overtake=20 max_overtake=100 "
+          "load_control=off:8 load_control=off:32")
+KNOBS = ("off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100 "
          "turn_length=0 turn_length=2 turn_length=5 turn_length=20")
 
 BENCHMARKS = {

@@ -123,7 +123,7 @@ sub queued
 {
 	my ($self) = @_;
 	return $self->{gate}->value("SELECT string_agg(usename || ': ' || replace(query, 'pg_catalog.', ''), '; ' ORDER BY usename, query)
-		FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid) WHERE b.state = 'waiting'");
+		FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid) WHERE b.gate_state = 'waiting'");
 }
 
 # Waits until exactly that is in the queue.

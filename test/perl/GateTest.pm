@@ -24,9 +24,8 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 }
   qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility max_overtake turn_length max_blocked_fraction lend_after log_min_wait mode
-  deadline_shedding pools pool cost_pool cost_pool_above min_cost parallel_slots
-  lift_after max_tracked_queries bypass_application_names);
+  gate_utility handoff_after turn_length load_control lend_after log_min_wait mode
+  deadline_shedding pools pool max_tracked_queries bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; node and init: arguments
 # for PostgreSQL::Test::Cluster->new and ->init.
@@ -290,7 +289,7 @@ sub _state_is
 	return
 	  "SELECT count(*) = 1 FROM pg_stat_admission_gate_backends WHERE pid = "
 	  . $session->pid
-	  . " AND state = '$state'";
+	  . " AND gate_state = '$state'";
 }
 
 # running, lent, waiting, of all pools.  (retained is never more than momentary.)
@@ -304,7 +303,7 @@ sub gauges
 sub state
 {
 	my ($self, $session) = @_;
-	return $self->value('SELECT state FROM pg_stat_admission_gate_backends WHERE pid = '
+	return $self->value('SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = '
 		  . $session->pid);
 }
 
@@ -375,7 +374,7 @@ sub _waits_or_ends
 			return 1 if $session->done;
 			$waits = $self->value(
 				"SELECT count(*) FROM pg_stat_activity a JOIN pg_stat_admission_gate_backends b USING (pid)
-				WHERE pid = $pid AND b.state = 'waiting' AND wait_event_type = 'Extension'
+				WHERE pid = $pid AND b.gate_state = 'waiting' AND wait_event_type = 'Extension'
 				AND wait_event = '$event'");
 			return $waits;
 		},
@@ -445,7 +444,7 @@ sub ok_one_slot
 	my ($self, $pool) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => -1, max_overtake => 3_600_000);
+	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => -1, handoff_after => 3_600_000);
 	my ($first, @others) =
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$first->start('BEGIN');

@@ -14,7 +14,7 @@ use Test::More;
 my $gate = GateTest->new(
 	'explain',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1);
 my $session = $gate->session;
 

@@ -27,7 +27,7 @@ my @preloadable = (
 
 my %settings = (
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1,
 	max_connections => 150,
 	max_worker_processes => 30,
@@ -230,7 +230,7 @@ sub test_pg_cron
 		if ($in_workers eq 'off')
 		{
 			$gate->await("SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
-				WHERE b.state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
+				WHERE b.gate_state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
 				"pg_cron's job in the queue");
 			pass('a job of pg_cron that is a connection queues');
 			is($gate->value('SELECT count(*) FROM jobs'), 0, 'and has not run');
@@ -343,7 +343,7 @@ sub test_pgvector
 # After many clients, in all protocols, everything was counted and no slot is lost.
 sub test_crowd
 {
-	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
 	$gate->node->command_ok([ 'pgbench', '-i', '-q', '-s', '1', 'postgres' ], 'pgbench makes its tables');
 	for my $protocol ('simple', 'extended', 'prepared')
 	{

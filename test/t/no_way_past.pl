@@ -77,7 +77,7 @@ my @commands = (
 
 for my $scope ('transaction', 'statement')
 {
-	for my $utility ('heavy', 'none')
+	for my $utility ('on', 'off')
 	{
 		my $worker = $gate->worker;
 		$gate->value('SELECT pg_stat_admission_gate_reset()');
@@ -100,10 +100,10 @@ $gate->value('ALTER ROLE plain RESET ALL');
 # DDL that needs no slot passes alone, but not in a transaction.
 {
 	my $worker = $gate->worker;
-	$gate->value("ALTER ROLE plain SET admission_gate.gate_utility = 'none'");
+	$gate->value("ALTER ROLE plain SET admission_gate.gate_utility = off");
 	my $session = $gate->session(user => 'plain');
 	$session->start('CREATE TABLE alone (a int)');
-	$gate->ok_passes($session, 'with gate_utility = none, CREATE TABLE passes');
+	$gate->ok_passes($session, 'with gate_utility = off, CREATE TABLE passes');
 	$gate->value('ALTER ROLE plain RESET ALL');
 	$gate->stop_worker($worker);
 }

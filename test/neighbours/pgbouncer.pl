@@ -20,7 +20,7 @@ note `$program --version`;
 my $gate = GateTest->new(
 	'behind_pgbouncer',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1);
 
 # As pgbouncer's manual has it
@@ -104,7 +104,7 @@ sub await_queued_as
 	ok( $gate->await_true(
 			sub {
 				$gate->value("SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
-					WHERE usename = '$role' AND b.state = 'waiting'") == 1;
+					WHERE usename = '$role' AND b.gate_state = 'waiting'") == 1;
 			},
 			"role $role in the queue"),
 		$what) or diag $gate->report, slurp_file("$dir/log");
@@ -133,7 +133,7 @@ $holder->quit;
 # More clients than connections, more connections than slots
 {
 	local %ENV = (%ENV, %login);
-	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
 	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind pgbouncer');
 	my $admitted = $gate->counter('admitted');
 	command_ok([ 'pgbench', '-n', '-c', '20', '-t', '50' ], 'pgbench has 20 clients');
@@ -146,12 +146,12 @@ $holder->quit;
 {
 	stop_pgbouncer();
 	start_pgbouncer("server_check_query = SELECT 'alive'\nserver_check_delay = 0");
-	$gate->set(max_active_backends => 1, lend_after => -1, max_overtake => 0);
+	$gate->set(max_active_backends => 1, lend_after => -1, handoff_after => 0);
 	is(answer(start_client("SELECT 'third'")), 'third', 'a client has used a connection');
 	$holder = $gate->holder;
 	$client = start_client("SELECT 'fourth'");
 	await_queued_as('app', 'the next one waits');
-	is($gate->value("SELECT query FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.state = 'waiting'"),
+	is($gate->value("SELECT query FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"),
 		"SELECT 'alive'", "while pgbouncer's server_check_query queues");
 	$holder->query('COMMIT');
 	is(answer($client), 'fourth', 'and then has its answer');

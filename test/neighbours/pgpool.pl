@@ -21,7 +21,7 @@ note `$program --version 2>&1`;
 my $gate = GateTest->new(
 	'behind_pgpool',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1,
 	log_connections => 'on',
 	client_connection_check_interval => 100);
@@ -184,7 +184,7 @@ $holder->quit;
 # More clients than slots
 {
 	local %ENV = (%ENV, PGHOST => $pooler->host, PGPORT => $pooler->port, PGUSER => 'app', PGDATABASE => 'app');
-	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
 	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind pgpool');
 	my $admitted = $gate->counter('admitted');
 	command_ok([ 'pgbench', '-n', '-c', '15', '-t', '50' ], 'pgbench has 15 clients');

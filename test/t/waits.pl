@@ -15,7 +15,7 @@ use Time::HiRes qw(time);
 my $gate = GateTest->new(
 	'waits',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1,
 	max_connections => 80);
 my $node = $gate->node;
@@ -132,7 +132,7 @@ sub waits_logged_by
 	}
 	$holder->query('ROLLBACK');
 	$holder->quit;
-	my $waited_before = $gate->counter('wait_time');
+	my $waited_before = $gate->counter('total_wait_time');
 	like(
 		waits_logged_by(
 			sub {
@@ -141,7 +141,7 @@ sub waits_logged_by
 			}),
 		qr/^canceled, /,
 		'a wait that ends with the session');
-	cmp_ok($gate->counter('wait_time'), '>', $waited_before, 'which counts in wait_time, too');
+	cmp_ok($gate->counter('total_wait_time'), '>', $waited_before, 'which counts in total_wait_time, too');
 	$_->quit foreach ($session, $next);
 
 	# Who may set it

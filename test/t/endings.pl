@@ -178,7 +178,7 @@ sub ends_by
 	is($next->finish, '3', 'and lets the next one in');
 	clean("after $what of a running session");
 
-	$_->quit foreach ($holder, $waiter, $runner, $next);
+	$_->quit foreach ($worker, $waiter, $runner, $next);
 	return;
 }
 
@@ -499,12 +499,12 @@ sub by_signal_and_stop
 	};
 }
 
-# With max_overtake = 0 the slot is handed to the waiter, else it is called to
+# With handoff_after = 0 the slot is handed to the waiter, else it is called to
 # take it.
-for my $max_overtake (0, 1000)
+for my $handoff_after (0, 1000)
 {
-	my $how = "max_overtake = $max_overtake";
-	$gate->set(max_overtake => $max_overtake);
+	my $how = "handoff_after = $handoff_after";
+	$gate->set(handoff_after => $handoff_after);
 
 	race("a cancel, $how", 30, [], by_signal('INT'), '00000', '57014');
 	race("a cancel and a stop, $how", 80, [], by_signal_and_stop('INT', 0.00005), '00000', '57014');

@@ -20,7 +20,7 @@ my $top = "$FindBin::RealBin/../..";
 my $gate = GateTest->new(
 	'safety',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1,
 	max_connections => 30,
 	superuser_reserved_connections => 3,
@@ -67,11 +67,11 @@ my %way_in = (
 # What he types then, and what the holder is told, if anything
 my %way_out = (
 	'cancels the holder' => {
-		type => ["SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()"],
+		type => ["SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"],
 		sqlstate => '57014'
 	},
 	'terminates the holder' => {
-		type => ["SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()"],
+		type => ["SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"],
 		sqlstate => '57P01'
 	},
 	'lifts the limit' => {
@@ -132,7 +132,7 @@ sub get_in_and_out
 	my ($holder, @waiters) = fill_the_server();
 
 	my $look = q{SELECT waiting FROM pg_stat_admission_gate};
-	my $holders = q{SELECT pid FROM pg_stat_admission_gate_backends WHERE state = 'running' AND pid <> pg_backend_pid()};
+	my $holders = q{SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
 	is(psql($in, $look, $holders), join("\n", scalar @waiters, $holder->pid),
 		"$how_in, a superuser connects and sees the pool and its holder");
 	is(psql($in, @{ $out->{type} }), 't', "and $how_out");
@@ -372,7 +372,7 @@ $gate->ok_quiet('after those who bypass the gate');
 		$gate->ok_passes($operator, "with one, it can say so while the gate is full: $sql");
 	}
 	ok_free('which frees the queue', $waiter);
-	is($operator->start('ALTER SYSTEM SET admission_gate.max_overtake = 0')->sqlstate, '42501', 'a grant is for one setting');
+	is($operator->start('ALTER SYSTEM SET admission_gate.handoff_after = 0')->sqlstate, '42501', 'a grant is for one setting');
 	$_->quit foreach ($holder, $waiter, $operator);
 	$gate->set(max_active_backends => 1);
 }
@@ -384,7 +384,7 @@ $gate->ok_quiet('after those who bypass the gate');
 		'CREATE ROLE stranger LOGIN',
 		map { "ALTER ROLE $_ SET admission_gate.bypass = on" } 'member', 'stranger');
 	my $holder = $gate->holder(user => 'web');
-	my $query = 'SELECT pid, state FROM pg_stat_admission_gate_backends';
+	my $query = 'SELECT pid, gate_state FROM pg_stat_admission_gate_backends';
 	my %seen = (member => 'running', stranger => '');
 	for my $role (sort keys %seen)
 	{

@@ -90,15 +90,15 @@ $gate->await_true(
 	},
 	'an error that tells');
 is($error->{H},
-	'Try again later, or increase admission_gate.queue_timeout or admission_gate.max_blocked_fraction.', 'and what to do');
+	'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
 like($error->{D}, qr/ \(\d+ in use, 0 lent, \d+ waiting\); this backend has waited for \d+ ms\.$/,
 	'the error of a time-out tells how many');
 $hurried->quit;
 
-$gate->set(max_blocked_fraction => 1);
-ok(is_whole_for(20, 1), 'with max_blocked_fraction = 1, all slots are given out again');
+$gate->set(load_control => 'off');
+ok(is_whole_for(20, 1), 'with load_control = off, all slots are given out again');
 ok(is_whole_for(200), 'and it stays so');
-$gate->set(max_blocked_fraction => 0.5);
+$gate->set(load_control => 'on');
 await_limit("$lowered AND waiting > 0", 'with 0.5 again, fewer are');
 
 # All wait for one that does not go on.
@@ -118,21 +118,23 @@ $crowd = crowd(3 * $limit, 'SELECT pg_sleep(0.01);');
 ok(is_whole_for(200), 'while many wait but nobody is blocked, all slots are given out');
 stop_crowd($crowd);
 
-# Most are blocked for long by another, a few by each other.
-$gate->set(max_blocked_fraction => 0.1);
+# Most are blocked for long by another, and have lent their slots; the others are blocked
+# by each other.
+$gate->set(lend_after => 100);
 my $locker = $gate->session(session => { 'admission_gate.bypass' => 'on' });
 $locker->query('BEGIN; SELECT FROM sale WHERE id = 2 FOR UPDATE');
-my @stuck = map { $gate->session } 1 .. $limit - 3;
+my @stuck = map { $gate->session } 1 .. 2 * $limit;
 $_->start('UPDATE sale SET sold = sold + 1 WHERE id = 2') foreach @stuck;
-$gate->await("SELECT count(*) = @{[ scalar @stuck ]} FROM pg_stat_activity
-	WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '100 ms'");
+my $all_but_the_last = $limit;    # which lend to nobody
+$gate->await("SELECT lent >= $all_but_the_last AND waiting = 0 FROM pg_stat_admission_gate");
 $crowd = crowd(3 * $limit, $hot_row);
+$gate->await("SELECT lent = @{[ scalar @stuck ]} FROM pg_stat_admission_gate");
 ok(is_whole_for(200), 'while more are blocked for long than briefly, all slots are given out');
 $locker->query('COMMIT');
 await_limit("$lowered AND waiting > 0", 'when those go on, fewer are');
 $_->finish foreach @stuck;
 stop_crowd($crowd);
-$gate->set(max_blocked_fraction => 0.5);
+$gate->set(lend_after => -1);
 
 $gate->set(mode => 'observe');
 $crowd = crowd(3 * $limit, $hot_row);

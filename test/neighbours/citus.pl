@@ -36,7 +36,7 @@ my ($coordinator, @workers) = my @nodes = map {
 		$_, %names,
 		shared_preload_libraries => 'citus, admission_gate',
 		max_connections => 200,
-		max_overtake => 0,
+		handoff_after => 0,
 		lend_after => -1,
 		deadlock_timeout => '100ms',
 		'citus.local_hostname' => $host,
@@ -74,7 +74,7 @@ sub internal_waiters
 {
 	my ($node) = @_;
 	return $node->value("SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
-		WHERE b.state = 'waiting' AND application_name LIKE 'citus%'");
+		WHERE b.gate_state = 'waiting' AND application_name LIKE 'citus%'");
 }
 
 # The session finishes, and has nobody wait for it in a queue.
@@ -190,7 +190,7 @@ SELECT count(*), max(v) FROM accounts;
 INSERT INTO accounts VALUES (:id, 1), (:id + 1, 1);
 \set next :next + 2
 END
-	set_all(max_active_backends => 2, max_overtake => 20);
+	set_all(max_active_backends => 2, handoff_after => 20);
 	my $sum = $coordinator->value('SELECT sum(v) FROM accounts');
 	my $admitted = $workers[1]->counter('admitted');
 	my ($clients, $transactions) = (15, 10);

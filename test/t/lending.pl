@@ -4,7 +4,7 @@
 #
 # Each piece gets stuck when lending is off, but for those which say that something
 # else lets them pass.  That is tested, too: see piece in GateTest.pm.  (Stuck for
-# less than a second: then the last resort comes.  See 031_nothing_stuck.pl.)
+# less than a second: then the last resort comes.  See nothing_stuck.pl.)
 
 use strict;
 use warnings;

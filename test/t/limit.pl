@@ -347,7 +347,7 @@ $gate->value($_) foreach (
 	for my $sql (
 		'SET admission_gate.max_active_backends = 0',
 		'SET admission_gate.max_queue_length = -1',
-		'SET admission_gate.max_overtake = 1000',
+		'SET admission_gate.handoff_after = 1000',
 		'SET admission_gate.lend_after = 1')
 	{
 		is($plain->start($sql)->sqlstate, '55P02', "a user cannot say $sql");
@@ -355,7 +355,7 @@ $gate->value($_) foreach (
 	for my $sql (
 		'SET admission_gate.scope = statement',
 		'SET admission_gate.bypass = on',
-		'SET admission_gate.gate_utility = none',
+		'SET admission_gate.gate_utility = off',
 		"SELECT set_config('admission_gate.bypass', 'on', false)",
 		"ALTER ROLE plain SET admission_gate.bypass = on",
 		'ALTER SYSTEM SET admission_gate.max_active_backends = 0')
@@ -395,9 +395,9 @@ $gate->value($_) foreach (
 	$monitor = $gate->session(user => 'monitor');
 	$gate->value('ALTER ROLE plain SET admission_gate.bypass = on');
 	$plain = $gate->session(user => 'plain');
-	my $query = 'SELECT state FROM pg_stat_admission_gate_backends WHERE pid = ' . $holder->pid;
+	my $query = 'SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $holder->pid;
 	is($monitor->query($query), 'running', 'pg_monitor sees what the gate says of others, through ALTER ROLE ... SET bypass');
-	is($plain->query("SELECT state IS NULL AND pool IS NULL AND since IS NULL AND wait_time IS NULL
+	is($plain->query("SELECT gate_state IS NULL AND pool IS NULL AND state_change IS NULL AND wait_time IS NULL
 		FROM pg_stat_admission_gate_backends WHERE pid = " . $holder->pid),
 		't', 'other users see no more than the process id');
 	is($plain->query('SELECT max_active FROM pg_stat_admission_gate'),
@@ -426,7 +426,7 @@ $gate->value($_) foreach (
 
 	# Own sessions are seen by their role.
 	$plain = $gate->session(user => 'plain');
-	is($plain->query('SELECT state, pool FROM pg_stat_admission_gate_backends'),
+	is($plain->query('SELECT gate_state, pool FROM pg_stat_admission_gate_backends'),
 		'running|default', 'a user sees its own sessions');
 	$_->quit foreach ($dba, $holder, $plain);
 }
@@ -436,15 +436,15 @@ $gate->value($_) foreach (
 # ----------------------------------------------------------------
 
 {
-	my @none = (session => { 'admission_gate.gate_utility' => 'none' });
-	statement_passes("$_ with gate_utility = none", $_, @none)
+	my @none = (session => { 'admission_gate.gate_utility' => 'off' });
+	statement_passes("$_ with gate_utility = off", $_, @none)
 	  foreach ('CREATE TABLE u (a int)', 'VACUUM t', 'DROP TABLE u', 'ALTER TABLE t ADD w int');
 
 	my $session = $gate->session(@none);
 	$session->query('PREPARE q AS SELECT 1');
 	for my $sql ('SELECT 1', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN')
 	{
-		waits_for_its_turn("$sql with gate_utility = none", $session, sub { $session->start($sql) });
+		waits_for_its_turn("$sql with gate_utility = off", $session, sub { $session->start($sql) });
 	}
 	$session->quit;
 }
@@ -482,6 +482,29 @@ $gate->value($_) foreach (
 	is($gate->gauges, '1|0|0', 'where its slot goes back as well');
 	$session->query('COMMIT');
 	$_->quit foreach ($session, $holder);
+}
+
+# A parallel query counts as one.
+{
+	my $parallel = $gate->session(
+		session => { min_parallel_table_scan_size => 0, parallel_setup_cost => 0, parallel_tuple_cost => 0, max_parallel_workers_per_gather => 2 });
+	my ($one, $two) = map { $gate->session } 1 .. 2;
+	$gate->value('CREATE TABLE big AS SELECT i AS id FROM generate_series(1, 20000) i');
+	$gate->value('ANALYZE big');
+	$gate->set(max_active_backends => 2);
+	my $query = "SELECT repeat('x', 1000), id FROM big";
+	like($parallel->query("EXPLAIN $query"), qr/Workers Planned: 2/, 'a plan has two workers');
+	$parallel->start($query);
+	$gate->await_wait_event_type($parallel, 'Client');
+	$one->query('BEGIN');
+	$two->start('SELECT 1');
+	$gate->ok_waits($two, 'a parallel query leaves one of two slots');
+	is($gate->gauges, '2|0|1', 'and counts as one backend');
+	$parallel->result;
+	$two->finish;
+	$one->query('COMMIT');
+	$_->quit foreach ($parallel, $one, $two);
+	$gate->set(max_active_backends => 1);
 }
 
 # The end of one portal is not that of another one, which has the slot.

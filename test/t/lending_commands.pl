@@ -103,7 +103,7 @@ for (@commands)
 		$command, \%lock,
 		sub {
 			$gate->value($before // '');
-			my $holder = $gate->holder;
+			my $worker = $gate->worker;
 			my $session = $gate->session;
 			$session->start($command);
 			$gate->await_queued($session);
@@ -113,7 +113,7 @@ for (@commands)
 			$others[2]->start('UPDATE t SET v = v WHERE id = 1');
 			$others[3]->start('INSERT INTO child SELECT id FROM parent');
 			$gate->await_waiting(6);
-			$holder->query('COMMIT');
+			$gate->stop_worker($worker);
 			is($session->sqlstate, '00000', "$command runs beside a queue of sessions that have locked its table");
 			is(join(',', map { $_->sqlstate } @others),
 				join(',', ('00000') x 5), 'and so do they');

@@ -15,10 +15,10 @@ use Time::HiRes qw(time usleep);
 my $gate = GateTest->new(
 	'counters',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1);
 
-my @totals = qw(admitted completed failed queued would_queue overtakes forced lends timeouts
+my @totals = qw(admitted completed failed queued would_queue barged forced lends timeouts
   rejections cancels);
 
 # What the totals should be by now
@@ -95,7 +95,7 @@ is( $gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_sta
 	't',
 	'stats_reset is the time of the reset');
 grew('reset');
-is($gate->value('SELECT pool, max_active, wait_time, max_wait_time FROM pg_stat_admission_gate'),
+is($gate->value('SELECT pool, max_active, total_wait_time, max_wait_time FROM pg_stat_admission_gate'),
 	'default|1|0|0', 'after a reset, no time was waited');
 
 # ----------------------------------------------------------------
@@ -132,7 +132,7 @@ $gate->value('SELECT count(*) FROM pg_class');
 grew('what passes, and who bypasses');
 
 # ----------------------------------------------------------------
-# queued, wait_time, max_wait_time
+# queued, total_wait_time, max_wait_time
 # ----------------------------------------------------------------
 
 # Lets a session wait for at least so many ms.  Returns how long it was at
@@ -151,7 +151,7 @@ sub known_wait
 	usleep(1000 * $ms);
 	my $shown = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
 	cmp_ok($shown, '>=', $ms, 'its wait is shown while it lasts');
-	is( $gate->value('SELECT since BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+	is( $gate->value('SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
 			WHERE pid = ' . $two->pid),
 		't',
 		'and when it began');
@@ -165,17 +165,17 @@ sub known_wait
 
 {
 	my ($at_least, $at_most) = known_wait(300);
-	my $total = $gate->counter('wait_time');
-	cmp_ok($total, '>=', $at_least, 'wait_time is not less than what was waited');
-	cmp_ok($total, '<=', $at_most, 'wait_time is not more than what was waited');
+	my $total = $gate->counter('total_wait_time');
+	cmp_ok($total, '>=', $at_least, 'total_wait_time is not less than what was waited');
+	cmp_ok($total, '<=', $at_most, 'total_wait_time is not more than what was waited');
 	is($gate->counter('max_wait_time'), $total, 'max_wait_time is that of the only wait');
 
 	histogram_has('the only wait', $total);
 
 	my ($at_least_2, $at_most_2) = known_wait(100);
-	my $both = $gate->counter('wait_time');
-	cmp_ok($both - $total, '>=', $at_least_2, 'wait_time adds up: not less');
-	cmp_ok($both - $total, '<=', $at_most_2, 'wait_time adds up: not more');
+	my $both = $gate->counter('total_wait_time');
+	cmp_ok($both - $total, '>=', $at_least_2, 'total_wait_time adds up: not less');
+	cmp_ok($both - $total, '<=', $at_most_2, 'total_wait_time adds up: not more');
 	histogram_has('both waits', $total, $both - $total);
 	my $max = $both - $total > $total ? $both - $total : $total;
 	cmp_ok(abs($gate->counter('max_wait_time') - $max), '<', 0.001, 'max_wait_time is that of the longest wait');
@@ -183,7 +183,7 @@ sub known_wait
 	$two->query('BEGIN');
 	my $last = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
 	cmp_ok(abs($last - ($both - $total)), '<', 0.001, 'a running backend shows its last wait');
-	is( $gate->value('SELECT since BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+	is( $gate->value('SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
 			WHERE pid = ' . $two->pid),
 		't',
 		'and since when it runs');
@@ -192,10 +192,10 @@ sub known_wait
 	grew('the look at it', admitted => 1, completed => 1);
 
 	reset_totals();
-	is($gate->value('SELECT wait_time, max_wait_time FROM pg_stat_admission_gate'), '0|0', 'a reset forgets the waits');
+	is($gate->value('SELECT total_wait_time, max_wait_time FROM pg_stat_admission_gate'), '0|0', 'a reset forgets the waits');
 	histogram_has('none after a reset');
 	known_wait(10);
-	cmp_ok($gate->counter('max_wait_time'), '<=', $gate->counter('wait_time'), 'max_wait_time counts from the reset');
+	cmp_ok($gate->counter('max_wait_time'), '<=', $gate->counter('total_wait_time'), 'max_wait_time counts from the reset');
 }
 
 # A reset does not unbalance what goes on.
@@ -233,8 +233,8 @@ sub known_wait
 	grew('statement_timeout', queued => 1, cancels => 1);
 	$two->query('RESET statement_timeout; RESET admission_gate.queue_timeout');
 
-	my $waited = $gate->counter('wait_time');
-	cmp_ok($waited, '>=', 180, 'waits in vain count in wait_time');
+	my $waited = $gate->counter('total_wait_time');
+	cmp_ok($waited, '>=', 180, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
 }
@@ -335,12 +335,12 @@ sub known_wait
 }
 
 # ----------------------------------------------------------------
-# overtakes.  The first in the queue is stopped, so that it cannot take the slot
+# barged.  The first in the queue is stopped, so that it cannot take the slot
 # it is called for.
 # ----------------------------------------------------------------
 
 {
-	$gate->set(max_overtake => 3_600_000);
+	$gate->set(handoff_after => 3_600_000);
 	my ($holder, $head, $other) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
 	$head->start('SELECT 1');
@@ -350,10 +350,10 @@ sub known_wait
 	gauges_are('0|0|1', 'meanwhile');
 	kill CONT => $head->pid;
 	$head->finish;
-	grew('overtaking', admitted => 3, completed => 3, queued => 1, overtakes => 1);
+	grew('barging', admitted => 3, completed => 3, queued => 1, barged => 1);
 
 	# Strictly first come: the slot is the first one's although it sleeps.
-	$gate->set(max_overtake => 0);
+	$gate->set(handoff_after => 0);
 	$_->quit foreach ($holder, $head, $other);
 	($holder, $head, $other) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
@@ -361,13 +361,13 @@ sub known_wait
 	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	$other->start('SELECT 2');
-	$gate->ok_waits($other, 'with max_overtake = 0, a slot goes to the first in the queue');
+	$gate->ok_waits($other, 'with handoff_after = 0, a slot goes to the first in the queue');
 	kill CONT => $head->pid;
 	$_->finish foreach ($head, $other);
 	grew('first come, first served', admitted => 3, completed => 3, queued => 2);
 
 	# In between: nobody is overtaken for ever.
-	$gate->set(max_overtake => 20);
+	$gate->set(handoff_after => 20);
 	$_->quit foreach ($holder, $head, $other);
 	($holder, $head, $other) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
@@ -376,18 +376,18 @@ sub known_wait
 	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	$other->start('SELECT 2');
-	$gate->ok_waits($other, 'whoever has waited for max_overtake gets the next slot');
+	$gate->ok_waits($other, 'whoever has waited for handoff_after gets the next slot');
 	kill CONT => $head->pid;
 	$_->finish foreach ($head, $other);
-	grew('a bound to overtaking', admitted => 3, completed => 3, queued => 2);
+	grew('a bound to barging', admitted => 3, completed => 3, queued => 2);
 	$_->quit foreach ($holder, $head, $other);
 }
 
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
 # them at most, here one; but an heir that never comes is not waited for.
 {
-	my $max_overtake = 300;    # less than half of what the last resort takes
-	$gate->set(max_active_backends => 2, max_overtake => $max_overtake);
+	my $handoff_after = 300;    # less than half of what the last resort takes
+	$gate->set(max_active_backends => 2, handoff_after => $handoff_after);
 	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
 	$_->query('BEGIN') foreach ($one, $two);
 	foreach my $waiter ($heir, $next)
@@ -395,20 +395,20 @@ sub known_wait
 		$waiter->start('SELECT 1');
 		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT min(wait_time) > 2 * $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
+	$gate->await("SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
 	$gate->stop_waiter($_) foreach ($heir, $next);
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
 	gauges_are('1|0|1', 'meanwhile');
 
-	$gate->await("SELECT now() - since > interval '$max_overtake ms' FROM pg_stat_admission_gate_backends
+	$gate->await("SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
 		WHERE pid = " . $heir->pid);
 	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
 	$two->start('SELECT 4');
 	$gate->ok_waits($two, 'then the next in the queue is handed one, although the heir has not come');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $two);
-	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, overtakes => 2);
+	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, barged => 2);
 
 	# It is two at a time for who has waited for twice as long.
 	$gate->set(max_active_backends => 4);
@@ -418,7 +418,7 @@ sub known_wait
 		$waiter->start('SELECT 1');
 		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT min(wait_time) > 2 * $max_overtake FROM pg_stat_admission_gate_backends WHERE state = 'waiting'");
+	$gate->await("SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
 	$gate->stop_waiter($_) foreach ($heir, $next);
 	$_->query('COMMIT') foreach @holders[0, 1];
 	$other->start('SELECT 2');
@@ -447,10 +447,8 @@ sub known_wait
 	is($gate->state($holder), 'lent', 'the holder is shown as lender');
 	grew('lending', admitted => 2, queued => 1, lends => 1);
 
-	$next->start('SELECT pg_sleep(1000)');
-	$gate->await_wait_event_type($next, 'Timeout');
-	$holder->start('SELECT pg_sleep(1000)');
-	$gate->await_wait_event_type($holder, 'Timeout');
+	$_->start('DO $$ BEGIN LOOP END LOOP; END $$') foreach ($next, $holder);
+	$gate->await('SELECT running = 2 FROM pg_stat_admission_gate', 'both to work');
 	gauges_are('2|0|0', 'a lender that works again runs above the limit');
 	$last->start('SELECT 1');
 	$gate->ok_waits($last, 'while the count is above the limit, others wait');
@@ -481,7 +479,7 @@ sub known_wait
 	# The waiter is stopped, so that it neither uses a slot it was granted nor
 	# takes one that is retained.  Strictly first come, a session that has more to
 	# do queues behind it; in its turn, it does all of it first.
-	$gate->set(lend_after => -1, max_overtake => 0);
+	$gate->set(lend_after => -1, handoff_after => 0);
 	for my $turn (0, 3_600_000)
 	{
 		$gate->set(turn_length => $turn);
@@ -518,8 +516,8 @@ sub known_wait
 		$gate->set(turn_length => 3_600_000);
 		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
-		$gate->await("SELECT clock_timestamp() - since > '10 ms' FROM pg_stat_admission_gate_backends
-			WHERE state = 'retained'");
+		$gate->await("SELECT clock_timestamp() - state_change > '10 ms' FROM pg_stat_admission_gate_backends
+			WHERE gate_state = 'retained'");
 		$busy->start('SELECT 1');
 		$gate->ok_passes($busy, 'a session whose client is late goes on while nobody takes its slot');
 		$busy->start('SELECT 1');
@@ -534,8 +532,8 @@ sub known_wait
 		$gate->set(turn_length => 2_000);
 		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
-		$gate->await("SELECT coalesce(clock_timestamp() - max(since) > '2 s', true)
-			FROM pg_stat_admission_gate_backends WHERE state = 'retained'");
+		$gate->await("SELECT coalesce(clock_timestamp() - max(state_change) > '2 s', true)
+			FROM pg_stat_admission_gate_backends WHERE gate_state = 'retained'");
 		$busy->start('SELECT 1');
 		$gate->ok_waits($busy, 'a turn is over at its end');
 		kill CONT => $waiter->pid;

@@ -152,7 +152,7 @@ sub test_pgwatch
 	my @gauges = columns_of_type('integer');
 	my $pools = join ', ', 'pool AS tag_pool', @gauges, columns_of_type('bigint'), columns_of_type('float8');
 
-	my $longest = q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE state = 'waiting'};
+	my $longest = q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'};
 	my $before = $gate->value($longest);
 	my @rows = rows_of($monitor, $query{admission_gate});
 	my $after = $gate->value($longest);
@@ -258,7 +258,7 @@ sub expected_metrics
 	}
 	$metric{"type of $wait"} = 'histogram';
 	$metric{"${wait}_count"} = $so_far;
-	$metric{"${wait}_sum"} = $value->{wait_time} / 1000;
+	$metric{"${wait}_sum"} = $value->{total_wait_time} / 1000;
 	return \%metric;
 }
 
@@ -288,7 +288,7 @@ sub test_exporter_under_load
 
 sub test_exporter_at_rest
 {
-	my $longest = q{SELECT max(wait_time) / 1000 FROM pg_stat_admission_gate_backends WHERE state = 'waiting'};
+	my $longest = q{SELECT max(wait_time) / 1000 FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'};
 	my $before = $gate->value($longest);
 	my $metric = scrape();
 	my $after = $gate->value($longest);

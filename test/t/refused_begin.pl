@@ -44,7 +44,7 @@ sub make_hopeless
 	$waiters[1]->start('SELECT 1');
 	$gate->await_queued($waiters[1]);
 	$gate->stop_worker($worker);
-	$gate->await('SELECT state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
+	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
 	return @waiters;
 }
 

@@ -18,7 +18,6 @@ my $gate = GateTest->new(
 	max_active_backends => 4,
 	max_connections => 150,
 	lend_after => -1,
-	lift_after => 0,
 	pools => 'web: priority = 10; batch: max_active = 1');
 $gate->value($_) foreach (
 	'CREATE ROLE web LOGIN SUPERUSER',
@@ -88,8 +87,8 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 		'batch', 'who waits is shown in its pool');
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$_->query('SELECT 1') foreach ($other, $third);
-	is($gate->counter("concat_ws(' ', admitted, completed, queued, overtakes)"),
-		'1 1 0 0', 'a session of another pool neither waits nor overtakes anybody');
+	is($gate->counter("concat_ws(' ', admitted, completed, queued, barged)"),
+		'1 1 0 0', 'a session of another pool neither waits nor barges');
 	is($gate->counter('admitted', 'web'), '1', 'each is counted in its own');
 	$other->query('BEGIN');
 	$third->query('BEGIN');
@@ -161,7 +160,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 
 # A free slot that somebody was called for is not for lower priorities.
 {
-	$gate->set(max_overtake => 3_600_000);
+	$gate->set(handoff_after => 3_600_000);
 	my ($holder, $web, $batch, $other_web) = ($gate->session, web(), batch(), web());
 
 	$holder->query('BEGIN');
@@ -169,53 +168,55 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$gate->stop_waiter($web);
 	$holder->query('COMMIT');
 	$batch->start('SELECT 2');
-	$gate->ok_waits($batch, 'who has a lower priority does not overtake');
-	is($other_web->query('SELECT 3'), '3', 'who has the same does');
+	$gate->ok_waits($batch, 'a session of lower priority does not barge');
+	is($other_web->query('SELECT 3'), '3', 'one of the same does');
 	kill CONT => $web->pid;
-	ok_enters($web, 'the one that was overtaken comes next');
+	ok_enters($web, 'the one that was called comes next');
 	ok_enters($batch, 'and then the other');
-	$gate->set(max_overtake => 20);
+	$gate->set(handoff_after => 20);
 	ended($holder, $web, $batch, $other_web);
 }
 
-# Nobody starves: lift_after after it was passed over, a low priority goes first;
-# but once, and then it has to be passed over again, however long that takes.
+# Nobody starves: a second after it was passed over, a low priority goes first; but
+# once, and then it has to be passed over again, however long that takes.  All are at
+# work, so that the last resort does not come.
 {
-	my $lift_after = 200;
-	$gate->set(lift_after => $lift_after);
 	my ($holder, @web) = ($gate->session, map { web() } 1 .. 3);
 	my @batch = map { batch() } 1 .. 3;
 
-	# Waits for longer than lift_after.
 	my $wait = sub {
 		my $now = $gate->value('SELECT clock_timestamp()');
-		$gate->await("SELECT clock_timestamp() > '$now'::timestamptz + interval '${\(2 * $lift_after)} ms'");
+		$gate->await("SELECT clock_timestamp() > '$now'::timestamptz + interval '1200 ms'");
 	};
-	$holder->query('BEGIN');
+	my $runs = sub {
+		my ($session, $what) = @_;
+		ok($gate->await_true(sub { $gate->state($session) eq 'running' }, $what), $what);
+	};
+	my $ends = sub { $_[0]->cancel; $_[0]->result };
+	$holder->start('DO $$ BEGIN LOOP END LOOP; END $$');
+	$runs->($holder, 'a session is at work');
 	foreach my $session (@batch, @web)
 	{
-		$session->start('BEGIN');
+		$session->start('DO $$ BEGIN LOOP END LOOP; END $$');
 		$gate->await_queued($session);
 	}
 	$wait->();
-	$holder->query('COMMIT');
-	ok_enters($web[0], 'to have waited for longer than lift_after is no reason to go first');
+	$ends->($holder);
+	$runs->($web[0], 'to have waited for longer than a second is no reason to go first');
 	$wait->();
-	$web[0]->query('COMMIT');
-	ok_enters($batch[0], 'to have been passed over for that long is');
+	$ends->($web[0]);
+	$runs->($batch[0], 'to have been passed over for that long is');
 	$wait->();
-	$batch[0]->query('COMMIT');
-	ok_enters($web[1], 'but only for one; then the highest goes first again');
-	$gate->set(lift_after => 0);
-	$wait->();
-	$web[1]->query('COMMIT');
-	ok_enters($web[2], 'and always, if lift_after is 0');
-	is($gate->gauges, '1|0|2', 'while the others wait');
-	$web[2]->query('COMMIT');
+	$ends->($batch[0]);
+	$runs->($web[1], 'but only for one; then the highest goes first again');
+	is($gate->gauges, '1|0|3', 'while the others wait');
+	$ends->($web[1]);
+	$runs->($web[2], 'and the next of them');
+	$ends->($web[2]);
 	foreach my $session (@batch[ 1, 2 ])
 	{
-		ok_enters($session, 'they come when nobody else wants to');
-		$session->query('COMMIT');
+		$runs->($session, 'the low ones come when nobody else wants to');
+		$ends->($session);
 	}
 	ended($holder, @web, @batch);
 }
@@ -306,7 +307,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$default->start('SELECT 1');
 	$gate->await_waiting(3);
 	set_pools('', 'batch 1, default 1');
-	is( $gate->value("SELECT pool, state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
+	is( $gate->value("SELECT pool, gate_state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
 		"batch|running|1\ndefault|waiting|3",
 		'who waits for a pool that is removed, waits for the default pool; who is at work there goes on');
 	$one->query('COMMIT');
@@ -333,7 +334,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$one->query('COMMIT');
 	ok_enters($two, 'and gets its slot back');
 	$gate->ok_one_slot('batch');
-	$gate->set(max_active_backends => 2, max_overtake => 20);
+	$gate->set(max_active_backends => 2, handoff_after => 20);
 	ended($one, $two);
 }
 
@@ -473,7 +474,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	is($gate->state($one), 'retained', 'a turn goes on while others wait for slots of the pool');
 	$one->query("SET admission_gate.pool = 'other'");
 	$one->query('BEGIN');
-	is($gate->value('SELECT pool, state FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
+	is($gate->value('SELECT pool, gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
 		'default|running', 'but not in another pool');
 	kill CONT => $two->pid;
 	ok_enters($two, 'and the slot is given back');
@@ -484,7 +485,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 
 # Any number of sessions, each in one pool after another, and pools that change
 {
-	$gate->set(max_active_backends => 3, max_overtake => 5);
+	$gate->set(max_active_backends => 3, handoff_after => 5);
 	set_pools('a: max_active = 2, priority = 1; b: max_active = 1; c', 'a 2, b 1, c 3, default 3');
 	my $directory = PostgreSQL::Test::Utils::tempdir();
 	append_to_file("$directory/script", join '', map { "SET admission_gate.pool = '$_';\nSELECT pg_sleep(0.001);\n" } qw(a b c nowhere));

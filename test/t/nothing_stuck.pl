@@ -167,7 +167,7 @@ $gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
 	$gate->await_wait_event_type($behind, 'Lock');
 	my $worker = $gate->session(user => 'analyst');
 	$worker->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$gate->await('SELECT state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid, 'a worker');
+	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid, 'a worker');
 	$gate->set(max_active_backends => 0);
 	$locker->query('COMMIT');
 	$gate->ok_passes($behind, 'a backend that does not know yet that the gate is off does not queue');

@@ -14,7 +14,7 @@ use Test::More;
 my $gate = GateTest->new(
 	'application_name',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1,
 	bypass_application_names => 'exact, "two words", "internal id=*"');
 
@@ -189,7 +189,7 @@ SKIP:
 	$gate->set(bypass_application_names => '');
 	$session->start('SELECT count(*) FROM far');
 	$gate->await_waiting(1);
-	is($gate->value("SELECT application_name FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.state = 'waiting'"),
+	is($gate->value("SELECT application_name FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"),
 		'postgres_fdw', 'postgres_fdw waits for the slot of the session that waits for it');
 	$session->cancel;
 	$session->result;

@@ -16,7 +16,7 @@ my $gate = GateTest->new(
 	'observe',
 	mode => 'observe',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	max_connections => 150,
 	lend_after => -1,
 	log_statement => 'none');

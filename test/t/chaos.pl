@@ -117,10 +117,9 @@ sub change_settings
 			deadline_shedding => one_of('on', 'off'),
 			log_min_wait => one_of(-1, 0, 100),
 			lend_after => one_of(0, 10, 100, 1000, -1),
-			max_overtake => one_of(0, 1, 20, 1000),
+			handoff_after => one_of(0, 1, 20, 1000),
 			turn_length => one_of(0, 0, 1, 50, 1000),
 			pools => one_of('', 'a: max_active = 2, priority = 5; b: max_active = 1', 'a; c: priority = -5', 'b: max_active = 3; default: max_active = 5'),
-			lift_after => one_of(0, 10, 1000),
 			max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
 		1;
 	} or undef $gate->{observer};
@@ -183,7 +182,7 @@ foreach my $sessions ($readers, $crowd)
 		%lending,
 		max_active_backends => 2,
 		mode => 'enforce',
-		max_overtake => 20,
+		handoff_after => 20,
 		turn_length => 0,
 		max_queue_length => -1);
 	$sessions->ok_finishes;

@@ -22,7 +22,7 @@ note `$program --version 2>&1`;
 my $gate = GateTest->new(
 	'behind_odyssey',
 	max_active_backends => 1,
-	max_overtake => 0,
+	handoff_after => 0,
 	lend_after => -1);
 my $pooler = GatePooler->new($gate);
 my $dir = $pooler->host;
@@ -236,7 +236,7 @@ $holder->quit;
 # More clients than connections, more connections than slots
 {
 	local %ENV = (%ENV, %login);
-	$gate->set(max_active_backends => 2, lend_after => 100, max_overtake => 20);
+	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
 	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind Odyssey');
 	my $admitted = $gate->counter('admitted');
 	command_ok([ 'pgbench', '-n', '-c', '20', '-t', '50' ], 'pgbench has 20 clients');
