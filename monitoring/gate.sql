@@ -1,5 +1,5 @@
--- The gate on one screen: the pools, what they do a second, and who has waited
--- longest.
+-- The gate on one screen: the pools, what they do a second, and the longest
+-- waiting backends.
 --
 --   psql -X -f monitoring/gate.sql                once
 --   psql -X -v every=2 -f monitoring/gate.sql     every 2 seconds, until Ctrl-C
@@ -40,7 +40,7 @@ WITH look AS MATERIALIZED (
 	SELECT *
 	FROM json_to_recordset(coalesce(nullif(current_setting('gate_screen.last', true), ''), '[]')::json)
 		AS (at timestamptz, pool text, admitted bigint, queued bigint, refused bigint,
-			waits bigint, wait_time float8, stats_reset timestamptz)
+			waits bigint, total_wait_time float8, stats_reset timestamptz)
 ), kept AS MATERIALIZED (
 	SELECT set_config('gate_screen.last', (SELECT json_agg(look)::text FROM look), false)
 	FROM (SELECT count(*) FROM last) AS has_been_read
@@ -50,13 +50,13 @@ WITH look AS MATERIALIZED (
 		look.admitted - last.admitted AS new_admitted,
 		look.queued - last.queued AS new_queued,
 		look.refused - last.refused AS new_refused,
-		(look.wait_time - last.wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
+		(look.total_wait_time - last.total_wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
 	FROM look LEFT JOIN last
 		ON last.pool = look.pool AND last.stats_reset IS NOT DISTINCT FROM look.stats_reset
 ), waiters AS (
 	SELECT pid, b.wait_time, usename, datname, query
 	FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity a USING (pid)
-	WHERE b.state = 'waiting'
+	WHERE b.gate_state = 'waiting'
 	ORDER BY b.wait_time DESC NULLS LAST, pid
 	LIMIT :waiters
 ), lines (section, place, line) AS (
