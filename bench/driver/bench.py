@@ -2,8 +2,8 @@
 
 For each: what will be run and how long that takes, then a server, then the runs,
 each with a line of its figures and the time left; then the report and the plots.
-Variants take turns (A B C A B C ...), so that a machine that gets slower or faster
-meets all alike.
+Variants take turns, in one order and in the other (A B C, C B A, A B C ...), so that a
+machine that gets slower or faster, and tables that grow, meet all alike.
 """
 
 import dataclasses
