@@ -742,7 +742,7 @@ void
 slots_give_back(bool failed)
 {
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	if (unlikely(gate_turn_length > 0) && !failed && slots_retain())
+	if (unlikely(gate_turn_length > 0) && !failed && !in_reserve && slots_retain())
 		return;
 	drop_slot();
 }

@@ -181,12 +181,13 @@ void
 slots_note_holder(int procno, uint64 cpu, bool busy)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		progress = pg_atomic_read_u32(&entry->progress);
 	int			lend_after = slots_lend_after();
 	TimestampTz now = GetCurrentTimestamp();
 	WakeList	wakes = {0};
+	uint32		progress;
 
 	SpinLockAcquire(&Slots->mutex);
+	progress = pg_atomic_read_u32(&entry->progress);
 	entry->at_work = has_worked(entry, progress, cpu, busy, now);
 	if (entry->at_work)
 		take_back(entry);
