@@ -83,12 +83,6 @@ static ErrorData *refusal = NULL;
 static int64 xact_wait = -1;
 static int64 last_xact_wait = -1;
 
-bool
-admission_holds_slot(void)
-{
-	return holds_slot;
-}
-
 static inline void
 note_admission(void)
 {

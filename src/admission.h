@@ -14,7 +14,6 @@
 
 #include "executor/execdesc.h"
 
-extern bool admission_holds_slot(void);
 extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_continue(void);
 extern void admission_leave(bool failed);

@@ -11,18 +11,20 @@
  *
  * Idleness is measured, not guessed from what a backend says that it waits for: a
  * holder does nothing if its process uses next to no CPU time, has not come by the
- * gate (its progress), and does not wait for a disk, or for a process that works
- * (LWLock), when it is looked at.  So it does not matter whether it waits for its
+ * gate (its progress), and does not wait for a CPU, for a disk, or for a process that
+ * works (LWLock), when it is looked at.  So it does not matter whether it waits for its
  * client, a lock, a clock, or a statement that it sends to its own server, by
  * postgres_fdw, a program or an untrusted language; and what streams from or to a
  * client works, however often it waits for a moment.
  *
  * A process that spends its time on the disk uses little CPU time, but then nearly
- * every look finds it waiting there.  A parallel query works if its leader or any of
- * its workers does.
+ * every look finds it waiting there.  One that gets no CPU, as there are too many that
+ * want one, uses none at all: the kernel says that it does not sleep.  A parallel query
+ * works if its leader or any of its workers does.
  *
- * Where the CPU time of other processes cannot be read, the wait event has to do: a
- * holder works unless it waits for one of the things above.
+ * Where the kernel does not tell these things, the wait event has to do: a holder
+ * works unless it waits for one of the things above, and is at rest if it waits for
+ * anything.
  *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
  * does; a value that is old costs one look.  The members of a lock group are
@@ -38,9 +40,9 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 
-#include "cpu_clock.h"
 #include "compat.h"
 #include "lending.h"
+#include "process.h"
 #include "slots.h"
 
 /* Looks per lend_after: idleness is noticed at most half of it too late. */
@@ -90,7 +92,7 @@ look_at_process(const PGPROC *proc, Sight *sight)
 
 	if (wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK)
 		sight->busy = true;
-	if (cpu_clock_read(proc->pid, &cpu))
+	if (process_cpu_time(proc->pid, &cpu))
 		sight->cpu += cpu;
 	else if (!is_idle_wait(wait_class))
 		sight->busy = true;
@@ -117,6 +119,15 @@ look_at_workers(const PGPROC *leader, Sight *sight)
 	LWLockRelease(lock);
 }
 
+/* Does that process sleep, as far as the kernel or the backend itself tells? */
+static bool
+is_at_rest(const PGPROC *proc)
+{
+	ProcessRest rest = process_rest(proc->pid);
+
+	return rest == PROCESS_REST_UNKNOWN ? wait_event_of(proc) != 0 : rest == PROCESS_RESTS;
+}
+
 /* Look at one backend, which is a holder. */
 static void
 look_at(int procno)
@@ -127,6 +138,9 @@ look_at(int procno)
 	look_at_process(proc, &sight);
 	if (!sight.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
 		look_at_workers(proc, &sight);
+	/* That costs some microseconds, so only if it matters. */
+	if (!sight.busy && slots_may_lend(procno, sight.cpu) && !is_at_rest(proc))
+		sight.busy = true;
 	slots_note_holder(procno, sight.cpu, sight.busy);
 }
 

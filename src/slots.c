@@ -215,18 +215,6 @@ attach_entry(void)
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
-/*
- * Have an entry, and belong to a pool.
- */
-void
-slots_attach(void)
-{
-	if (unlikely(MySlotEntry == NULL))
-		attach_entry();
-	if (unlikely(!my_pool_is_current()))
-		slots_join_pool();
-}
-
 /* ----------------------------------------------------------------
  *		Counting
  * ----------------------------------------------------------------

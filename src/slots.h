@@ -166,6 +166,7 @@ extern bool slots_lenders_unseen(void);
 extern bool slots_holders_unseen(long interval);
 extern int	slots_lend_after(void);
 extern SlotState slots_state(int procno);
+extern bool slots_may_lend(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_holder_works(int procno);
 

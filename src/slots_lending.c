@@ -163,13 +163,27 @@ take_back(SlotEntry *entry)
 /*
  * Has that holder worked since it was last seen to?  cpu, busy: as for
  * slots_note_holder.  Workers take their CPU time with them when they end, so less
- * of it says that there was work, too.  Mutex held.
+ * of it says that there was work, too.  Mutex held, or a hint.
  */
 static bool
 has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
 {
 	return busy || progress != entry->progress_seen || cpu < entry->cpu_seen ||
 		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max(now - entry->quiet_since, 0);
+}
+
+/*
+ * Is that holder, whose slot is not lent, to lend it unless it is busy?  cpu: as for
+ * slots_note_holder.  A hint, no lock.
+ */
+bool
+slots_may_lend(int procno, uint64 cpu)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	return pg_atomic_read_u32(&entry->state) == SLOT_RUNNING &&
+		!has_worked(entry, pg_atomic_read_u32(&entry->progress), cpu, false,
+					GetCurrentTimestamp());
 }
 
 /*

@@ -232,7 +232,6 @@ extern SlotEntry *MySlotEntry;
 extern int	my_slot_procno;
 
 /* slots.c */
-extern void slots_attach(void);
 extern bool slots_count_in_if_free(SlotEntry *entry);
 extern bool slots_count_in_pool_if_free(SlotEntry *entry, bool barge);
 extern void slots_count_in(SlotEntry *entry);

@@ -264,6 +264,35 @@ ok_keep_slots(
 	$query->result;
 	is($other->finish, '1', 'and the next has it after it');
 }
+# A holder that gets no CPU, as others than the server want it, is at work.
+{
+	$gate->set(max_active_backends => 1, lend_after => 10);
+	my $worker = $gate->worker;
+	my $other = $gate->session;
+	my ($cores) = `nproc` =~ /(\d+)/;
+	my @hogs;
+	for (1 .. 10 * ($cores // 4))
+	{
+		my $pid = fork // die "could not fork: $!";
+		if (!$pid)
+		{
+			alarm 20;
+			1 while 1;
+		}
+		push @hogs, $pid;
+	}
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$other->start('SELECT 1');
+	$gate->await_queued($other);
+	usleep(500_000);
+	my $counts = $gate->counter('ARRAY[waiting, lends, stalls]');
+	kill KILL => @hogs;
+	waitpid $_, 0 foreach @hogs;
+	is($counts, '{1,0,0}', 'a holder that waits for a CPU keeps its slot');
+	$gate->stop_worker($worker);
+	is($other->finish, '1', 'and the next has it after it');
+	$gate->set(lend_after => 100);
+}
 $gate->ok_quiet('at the end');
 $gate->ok_adds_up('at the end');
 

@@ -90,11 +90,11 @@ $gate->ok_quiet('after the last resort in a pool');
 	$_->query('BEGIN; SELECT 1') foreach @forced;
 	my $waiter = plain();
 	my $n = 0;
-	$forced[0]->start('SELECT pg_sleep(0.1)');
+	$forced[0]->start('SELECT pg_sleep(0.3)');
 	$waiter->start('SELECT 1');
 	my $done = $gate->await_true(
 		sub {
-			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(0.2)');
+			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(0.6)');
 			$forced[ ($n + 1) % 2 ]->result;
 			return $waiter->done;
 		},

@@ -138,7 +138,7 @@ $standby->set(lend_after => -1);
 # ----------------------------------------------------------------
 
 {
-	my $holder = $standby->holder;
+	my $worker = $standby->worker;
 	my @waiters = map { $standby->session } 1 .. 3;
 	$_->start('SELECT count(*) > 0 FROM t') foreach @waiters;
 	$standby->await_waiting(3);
@@ -147,10 +147,10 @@ $standby->set(lend_after => -1);
 	$primary->value('INSERT INTO t VALUES (1002, 0)');
 	catch_up();
 	is($standby->gauges, '1|0|3', 'a restart of the primary does not touch the queue of the standby');
-	$holder->query('COMMIT');
+	$standby->stop_worker($worker);
 	is(join(',', map { $_->finish } @waiters), 't,t,t', 'which goes on');
 
-	$holder->query('BEGIN');
+	$worker = $standby->worker;
 	$_->start('SELECT 1') foreach @waiters;
 	$standby->await_waiting(3);
 	$standby->restart('fast');
@@ -158,7 +158,7 @@ $standby->set(lend_after => -1);
 	ok($standby->await_restart, 'the standby is back');
 	$standby->ok_quiet('after a restart of the standby');
 
-	$holder = $standby->holder;
+	$worker = $standby->worker;
 	@waiters = map { $standby->session } 1 .. 3;
 	my @statements = ('SELECT count(*) > 0 FROM t', 'INSERT INTO t VALUES (1003, 0)', 'BEGIN');
 	for my $i (0 .. 2)
@@ -168,20 +168,20 @@ $standby->set(lend_after => -1);
 	}
 	$node->promote;
 	is($standby->gauges, '1|0|3', 'a promotion does not touch the queue');
-	is($holder->query('SELECT 1'), '1', 'nor the holder');
-	$holder->query('COMMIT');
+	is($standby->state($worker), 'running', 'nor the holder');
+	$standby->stop_worker($worker);
 	is($waiters[0]->sqlstate, '00000', 'a waiting SELECT runs after the promotion');
 	is($waiters[1]->sqlstate, '25006', 'a waiting INSERT was begun read-only, as ever before a promotion');
 	is($waiters[2]->sqlstate, '00000', 'a waiting BEGIN begins');
 	$waiters[2]->query('COMMIT');
 	$waiters[1]->query('INSERT INTO t VALUES (1003, 0)');
 	is($standby->value('SELECT count(*) FROM t WHERE id = 1003'), '1', 'the sessions can write from then on');
-	$_->quit foreach ($holder, @waiters);
+	$_->quit foreach ($worker, @waiters);
 	$standby->ok_quiet('after the promotion');
 	$standby->ok_adds_up('after the promotion');
 
 	$standby->set(max_active_backends => 2);
-	$holder = $standby->holder;
+	my $holder = $standby->holder;
 	my ($second, $third) = map { $standby->session } 1 .. 2;
 	$second->query('BEGIN');
 	$third->start('BEGIN');

@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *		What the kernel tells of another process: how much CPU time it has used,
+ *		and whether it sleeps.
+ *
+ * POSIX has a clock for each process, which others may read; it costs two system
+ * calls and well under a microsecond.  Where there is none, as on macOS, nobody
+ * knows.  Whether a process sleeps is told by Linux alone, in a file, for some
+ * microseconds.
+ *
+ * No locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "process.h"
+
+#if defined(_POSIX_CPUTIME) && _POSIX_CPUTIME >= 0
+#define HAVE_CPU_CLOCK
+#endif
+
+/*
+ * Read the CPU time (us) that a process has used in its life.  Returns false if it
+ * cannot be known: there are no such clocks, or no such process.
+ */
+bool
+process_cpu_time(int pid, uint64 *used)
+{
+#ifdef HAVE_CPU_CLOCK
+	clockid_t	clock;
+	struct timespec time;
+
+	/* 0 would be the process that asks */
+	if (pid != 0 &&
+		clock_getcpuclockid(pid, &clock) == 0 &&
+		clock_gettime(clock, &time) == 0)
+	{
+		*used = (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
+		return true;
+	}
+#endif
+	return false;
+}
+
+/*
+ * Does a process rest now?  See proc(5): its state follows its name, which is in
+ * parentheses and may contain some.
+ */
+ProcessRest
+process_rest(int pid)
+{
+	char		path[64];
+	char		text[256];
+	ssize_t		length;
+	const char *state;
+	int			fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC, 0);
+	if (fd < 0)
+		return PROCESS_REST_UNKNOWN;
+	length = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (length <= 0)
+		return PROCESS_REST_UNKNOWN;
+
+	text[length] = '\0';
+	state = strrchr(text, ')');
+	if (state == NULL || state[1] != ' ')
+		return PROCESS_REST_UNKNOWN;
+	switch (state[2])
+	{
+		case 'S':
+		case 'T':
+		case 't':
+			return PROCESS_RESTS;
+		case 'R':
+		case 'D':
+			return PROCESS_WORKS;
+		default:
+			return PROCESS_REST_UNKNOWN;
+	}
+}
