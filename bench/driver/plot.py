@@ -4,14 +4,21 @@
     NAME-WORKLOAD-latency.svg  what share of transactions took at most so long
     NAME-WORKLOAD-knobs.svg    instead of the first, over the values of settings
 
-By hand: plot.py DIRECTORY NAME
+By hand: plot.py DIRECTORY NAME.  Without NAME all that are in the directory and in those
+below it, each beside its CSV: that is `make plots`.
 """
 
+import glob
+import io
 import os
+import re
 import statistics
 import sys
 
-import matplotlib.pyplot as plt
+try:
+    import matplotlib.pyplot as plt
+except ImportError:
+    sys.exit("python3-matplotlib is missing (sudo apt-get install python3-matplotlib)")
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from figures import SHARES
@@ -53,8 +60,30 @@ def summary(rows, column):
 
 
 def save(figure, directory, name):
-    figure.savefig(os.path.join(directory, name + ".svg"), bbox_inches="tight", metadata={"Date": None})
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata=nothing)
     plt.close(figure)
+    with open(os.path.join(directory, name + ".svg"), "w") as file:
+        file.write(smaller(text.getvalue()))
+
+
+def smaller(svg):
+    """The same picture in fewer bytes: a tenth of a point is enough, nobody reads comments
+    and names of groups, and most marks share a few styles."""
+    svg = re.sub(r"<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>|<g [^>]*/>|<defs/>", "", svg, flags=re.S)
+    svg = re.sub(r' id="(?:[\w.]+_\d+|[Ll]egend\w*)"| transform="rotate\(-0 [^"]*"', "", svg)
+    svg = re.sub(r'(?<=[";]) ?font-family: [^;"]*;?', "", svg)
+    # Not between a tag and the next: that is what is written on an axis.
+    svg = re.sub(r"\d+\.\d{2,}(?=[^<>]*>)", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    svg = re.sub(r"\s*([LMCz\"])\s*(?=[\d\"])", r"\1", svg)
+    while (flat := re.sub(r"<g>\s*(<(?!g\b|/g)[^>]*>(?:[^<]*</\w+>)?)\s*</g>|<g>\s*</g>", r"\1", svg)) != svg:
+        svg = flat
+    styles = {}
+    svg = re.sub(r'style="([^"]*)"', lambda style: f'class="s{styles.setdefault(style[1], len(styles))}"', svg)
+    rules = ["text{font-family:sans-serif}", *(f".s{number}{{{style}}}" for style, number in styles.items())]
+    return svg.replace("</style>", "\n".join(["", *rules]) + "</style>", 1).strip() + "\n"
 
 
 def plain(axis, ticks):
@@ -168,7 +197,9 @@ def some(counts):
 
 def draw(directory, name):
     rows = read_rows(directory, name)
-    found = read_latencies(directory, name)
+    found = {}
+    if os.path.exists(os.path.join(directory, name + "-latency.csv")):
+        found = read_latencies(directory, name)
     titles = {workload.name: workload.title for workload, _ in BENCHMARKS[name].runs}
     for workload in ordered(row.workload for row in rows):
         mine = [row for row in rows if row.workload == workload]
@@ -185,5 +216,17 @@ def draw(directory, name):
             save(latency(found, workload, some(counts), title, style), directory, f"{name}-{workload}-latency")
 
 
+def draw_all(top):
+    for path in sorted(glob.glob(os.path.join(top, "**", "*.csv"), recursive=True)):
+        directory, file = os.path.split(path)
+        name = file.removesuffix(".csv")
+        if name in BENCHMARKS and os.path.basename(directory) != "quick":
+            print(os.path.relpath(os.path.join(directory, name), top))
+            draw(directory, name)
+
+
 if __name__ == "__main__":
-    draw(sys.argv[1], sys.argv[2])
+    if len(sys.argv) > 2:
+        draw(sys.argv[1], sys.argv[2])
+    else:
+        draw_all(sys.argv[1])
