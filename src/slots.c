@@ -758,5 +758,6 @@ slots_at_exit(int code, Datum arg)
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 	Assert(!MySlotEntry->inheriting);
+	MySlotEntry->reserved = false;	/* it may have ended on the way to its slot */
 	MySlotEntry = NULL;
 }

@@ -236,6 +236,8 @@ move_one_waiter(SlotPool *pool)
 		pool->totals[TOTAL_QUEUED]--;
 		default_pool->totals[TOTAL_QUEUED]++;
 		pg_atomic_fetch_or_u32(&default_pool->word, WORD_WAITERS);
+		if (default_pool->queue.head == NOBODY)
+			slots_note_first_waiter(&default_pool->stall, now);
 		slots_list_append(&default_pool->queue, waiter);
 	}
 	slots_settle(now, &wakes);
@@ -406,7 +408,9 @@ release_one(void)
 
 	SpinLockAcquire(&Slots->mutex);
 	waiter = any_waiter();
-	if (Slots->retained.head != NOBODY)
+	if (Slots->limit > 0 && !Slots->observing)
+		found = false;			/* another process has set a limit since */
+	else if (Slots->retained.head != NOBODY)
 		slots_end_turn(Slots->retained.head, now, &wakes);
 	else if (waiter != NOBODY)
 	{

@@ -25,45 +25,53 @@ script=$here/$(basename "$0")
 # assertions and dead ends, else the name of a temporal formula in slots.pml.
 configurations='
 cancels                  |states|-DINTERRUPTS=2
-cancels, strict order    |states|-DINTERRUPTS=2 -DOVERTAKING=0
+cancels, strict order    |states|-DINTERRUPTS=2 -DBARGING=0
 two rounds               |states|-DROUNDS=2
-two rounds, strict order |states|-DROUNDS=2 -DOVERTAKING=0
+two rounds, strict order |states|-DROUNDS=2 -DBARGING=0
 four backends            |states|-DBACKENDS=4
-four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DOVERTAKING=0
+four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DBARGING=0
 full queue               |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
 no queue                 |states|-DMAX_QUEUE=0 -DROUNDS=2
 forced entry             |states|-DFORCE=1 -DINTERRUPTS=1
 limit 1, 2, 1            |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
-limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DOVERTAKING=0
+limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DBARGING=0
+limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
 limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
 contention               |states|-DLIMIT=2 -DADAPTS=2
-contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DOVERTAKING=0
-contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DOVERTAKING=0
-contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DOVERTAKING=0
+contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DBARGING=0
+contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DBARGING=0
+contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DBARGING=0
 contention, limit 1, 2, 1|states|-DBACKENDS=2 -DLIMIT=1 -DADAPTS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
-contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DOVERTAKING=0
-contention, turns        |states|-DLIMIT=2 -DADAPTS=1 -DTURNS=1 -DOVERTAKING=0
+contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DBARGING=0
+contention, turns        |states|-DLIMIT=2 -DADAPTS=1 -DTURNS=1 -DBARGING=0
 contention, pools        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
 lending                  |states|-DLOOKS=2
-lending, strict order    |states|-DLOOKS=2 -DOVERTAKING=0 -DINTERRUPTS=1
+lending, strict order    |states|-DLOOKS=2 -DBARGING=0 -DINTERRUPTS=1
 lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
 lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
 lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1
-turns, idle              |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
-turns, idle, strict order|states|-DTURNS=1 -DIDLE -DINTERRUPTS=2 -DOVERTAKING=0
+turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
+turns, idle              |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1 -DTAKEOVER=1
+turns, idle, strict order|states|-DTURNS=1 -DIDLE -DINTERRUPTS=2 -DBARGING=0
 turns, limit 1, 2, 1     |states|-DBACKENDS=2 -DTURNS=1 -DIDLE -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+turns, limit 1, none, 1  |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 turns, lending           |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DLOOKS=2
-holder waits for a waiter|states|-DHIDDEN
-holder waits for a waiter|finish|-DHIDDEN
+holder waits for a waiter|states|-DHIDDEN -DTAKEOVER=1
+holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
+last resort              |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
+last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
+last resort, turns       |states|-DBACKENDS=2 -DRELIEFS=1 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
+holder never ends        |states|-DSTUCK -DTAKEOVER=1
+holder never ends        |finish|-DSTUCK -DTAKEOVER=1
+and the watcher stops    |states|-DSTUCK -DSTOPPED -DTAKEOVER=1
+and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
 nobody starves           |served|-DFOREVER
-nobody starves, strict   |served|-DFOREVER -DOVERTAKING=0
-pools                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
-pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DOVERTAKING=0
+nobody starves, strict   |served|-DFOREVER -DBARGING=0
+pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBARGING=0
 pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
-pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DOVERTAKING=0
-pools, higher, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DINTERRUPTS=1 -DOVERTAKING=0
+pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DBARGING=0
+pools, higher, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DINTERRUPTS=1 -DBARGING=0
 pools, lower, cancel     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DINTERRUPTS=1
 pools, limit 2, cancel   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
 pools, limit 2, higher   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
@@ -71,13 +79,20 @@ pools, both with a limit |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DDEFAULT_LIMIT=1 -DLI
 pools, three rounds      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
 pools, full queue        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DMAX_QUEUE=1
 pools, forced entry      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DLIMIT=2 -DFORCE=1
-pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DOVERTAKING=0
+pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DBARGING=0
 pools, lending           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DLOOKS=1
 pools, lending, lower    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DBACKENDS=2 -DROUNDS=2 -DLOOKS=2 -DINTERRUPTS=1
 pools, turns             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DTURNS=1
 pools, turns, idle       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DTURNS=1 -DIDLE
-pools, holder waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
-pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
+pools, holder waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
+pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
+pools, last resort       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DTAKEOVER=1
+pools, resort, higher    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DPRIORITY=1 -DLIMIT=2
+pools, holder never ends |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
+pools, holder never ends |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
+pools, never ends, free  |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DSTUCK -DTAKEOVER=1
+full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
+pools, limit 1, none, 1  |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
 pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
 pool removed, higher     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=1 -DINTERRUPTS=1
 pool removed, lending    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=-1 -DLOOKS=1
@@ -101,7 +116,7 @@ M_STILL_CALLED      |who came too late counts as called                 |states|
 M_LEAVE_UNSEEN      |leaves the queue without a look if it is there     |states|-DINTERRUPTS=2
 M_RETURN_UNCOUNTED  |the slot of a returned lender does not count       |states|-DLOOKS=2
 M_RESET_LATE        |the latch is reset after the look                  |states|-DROUNDS=2
-M_NEVER_OVERDUE     |the next is overtaken for ever                     |served|-DFOREVER
+M_NEVER_OVERDUE     |the next is barged before for ever                     |served|-DFOREVER
 M_FLAG_STAYS        |the flag of all stays when nobody waits            |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
 M_LEND_SILENTLY     |no call after a slot was lent                      |states|-DLOOKS=2
 M_CLAIM_UNCOUNTED   |who was called enters without counting             |states|-DROUNDS=2
@@ -115,6 +130,15 @@ M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|
 M_ADAPT_SILENTLY    |no call when the limit is used in full again      |states|-DLIMIT=2 -DADAPTS=2
 M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DLIMIT=2 -DADAPTS=2
 M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
+M_RELIEF_UNCOUNTED  |who is let in above the limit does not count      |states|-DRELIEFS=1
+M_RELIEF_SILENTLY   |nobody is seen to after somebody is let in so     |states|-DRELIEFS=1
+M_RELIEF_NEVER      |nobody is let in above the limit                  |states|-DSTUCK
+M_RELIEF_OF_NEXT    |the first of a full pool is not let in above it   |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK
+M_WATCH_UNSEEN      |takes the watch over without a look if it waits   |states|-DTAKEOVER=1 -DINTERRUPTS=1
+M_NO_GUARD          |no waiter looks if the watcher is late            |finish|-DSTUCK -DSTOPPED -DTAKEOVER=1
+M_OFF_KEEPS_POOLS   |full pools keep their waiters without a limit     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+M_RELEASE_ON        |waiters are let in though there is a limit again  |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
+M_QUEUE_WHILE_OFF   |somebody queues although there is no limit        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 M_STEP_BACK_SILENTLY|no call after a step taken back                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
 M_POOL_FLAG_LATE    |the flag of the pool is set after the last look    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 M_POOL_LAST         |a slot is given back to all, then to the pool      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2

@@ -1,13 +1,14 @@
 /*
  * slots.pml
- *		A model of src/slots.c, slots_queue.c, slots_turns.c, slots_contention.c
- *		and slots_pools.c: the semaphore and its queues, in Promela, the language
- *		of the model checker spin.
+ *		A model of src/slots.c, slots_queue.c, slots_turns.c, slots_lending.c,
+ *		slots_contention.c, slots_stall.c and slots_pools.c: the semaphore and its
+ *		queues, in Promela, the language of the model checker spin.
  *
  * A few backends run one statement after the other through the gate, others
- * cancel them, lend their slots, change the limit, lower it for a while and
- * remove a pool, and spin visits every state that any interleaving of their
- * steps leads to.  What it proves, for the sizes that run.sh sets:
+ * cancel them, lend their slots, let them in above the limit as a last resort,
+ * change the limit, switch it off, lower it for a while and remove a pool, and
+ * spin visits every state that any interleaving of their steps leads to.  What it
+ * proves, for the sizes that run.sh sets:
  *
  * (a) No slot leaks: when all are done, the word for all and that of each pool
  *	   are 0 (no slot in use, all flags clear), the queues empty, nobody watcher,
@@ -15,14 +16,18 @@
  * (b) The limit holds: at the moment of any admission, the backends that hold
  *	   a slot that counts, at work or between transactions, the new one included
  *	   and whatever way each of them came in, are no more than the limit.
- *	   Exempt is only who enters by force finding no slot free, and a lender's
- *	   return; a turn that goes on is no admission.  The moment is the
+ *	   Exempt is only who enters by force finding no slot free, who is let in
+ *	   from the queue by the last resort, and a lender's return; a turn that
+ *	   goes on is no admission.  They do count, so that the next to come under
+ *	   the limit waits until there are fewer.  The moment is the
  *	   compare-and-exchange of the word, and the limit is the one that this
  *	   attempt read before it; for a slot that changes hands, the moment is
  *	   the look at the count under the mutex.  The same holds for the backends
  *	   of a pool that has a limit of its own: the moment is the
  *	   compare-and-exchange of the pool's word, and who has yet to be counted
- *	   in all, and may have to step back, is among them.  Besides, in every
+ *	   in all, and may have to step back, is among them.  While there is no limit
+ *	   for all, that of a pool does not hold for who would have to wait for it
+ *	   or does, but it still counts.  Besides, in every
  *	   state at all each word counts at least as many slots as are held, and no
  *	   slot is given back that is not counted.
  * (c) No wake-up is lost: there is no state that nobody can leave but some
@@ -39,16 +44,25 @@
  *	   is set if somebody waits whose pool has a slot free, but for the first
  *	   two of the exemptions; it is clear if nobody waits, and may stay set for
  *	   a while when somebody takes the last slot of a pool.  The lenders' flag
- *	   says whether there are any.  Nobody waits in a pool that is gone.  The
- *	   limit is lowered for contention only while the flag of all is set.
+ *	   says whether there are any.  Nobody waits in a pool that is gone.  While
+ *	   there is no limit, nobody waits in any queue, nor retains a slot, but for
+ *	   the first of the exemptions.  The limit is lowered for contention only
+ *	   while the flag of all is set.  All this holds, too, where whoever enters a
+ *	   queue, or wakes up in one, takes the watch over from one who is late
+ *	   (TAKEOVER).
  * (e) Nobody starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if whoever can go on for ever does so once
  *	   (weak fairness).  With a holder that waits for somebody in the queue
  *	   (HIDDEN), or clients that say no more while slots are retained (IDLE),
- *	   everybody is done in the end.
+ *	   everybody is done in the end.  With a holder that never gives its slot
+ *	   back nor lends it (STUCK), all others are; and so they are if a watcher is
+ *	   stopped besides (STOPPED).
  * (f) Order: who enters from a queue is the first of it, and nobody waits in
- *	   the other pool, that having no limit, who is to go before it.  Whenever
- *	   the mutex is free, the priority that it takes to overtake is at least
+ *	   the other pool, that having no limit, who is to go before it.  Exempt from
+ *	   the second half is who is let in because its own pool is full: by the
+ *	   last resort, which sees to the next of all and to each full pool by
+ *	   different clocks; or because there is no limit any more.  Whenever
+ *	   the mutex is free, the priority that it takes to barge is at least
  *	   that of who is next, but for the first two of the exemptions.
  *
  * How: names are those of the C code; each inline is the function of its name.
@@ -62,15 +76,17 @@
  *
  * One pool, the default, has no limit of its own, so its word is left out: its
  * flag would say what that of all says.  With two pools (POOLS), the even
- * backends are of pool 1 and the odd ones of pool 0, the default; each may have
+ * backends are of pool 1 and the odd ones of pool 0, the default, or all are of
+ * pool 1 (ONE_POOL), where fewer of them have to be enough to fill it; each may have
  * a limit, and one may have a higher priority.  Among equals, who came first
  * goes first: the time of arrival is how many wait that came before.
  *
- * Left out: totals, times and wait ids.  Whether the next is overdue, a wait
- * has lasted for lend_after, a holder is at work, a turn is over, a client late
- * or holders block each other is anybody's guess instead, so all answers are tried.  Lifting is left
- * out (lift_after is 0), and so are the weight of parallel queries (everybody
- * holds one slot), limits that are only observed, and changes of a pool other
+ * Left out: totals and times.  Whether the next is overdue, a holder has done
+ * nothing for lend_after or is at work, a turn is over, a client or the watcher late, a
+ * queue stands still or holders block each other is anybody's guess instead, so all
+ * answers are tried.  Only where the last resort is what ends the run (STUCK), it acts
+ * when nothing else can happen.  Priority aging is left out, and so are the
+ * reserve of superusers (it enters by force), limits that are only observed, and changes of a pool other
  * than its removal.  A compare-and-exchange that is bound to fail as the state
  * it wants was not there before is left out as well.  The list of latches to
  * set is a set, emptied in any order.  That the watcher looks for contention as
@@ -97,8 +113,8 @@
 #ifndef LIMIT
 #define LIMIT		1			/* at the start */
 #endif
-#ifndef OVERTAKING
-#define OVERTAKING	1			/* 0: max_overtake is 0 */
+#ifndef BARGING
+#define BARGING	1			/* 0: handoff_after is 0 */
 #endif
 #ifndef INTERRUPTS
 #define INTERRUPTS	0			/* cancels, time-outs and idle wake-ups */
@@ -111,6 +127,12 @@
 #endif
 #ifndef LOOKS
 #define LOOKS		0			/* looks of watchers at the holders */
+#endif
+#ifndef RELIEFS
+#define RELIEFS		0			/* looks of watchers at queues that stand still */
+#endif
+#ifndef TAKEOVER
+#define TAKEOVER	0			/* 1: the watcher may be late */
 #endif
 #ifndef RESIZERS
 #define RESIZERS	0			/* processes that set the limit */
@@ -140,6 +162,7 @@
 #define PRIORITY	0			/* of pool 1: 1 is higher than the other's, -1
 								 * lower, 0 the same */
 #endif
+								/* ONE_POOL: all are of pool 1 */
 #ifndef REMOVE
 #define REMOVE		0			/* 1: pool 1 is removed some time */
 #endif
@@ -147,6 +170,12 @@
 #define LENDING		1
 #else
 #define LENDING		(LOOKS > 0)
+#endif
+#ifdef STUCK					/* 0 holds a slot until all others are done */
+#define RELIEVES	1			/* STOPPED: 1 does nothing once it is watcher,
+								 * until all but 0 are done */
+#else
+#define RELIEVES	(RELIEFS > 0)
 #endif
 
 /* ---- Mutants ---- */
@@ -167,7 +196,7 @@
 								 * is there still */
 #define M_RETURN_UNCOUNTED	13	/* a lender's slot does not count again */
 #define M_RESET_LATE		14	/* the latch is reset after the look */
-#define M_NEVER_OVERDUE		15	/* the next may be overtaken for ever */
+#define M_NEVER_OVERDUE		15	/* the next may be barged before for ever */
 #define M_FLAG_STAYS		16	/* the flag of all stays set when nobody waits */
 #define M_LEND_SILENTLY		17	/* no call after a slot was lent */
 #define M_CLAIM_UNCOUNTED	18	/* the one called enters without counting */
@@ -184,6 +213,13 @@
 #define M_ADAPT_SILENTLY	34	/* no call when the limit is used in full again */
 #define M_STAY_LOWERED		35	/* the limit stays lowered when nobody waits */
 
+#define M_RELIEF_UNCOUNTED	36	/* who is let in above the limit does not count */
+#define M_RELIEF_SILENTLY	37	/* no call, and the flag stays, after that */
+#define M_RELIEF_NEVER		38	/* nobody is let in above the limit */
+#define M_WATCH_UNSEEN		42	/* takes the watch over without a look whether it
+								 * waits still */
+#define M_NO_GUARD			43	/* no waiter wakes up to see if it is watched */
+
 /* With two pools */
 #define M_STEP_BACK_SILENTLY 26	/* no call after a step taken back */
 #define M_POOL_FLAG_LATE	27	/* the last look before the flag of the pool */
@@ -194,6 +230,10 @@
 #define M_FORGET_WAITERS	31	/* a removed pool's waiters stay there */
 #define M_JOIN_LATE			32	/* enters the queue of a pool that is gone */
 #define M_GRANT_UNCOUNTED	33	/* a granted slot does not count in the pool */
+#define M_RELIEF_OF_NEXT	39	/* not the first of a full pool: only the next */
+#define M_OFF_KEEPS_POOLS	40	/* full pools keep their queues without a limit */
+#define M_RELEASE_ON		44	/* waiters are let in though there is a limit again */
+#define M_QUEUE_WHILE_OFF	41	/* somebody queues although there is no limit */
 
 #ifndef MUTANT
 #define MUTANT		M_NONE
@@ -274,8 +314,11 @@ byte done;						/* processes at their end */
 bool is_next;					/* never true: what spin names if it has to be */
 byte interrupts = INTERRUPTS;
 byte looks = LOOKS;
+#if RELIEFS > 0
+byte reliefs = RELIEFS;
+#endif
 #ifdef FOREVER
-bool overdue;					/* 0 has waited for max_overtake */
+bool overdue;					/* 0 has waited for handoff_after */
 byte coming = NOBODY;			/* the heir that is not awake yet */
 #endif
 #ifdef IDLE
@@ -284,6 +327,20 @@ byte idle;						/* backends whose clients say no more */
 #ifdef HIDDEN
 bool blocked;					/* 0 waits for 1 */
 bool finished;					/* 1 is done */
+#endif
+#ifdef STOPPED
+byte rest;						/* those done that neither stick nor stop */
+bool stopped;					/* 1 has */
+#define REST_IS_DONE	(rest == BACKENDS - 2)
+#else
+#define REST_IS_DONE	(done == BACKENDS - 1)
+#endif
+
+/* Is there no limit?  Under the mutex. */
+#if RESIZERS > 0
+#define IS_OFF			(effective_limit == NO_LIMIT)
+#else
+#define IS_OFF			false
 #endif
 
 #define IN_USE			(word & WORD_COUNT)
@@ -307,8 +364,12 @@ bool finished;					/* 1 is done */
 
 /* ---- Pools ---- */
 
-/* The even backends are of pool 1: two of three. */
+/* The even backends are of pool 1: two of three; or all are. */
+#ifdef ONE_POOL
+#define FIRST_POOL(p)	1
+#else
 #define FIRST_POOL(p)	(((p) + 1) % POOLS)
+#endif
 #if REMOVE
 #define POOL(p)			pool[p]
 #define LIMIT_OF(i)		((i) == 0 -> OR_NONE(DEFAULT_LIMIT) : pool_limit)
@@ -419,11 +480,11 @@ inline admitted(limit)
  * exchanges are as good as one step: that of the exchange that succeeds, or of
  * the look that finds nothing free.
  */
-inline count_up_if_free(overtake)
+inline count_up_if_free(barge)
 {
 	d_step {
 		if
-		:: (overtake -> IN_USE : word) < effective_limit ->
+		:: (barge -> IN_USE : word) < effective_limit ->
 			word = word + 1;
 			admitted(effective_limit);
 			ok = true
@@ -454,11 +515,11 @@ inline count_up_if_free(overtake)
 	}
 
 /* count_up_if_free() */
-inline count_up_if_free(overtake)
+inline count_up_if_free(barge)
 {
 	w = word;
 	do
-	:: TEST_LIMIT((overtake -> w & WORD_COUNT : w));
+	:: TEST_LIMIT((barge -> w & WORD_COUNT : w));
 	   COUNT_UP
 	od
 }
@@ -471,11 +532,11 @@ inline count_up_if_free(overtake)
  * count_up_if_free(), on the word of a pool: one step, as its limit changes but
  * once, when it ceases.
  */
-inline count_up_in_pool(p, overtake)
+inline count_up_in_pool(p, barge)
 {
 	d_step {
 		if
-		:: (overtake -> pool_word[POOL(p)] & WORD_COUNT : pool_word[POOL(p)]) <
+		:: (barge -> pool_word[POOL(p)] & WORD_COUNT : pool_word[POOL(p)]) <
 		   LIMIT_OF(POOL(p)) ->
 			pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
 			counted[p] = true;
@@ -488,16 +549,16 @@ inline count_up_in_pool(p, overtake)
 }
 
 /* count_in_pool_if_free() */
-inline count_in_pool_if_free(p, overtake)
+inline count_in_pool_if_free(p, barge)
 {
 	assert(!counted[p]);
 	if
 	:: LIMIT_OF(POOL(p)) == NO_LIMIT -> ok = true
-	:: LIMIT_OF(POOL(p)) != NO_LIMIT -> count_up_in_pool(p, overtake)
+	:: LIMIT_OF(POOL(p)) != NO_LIMIT -> count_up_in_pool(p, barge)
 	fi
 }
 
-/* Above the limit if need be: the pool's part of slots_count_in(). */
+/* The pool's part of slots_count_in(). */
 inline count_in_pool(p)
 {
 	if
@@ -545,12 +606,12 @@ inline lock_to_settle()
 }
 
 /* count_in_beside_pool() */
-inline count_in_beside_pool(overtake)
+inline count_in_beside_pool(barge)
 {
-	count_in_pool_if_free(me, overtake);
+	count_in_pool_if_free(me, barge);
 	if
 	:: ok ->
-		count_up_if_free(overtake);
+		count_up_if_free(barge);
 		if
 		:: ok
 		:: else ->
@@ -590,13 +651,25 @@ inline slots_count_in_if_free(p)
 
 #else							/* one pool without a limit of its own */
 
-#define count_in_beside_pool(overtake)	count_up_if_free(overtake)
+#define count_in_beside_pool(barge)	count_up_if_free(barge)
 #define slots_count_in_if_free(p)		count_up_if_free(true)
 #define count_in_pool(p)				skip
 #define left_pool(p)					skip
 #define count_out_of_pool(p)			skip
 
 #endif
+
+/* slots_count_in(), of one slot: above the limits if need be, see property (b) */
+inline slots_count_in(p)
+{
+#if POOLS == 2
+	d_step {
+		count_in_pool(p);
+		pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
+	};
+#endif
+	atomic { word = word + 1; holders++ }
+}
 
 /* ---- The queues ---- */
 
@@ -636,7 +709,20 @@ inline list_remove(list, p)
 	assert((list.length == 0) == (list.head == NOBODY))
 }
 
-/* queue_append() */
+/*
+ * Is the watcher late?  Anybody's guess; but if it was stopped, it is known to be,
+ * as time passes when nothing else can happen.
+ */
+#ifdef STOPPED
+#define WATCHER_IS_LATE	(watcher == 1 && stopped)
+#define IN_TIME			(!WATCHER_IS_LATE)
+#define GUARDS			(next_look == NEVER && WATCHER_IS_LATE && MUTANT != M_NO_GUARD && timeout)
+#else
+#define WATCHER_IS_LATE	TAKEOVER
+#define IN_TIME			true
+#endif
+
+/* slots_queue_append() */
 inline queue_append(p)
 {
 	called[p] = false;
@@ -645,8 +731,8 @@ inline queue_append(p)
 #endif
 	list_append(queue[POOL(p)], p);
 	if
-	:: watcher == NOBODY -> watcher = p; watcher_dozes = TURNS
-	:: else
+	:: watcher == NOBODY || WATCHER_IS_LATE -> watcher = p; watcher_dozes = TURNS
+	:: watcher != NOBODY
 	fi
 }
 
@@ -724,30 +810,30 @@ inline queue_remove(p)
 }
 
 /*
- * Property (f): does somebody wait before p who can have a slot?  Who waits in
+ * Property (f): does nobody wait before p who can have a slot?  Who waits in
  * the other pool is asked only if that has no limit: else it may have had no
  * slot free at the time of the look.
  */
+#define IS_FIRST(p)		(queue[POOL(p)].head == p)
 #if POOLS == 1
-#define IS_NEXT(p)		(queue[0].head == p)
+#define NOBODY_BEFORE(p) true
 #else
 #define IS_BEFORE(i) \
 	(queue[i].head != NOBODY && LIMIT_OF(i) == NO_LIMIT && \
 	 ((i) == 1 -> FIRST_1 : !FIRST_1))
-#define IS_NEXT(p) \
-	(queue[POOL(p)].head == p && \
-	 (queue[OTHER_POOL(POOL(p))].head == NOBODY || !IS_BEFORE(OTHER_POOL(POOL(p)))))
+#define NOBODY_BEFORE(p) \
+	(queue[OTHER_POOL(POOL(p))].head == NOBODY || !IS_BEFORE(OTHER_POOL(POOL(p))))
 #endif
 
-/* slots_grant() */
-inline slots_grant(p)
+/* slots_grant(); of_all: to the next of all, not only of its pool. */
+inline slots_grant(p, of_all)
 {
 	d_step {
 		heir = p;
 		FORGET_NEXT;
 		assert(state[heir] == SLOT_WAITING);
 		if
-		:: IS_NEXT(heir)
+		:: IS_FIRST(heir) && (!(of_all) || NOBODY_BEFORE(heir))
 		:: else -> assert(is_next)	/* property (f) */
 		fi
 	};
@@ -870,16 +956,22 @@ inline slots_resume_turn()
 #define MY_POOL_WAITS		false	/* the other flag says the same */
 #endif
 
-/* Do others wait, the next not of higher priority, and does the limit hold? */
+#if POOLS == 2
+#define MY_POOL_IS_ABOVE	((pool_word[POOL(me)] & WORD_COUNT) > LIMIT_OF(POOL(me)))
+#else
+#define MY_POOL_IS_ABOVE	false
+#endif
+
+/*
+ * Do others wait, the next not of higher priority, and do the limits hold?  Nothing
+ * depends on the two counts, so it is as good to look at both at once.
+ */
 #define MAY_RETAIN \
 	(((word & WORD_WAITERS) != 0 || MY_POOL_WAITS) && \
 	 (next_one == NOBODY || PRIORITY_OF(next_one) <= MY_PRIORITY) && \
-	 IN_USE <= effective_limit)
+	 IN_USE <= effective_limit && !MY_POOL_IS_ABOVE)
 
-/*
- * slots_retain(): retained_mine = done.  Pools' limits do not change here, so
- * none can be exceeded but by force.
- */
+/* slots_retain(): retained_mine = done. */
 inline slots_retain()
 {
 	if
@@ -993,17 +1085,17 @@ inline slots_try_take()
 }
 
 /*
- * would_overtake(), as far as it matters, and what follows from it: ok = others
- * wait whom this backend may not overtake.
+ * others_wait(), as far as it matters, and what follows from it: ok = others
+ * wait before whom this backend may not barge.
  */
-#define OVERTAKES_ANY	(OVERTAKING && (POOLS == 1 || MY_PRIORITY == HIGHEST_PRIORITY))
+#define BARGES_ANY	(BARGING && (POOLS == 1 || MY_PRIORITY == HIGHEST_PRIORITY))
 
-inline would_overtake()
+inline others_wait()
 {
 	if
-	:: OVERTAKES_ANY -> ok = false
-	:: !OVERTAKES_ANY && (word & WORD_WAITERS) -> ok = true
-	:: !OVERTAKES_ANY && !(word & WORD_WAITERS) ->
+	:: BARGES_ANY -> ok = false
+	:: !BARGES_ANY && (word & WORD_WAITERS) -> ok = true
+	:: !BARGES_ANY && !(word & WORD_WAITERS) ->
 #if POOLS == 2
 		ok = ((pool_word[POOL(me)] & WORD_WAITERS) != 0)
 #else
@@ -1012,16 +1104,16 @@ inline would_overtake()
 	fi;
 #if POOLS == 2 && PRIORITY != 0
 	if
-	:: ok && OVERTAKING -> ok = (MY_PRIORITY < next_priority)
+	:: ok && BARGING -> ok = (MY_PRIORITY < next_priority)
 	:: else
 	fi
 #endif
 }
 
-/* slots_try_overtake() */
-inline slots_try_overtake()
+/* slots_try_barge() */
+inline slots_try_barge()
 {
-	would_overtake();
+	others_wait();
 	if
 	:: ok -> ok = false
 	:: else ->
@@ -1050,14 +1142,7 @@ inline slots_force()
 		count_in_beside_pool(true);
 		if
 		:: ok
-		:: else ->
-			d_step {
-				count_in_pool(me);
-#if POOLS == 2
-				pool_holders[POOL(me)] = pool_holders[POOL(me)] + counted[me]
-#endif
-			};
-			atomic { word = word + 1; holders++ }
+		:: else -> slots_count_in(me)
 		fi;
 		become_holder()
 	fi
@@ -1080,17 +1165,23 @@ inline set_flag_of_pool()
 #endif
 }
 
+#define MUST_NOT_QUEUE	(IS_OFF && MUTANT != M_QUEUE_WHILE_OFF)
+
 /* slots_enqueue(): ok = taken; else state[me] tells waiting from full. */
 inline slots_enqueue()
 {
 	assert(state[me] == SLOT_NONE);
 	lock_as_member();
-#if POOLS == 2 && MUTANT != M_POOL_FLAG_LATE
-	set_flag_of_pool();
-#endif
 	if
-	:: MUTANT != M_FLAG_LATE -> word = word | WORD_WAITERS
-	:: else
+	:: !MUST_NOT_QUEUE ->
+#if POOLS == 2 && MUTANT != M_POOL_FLAG_LATE
+		set_flag_of_pool();
+#endif
+		if
+		:: MUTANT != M_FLAG_LATE -> word = word | WORD_WAITERS
+		:: else
+		fi
+	:: MUST_NOT_QUEUE
 	fi;
 	slots_next_waiter();
 	if
@@ -1100,9 +1191,10 @@ inline slots_enqueue()
 	fi;
 	if
 	:: ok
-	:: !ok && queue[POOL(me)].length >= MAX_QUEUE
-	:: !ok && queue[POOL(me)].length < MAX_QUEUE ->
-		d_step {
+	:: !ok && MUST_NOT_QUEUE -> slots_count_in(me); ok = true
+	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length >= MAX_QUEUE
+	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length < MAX_QUEUE ->
+		atomic {
 			state[me] = SLOT_WAITING;
 			queue_append(me)
 		}
@@ -1163,7 +1255,7 @@ inline slots_claim()
 					fi;
 					if
 					:: ok ->
-						slots_grant(me);
+						slots_grant(me, true);
 						wakes = wakes & ~BIT(me)
 					:: else
 					fi
@@ -1216,7 +1308,7 @@ inline slots_leave_queue()
 
 #ifdef FOREVER
 #define IS_OVERDUE \
-	(!OVERTAKING || \
+	(!BARGING || \
 	 (MUTANT != M_NEVER_OVERDUE && (next_one != 0 || overdue) && coming == NOBODY))
 #define NOT_OVERDUE		(!IS_OVERDUE)
 #define IS_COMING(p)	coming = p
@@ -1226,8 +1318,8 @@ inline slots_leave_queue()
 	:: else \
 	fi
 #else
-#define IS_OVERDUE		true	/* either, if overtaking is allowed */
-#define NOT_OVERDUE		OVERTAKING
+#define IS_OVERDUE		true	/* either, if barging is allowed */
+#define NOT_OVERDUE		BARGING
 #define IS_COMING(p)	skip
 #define HAS_COME(p)		skip
 #endif
@@ -1240,7 +1332,7 @@ inline slots_pass_on(to_next)
 	:: atomic { GRANTABLE && (to_next || IS_OVERDUE) ->
 				admitted(effective_limit); IS_COMING(next_one) };
 #if POOLS == 1
-		slots_grant(next_one)
+		slots_grant(next_one, true)
 #else
 #if MUTANT == M_GRANT_UNCOUNTED
 		d_step {
@@ -1252,7 +1344,7 @@ inline slots_pass_on(to_next)
 		count_in_pool_if_free(next_one, true);
 #endif
 		if
-		:: ok -> slots_grant(next_one); ok = false
+		:: ok -> slots_grant(next_one, true); ok = false
 		:: else -> atomic { word = word - 1; holders--; FORGET_NEXT }
 		fi
 #endif
@@ -1454,10 +1546,44 @@ inline grant_one()
 	:: else -> ok = false
 	fi;
 	if
-	:: ok -> slots_grant(next_one)
+	:: ok -> slots_grant(next_one, true)
 	:: else -> FORGET_NEXT
 	fi;
 	slots_settle(true);
+	if
+	:: ok -> SpinLockRelease()
+	:: else -> atomic { mutex = false; resizing-- }
+	fi;
+	wake_all()
+}
+
+#if POOLS == 1
+#define ANY_WAITER		queue[0].head
+#else
+#define ANY_WAITER		(queue[0].head != NOBODY -> queue[0].head : queue[1].head)
+#endif
+
+/* release_one(): ok = there was something to do. */
+inline release_one()
+{
+	SpinLockAcquire();
+	if
+	:: !IS_OFF && MUTANT != M_RELEASE_ON -> ok = false
+	:: (IS_OFF || MUTANT == M_RELEASE_ON) && TURNS && retained.head != NOBODY ->
+		oldest = retained.head;
+		slots_end_turn(oldest);
+		oldest = 0;
+		ok = true
+	:: (IS_OFF || MUTANT == M_RELEASE_ON) && retained.head == NOBODY && ANY_WAITER != NOBODY ->
+		waiter = ANY_WAITER;
+		assert(IS_OFF);			/* property (b) */
+		slots_count_in(waiter);
+		slots_grant(waiter, false);
+		waiter = 0;
+		slots_settle(true);
+		ok = true
+	:: else -> ok = false
+	fi;
 	if
 	:: ok -> SpinLockRelease()
 	:: else -> atomic { mutex = false; resizing-- }
@@ -1490,7 +1616,14 @@ inline slots_set_limit(new_limit)
 	resizing--;
 #else
 	do
-	:: grant_one();
+	:: new_limit == 0 && MUTANT != M_OFF_KEEPS_POOLS ->
+		release_one();
+		if
+		:: ok
+		:: else -> break
+		fi
+	:: new_limit != 0 || MUTANT == M_OFF_KEEPS_POOLS ->
+		grant_one();
 		if
 		:: ok
 		:: else -> break
@@ -1579,10 +1712,9 @@ inline slots_set_pools()
 
 /* ---- Lending ---- */
 
-/* slots_holder_waits(), for a wait that has lasted for lend_after. */
-inline slots_holder_waits(p)
+/* lend() */
+inline lend(p)
 {
-	SpinLockAcquire();
 	atomic {
 		swapped = (state[p] == SLOT_RUNNING);
 		if
@@ -1598,6 +1730,69 @@ inline slots_holder_waits(p)
 #endif
 		atomic { word = word - 1; swapped = false }
 	:: else
+	fi
+}
+
+/* take_back() */
+inline take_back(p)
+{
+#if MUTANT == M_STATE_FIRST || MUTANT == M_RETURN_UNCOUNTED
+	atomic {
+		swapped = (state[p] == SLOT_LENT);
+		if
+		:: swapped -> state[p] = SLOT_RUNNING; holders++
+		:: else
+		fi
+	};
+	if
+	:: swapped ->
+#if MUTANT == M_STATE_FIRST
+		word = word + 1;
+#endif
+		forget_lender()
+	:: else
+	fi;
+	swapped = false
+#else
+	if
+	:: state[p] == SLOT_LENT ->
+#if POOLS == 2
+		d_step { count_in_pool(p) };
+#endif
+		word = word + 1;
+		atomic {
+			swapped = (state[p] == SLOT_LENT);
+			if
+			:: swapped ->
+				state[p] = SLOT_RUNNING;
+				holders++;
+#if POOLS == 2
+				pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
+#endif
+			:: else
+			fi
+		};
+		if
+		:: swapped -> forget_lender()
+		:: else ->
+#if POOLS == 2
+			d_step { count_out_of_pool(p) };
+#endif
+			word = word - 1
+		fi;
+		swapped = false
+	:: else
+	fi
+#endif
+}
+
+/* slots_note_holder(), of one that works or has done nothing for lend_after */
+inline slots_note_holder(p, works)
+{
+	SpinLockAcquire();
+	if
+	:: works -> take_back(p)
+	:: !(works) -> lend(p)
 	fi;
 	slots_settle(MUTANT != M_LEND_SILENTLY);
 	SpinLockRelease();
@@ -1611,62 +1806,17 @@ inline slots_holder_works(p)
 	:: state[p] != SLOT_LENT
 	:: else ->
 		SpinLockAcquire();
-#if MUTANT == M_STATE_FIRST || MUTANT == M_RETURN_UNCOUNTED
-		atomic {
-			swapped = (state[p] == SLOT_LENT);
-			if
-			:: swapped -> state[p] = SLOT_RUNNING; holders++
-			:: else
-			fi
-		};
-		if
-		:: swapped ->
-#if MUTANT == M_STATE_FIRST
-			word = word + 1;
-#endif
-			forget_lender()
-		:: else
-		fi;
-		swapped = false;
-		SpinLockRelease()
-#else
-		if
-		:: state[p] == SLOT_LENT ->
-#if POOLS == 2
-			d_step { count_in_pool(p) };
-#endif
-			word = word + 1;
-			atomic {
-				swapped = (state[p] == SLOT_LENT);
-				if
-				:: swapped ->
-					state[p] = SLOT_RUNNING;
-					holders++;
-#if POOLS == 2
-					pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
-#endif
-				:: else
-				fi
-			};
-			if
-			:: swapped -> forget_lender()
-			:: else ->
-#if POOLS == 2
-				d_step { count_out_of_pool(p) };
-#endif
-				word = word - 1
-			fi;
-			swapped = false
-		:: else
-		fi;
+		take_back(p);
 		slots_settle(true);
 		SpinLockRelease();
 		wake_all()
-#endif
 	fi
 }
 
-/* lending_look(), lending_recall(): does p wait?  Anything is possible. */
+/*
+ * lending_watch(), lending_recall(): does p wait, that is, do nothing?  Anything is
+ * possible.  A look that finds nothing new changes nothing, so it is left out.
+ */
 #ifdef HIDDEN
 #define MAY_WAIT(p)		(p == 0 && blocked)
 #define MAY_WORK(p)		(p != 0 || !blocked)
@@ -1675,16 +1825,16 @@ inline slots_holder_works(p)
 #define MAY_WORK(p)		true
 #endif
 
-inline lending_look()
+inline lending_watch()
 {
 	other = 0;
 	do
 	:: other < BACKENDS ->
 		if
 		:: state[other] == SLOT_RUNNING && MAY_WAIT(other) ->
-			slots_holder_waits(other)
+			slots_note_holder(other, false)
 		:: state[other] == SLOT_LENT && MAY_WORK(other) ->
-			slots_holder_works(other)
+			slots_note_holder(other, true)
 #ifndef HIDDEN
 		:: true					/* not for long enough, or not at all */
 #else
@@ -1704,13 +1854,74 @@ inline lending_recall()
 	:: other < BACKENDS ->
 		if
 		:: state[other] == SLOT_LENT && MAY_WORK(other) ->
-			slots_holder_works(other)
+			slots_note_holder(other, true)
 		:: state[other] != SLOT_LENT || MAY_WAIT(other)
 		fi;
 		other++
 	:: other == BACKENDS -> other = 0; break
 	od
 }
+
+/* ---- The last resort ---- */
+
+#if RELIEVES
+
+/*
+ * find_stall(): has nobody been let in for too long?  Anybody's guess; where that is
+ * what ends the run, always, as time passes when nothing else can happen.  A pool's
+ * own clock is asked if that of all is not the one.
+ */
+#if POOLS == 2
+#define IS_FULL(i)		(queue[i].head != NOBODY && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
+#else
+#define IS_FULL(i)		false
+#endif
+#ifdef STUCK
+#define LONG_ENOUGH(i)	(next_one == NOBODY && IS_FULL(i))
+#define NOT_LONG_ENOUGH (next_one == NOBODY && !IS_FULL(0) && !IS_FULL(1))
+#else
+#define LONG_ENOUGH(i)	IS_FULL(i)
+#define NOT_LONG_ENOUGH	true
+#endif
+
+/* relieve() */
+inline relieve(first, of_all)
+{
+	waiter = first;
+#if MUTANT == M_RELIEF_UNCOUNTED
+	holders++;
+#else
+	slots_count_in(waiter);
+#endif
+	slots_grant(waiter, of_all);
+	waiter = 0
+}
+
+/*
+ * slots_relieve_stall().  Its first look decides nothing but whether it has a second
+ * one; so does whether the holders are at work, but for the time.
+ */
+inline slots_relieve_stall()
+{
+	SpinLockAcquire();
+	slots_next_waiter();
+	if
+	:: next_one != NOBODY -> relieve(next_one, true)
+#if POOLS == 2
+	:: LONG_ENOUGH(0) -> relieve(queue[0].head, false)
+	:: LONG_ENOUGH(1) -> relieve(queue[1].head, false)
+#endif
+	:: atomic { NOT_LONG_ENOUGH -> FORGET_NEXT }
+	fi;
+	if
+	:: MUTANT != M_RELIEF_SILENTLY -> slots_settle(true)
+	:: else
+	fi;
+	SpinLockRelease();
+	wake_all()
+}
+
+#endif
 
 /* ---- A backend ---- */
 
@@ -1726,9 +1937,17 @@ inline lending_recall()
 #define TIME_IS_UP		(next_look == LATER && looks > 0)
 #endif
 
+/* Likewise, but the queue stands still. */
+#ifdef STUCK
+#define STANDS_STILL	(next_look == LATER && MUTANT != M_RELIEF_NEVER && timeout)
+#elif RELIEFS > 0
+#define STANDS_STILL	(next_look == LATER && reliefs > 0)
+#endif
+
 #define NEVER			0
 #define LATER			1
-#define NOW				2
+#define NOW				2		/* at the holders */
+#define AT_QUEUES		3
 
 /* watch() */
 inline watch()
@@ -1738,23 +1957,63 @@ inline watch()
 	:: else
 	fi;
 	if
-	:: LENDING && next_look == NOW -> lending_look()
+	:: LENDING && next_look == NOW -> lending_watch()
 	:: else
 	fi;
-	next_look = (LENDING -> LATER : NEVER)
+#if RELIEVES
+	if
+	:: next_look == AT_QUEUES -> slots_relieve_stall()
+	:: else
+	fi;
+#endif
+	next_look = (LENDING || RELIEVES -> LATER : NEVER)
 }
 
 #define CALM			0
 #define DISTURBED		1		/* an interrupt, harmless or not */
 #define EXPIRED			2		/* queue_timeout, but granted meanwhile */
 
+#if TAKEOVER
+/* slots_am_watcher(), before the look at who it is now */
+inline take_watch_over()
+{
+	if
+	:: watcher != me && WATCHER_IS_LATE ->
+		atomic {
+			!mutex ->
+			mutex = true;
+			if
+			:: state[me] == SLOT_WAITING || MUTANT == M_WATCH_UNSEEN ->
+				watcher = me;
+				watcher_dozes = TURNS
+			:: else
+			fi
+		};
+		SpinLockRelease()
+	:: watcher == me || IN_TIME
+	fi
+}
+#endif
+
 /* sleep_in_queue() and what wait_for_slot() does about errors: ok = granted. */
 inline sleep_in_queue()
 {
 	do
 	:: true ->
+#if TAKEOVER
+		take_watch_over();
+#endif
+#ifdef STOPPED
 		if
-		:: (LENDING || TURNS) && watcher == me -> watch()
+		:: me == 1 && watcher == me ->
+			stopped = true;
+			REST_IS_DONE;
+			stopped = false
+		:: else
+		fi;
+#endif
+		if
+		:: (LENDING || TURNS || RELIEVES) && watcher == me -> watch()
 		:: else -> next_look = NEVER; soon = false
 		fi;
 
@@ -1778,6 +2037,18 @@ inline sleep_in_queue()
 				next_look = NOW;
 				looks = (looks > 0 -> looks - 1 : 0)
 			}
+#if RELIEVES
+		:: atomic {
+				STANDS_STILL ->
+				next_look = AT_QUEUES;
+#if RELIEFS > 0
+				reliefs--
+#endif
+			}
+#endif
+#ifdef STOPPED
+		:: GUARDS
+#endif
 		:: soon
 		:: atomic {
 				interrupts > 0 && mood == CALM ->
@@ -1833,7 +2104,7 @@ inline admission_enter()
 		:: LENDING && (word & WORD_LENDERS) -> lending_recall()
 		:: true					/* looked at lately */
 		fi;
-		slots_try_overtake();
+		slots_try_barge();
 		if
 		:: ok
 		:: !ok ->
@@ -1857,6 +2128,9 @@ proctype Backend(byte me)
 	bool retained_mine;
 	byte oldest;
 	byte other;
+#if RELIEVES
+	byte waiter;
+#endif
 #if REMOVE
 	bool joined;				/* the default pool, as pool 1 is gone */
 #endif
@@ -1885,6 +2159,12 @@ proctype Backend(byte me)
 			:: true
 			fi;
 #endif
+#ifdef STUCK
+			if
+			:: me == 0 -> REST_IS_DONE
+			:: else
+			fi;
+#endif
 			slots_give_back();
 			ok = false
 		:: else
@@ -1903,6 +2183,9 @@ proctype Backend(byte me)
 	:: else
 	fi;
 #endif
+#ifdef STOPPED
+	rest = rest + (me > 1);
+#endif
 	done++
 }
 
@@ -1910,6 +2193,8 @@ proctype Backend(byte me)
 proctype Resizer()
 {
 	LOCALS;
+	byte oldest;
+	byte waiter;
 
 	slots_set_limit(RESIZE_1);
 	slots_set_limit(RESIZE_2);
@@ -2036,6 +2321,8 @@ init
 #define NOBODY_LEFT		true
 #endif
 
+#define NOBODY_KEPT \
+	(!IS_OFF || resizing > 0 || (!SOMEBODY_WAITS && retained.head == NOBODY))
 #if ADAPTS
 #define LIMIT_RIGHT		(effective_limit == WHOLE_LIMIT || (word & WORD_WAITERS) != 0)
 #else
@@ -2047,7 +2334,7 @@ active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
 	bool watched, next_is_called, flags_are_right, all_are_counted, nobody_is_left;
-	bool priority_is_right, limit_is_right, all_is_clean;
+	bool nobody_is_kept, priority_is_right, limit_is_right, all_is_clean;
 
 end:
 	if
@@ -2058,6 +2345,9 @@ end:
 	:: atomic { !mutex && !LIMIT_RIGHT -> assert(limit_is_right) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
 	:: atomic { !mutex && !NOBODY_LEFT -> assert(nobody_is_left) }
+#if RESIZERS > 0
+	:: atomic { !mutex && !NOBODY_KEPT -> assert(nobody_is_kept) }
+#endif
 	:: atomic { done == BACKENDS + RESIZERS + (ADAPTS > 0) + REMOVE && !CLEAN -> assert(all_is_clean) }
 	fi
 }
@@ -2075,6 +2365,6 @@ active proctype clock()
 ltl served { [] (state[0] == SLOT_WAITING -> <> (state[0] != SLOT_WAITING)) }
 #endif
 
-#ifdef HIDDEN
+#if defined(HIDDEN) || defined(STUCK)
 ltl finish { <> (done == BACKENDS) }
 #endif
