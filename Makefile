@@ -2,17 +2,24 @@
 #
 #   make                  build against the pg_config in PATH (PG_CONFIG=... for another)
 #   make install          install into that PostgreSQL
-#   make installcheck     test against a running server that preloads the library
-#   make test             from nothing to green in a throw-away directory: see test/run.sh
+#   make installcheck     regression and isolation tests against a running server that
+#                         preloads the library, in seconds
+#   make test             from nothing to green in a throw-away directory, in minutes: see
+#                         test/run.sh
+#   make test-full        everything there is, in hours: see test/full.sh
 #   make matrix           the same on every version, from Debian or Ubuntu: see test/matrix
 #   make neighbours       test beside other extensions, poolers and Patroni, which it
 #                         installs: see docs/neighbours.md
 #   make soak             everything at once on one server, for SOAK minutes, default 10:
 #                         see test/soak/soak.pl
-#   make lint             other compilers and checkers: see test/lint.sh
+#   make lint             other compilers, checkers, and the formatters, which change nothing
+#                         here: see test/lint.sh
+#   make format           lay out the C, Perl and Python files anew, in place: likewise
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
 #   make bench            every measurement, or BENCH="...": see bench/run.sh
+#   make plots            draw all results of make bench, beside their CSV in bench/results/
+#                         (PYTHON=... for one that has matplotlib): see bench/driver/plot.py
 #   make dist             the archives of a release, from the last commit
 #   make clean
 #
@@ -35,7 +42,8 @@ DATA = $(patsubst %,sql/%.sql,$(call stems,sql/admission_gate--*.sql))
 REGRESS = $(filter-out admission_gate--%,$(call stems,sql/*.sql))
 ISOLATION = $(call stems,test/isolation/specs/*.spec)
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation
-TAP_TESTS = 1
+# The TAP files start servers of their own and take minutes, so installcheck leaves them
+# out: TAP_TESTS=1 includes them, as test/run.sh does.
 PROVE_TESTS = test/t/*.pl
 NEIGHBOURS ?= test/neighbours/*.pl
 REGRESS_PREP = require-preload
@@ -89,8 +97,14 @@ require-preload:
 test:
 	@$(here)test/run.sh
 
+test-full:
+	@$(here)test/full.sh
+
 lint:
 	@$(here)test/lint.sh
+
+format:
+	@FORMAT=1 $(here)test/lint.sh
 
 matrix:
 	@$(here)test/matrix
@@ -110,6 +124,10 @@ demo:
 bench:
 	@$(here)bench/run.sh
 
+PYTHON ?= python3
+plots:
+	@$(PYTHON) $(here)bench/driver/plot.py $(here)bench/results
+
 # The same bytes for the same commit: git takes the times from it.
 dist:
 	@name=admission_gate-`perl -MJSON::PP -0ne 'print decode_json($$_)->{version}' '$(here)META.json'`; \
@@ -123,4 +141,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test matrix neighbours soak lint valgrind demo bench dist
+.PHONY: require-preload test test-full matrix neighbours soak lint format valgrind demo bench plots dist

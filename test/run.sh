@@ -11,6 +11,8 @@
 #   tap        test/t/*.pl by prove, which start their own servers
 # and, without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
+# and, if named in TESTS (make test-full does):
+#   mutants    the same with mistakes in the protocol, which have to be found
 # and, if named in TESTS (or by make neighbours), as it needs many packages:
 #   neighbours test/neighbours/*.pl, as tap
 # and, if named in TESTS (or by make soak), as it takes long:
@@ -28,13 +30,15 @@
 #                  valgrind the first two
 #   REGRESS        regression tests to run, by name
 #   ISOLATION      isolation tests to run, by name
-#   TAP_FILES      TAP files to run, such as test/t/001_name.pl
-#   NEIGHBOURS     the same for neighbours, such as test/neighbours/001_name.pl
-#   MODEL          configurations of the model to check, by number
+#   TAP_FILES      TAP files to run, such as test/t/name.pl
+#   NEIGHBOURS     the same for neighbours, such as test/neighbours/name.pl
+#   MODEL          configurations of the model to check, by number, or all; default
+#                  those that take a few seconds each
+#   JOBS           TAP files to run at a time, default 4: most of them wait most of the time
 #   OTHER_MAJORS   further versions to test, none if empty; default 18, or 17 where
 #                  18 is the first one, but none if any of the above is set
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1200
-#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 120
+#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 60
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
 #   SOAK                  how many minutes the soak test lasts, default 10
@@ -62,8 +66,8 @@ check_suites() {
     local suite
     for suite in $TESTS; do
         case $suite in
-            regress | isolation | tap | model | neighbours | soak) ;;
-            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model neighbours soak" ;;
+            regress | isolation | tap | model | mutants | neighbours | soak) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model mutants neighbours soak" ;;
         esac
     done
 }
@@ -170,18 +174,18 @@ head_line() { printf -- '---- %s\n' "${1#"$WORK"/}"; }
 run_regress() {
     local tests
     tests=$(chosen REGRESS REGRESS)
-    run_suite regress "$tests" "${CHECK[@]}" REGRESS="$tests" ISOLATION= TAP_TESTS= "${TEMP_SERVER[@]}"
+    run_suite regress "$tests" "${CHECK[@]}" REGRESS="$tests" ISOLATION= "${TEMP_SERVER[@]}"
 }
 
 run_isolation() {
     local tests
     tests=$(chosen ISOLATION ISOLATION)
-    run_suite isolation "$tests" "${CHECK[@]}" REGRESS= ISOLATION="$tests" TAP_TESTS= "${TEMP_SERVER[@]}"
+    run_suite isolation "$tests" "${CHECK[@]}" REGRESS= ISOLATION="$tests" "${TEMP_SERVER[@]}"
 }
 
 # Usage: run_prove SUITE "TESTS"
 run_prove() {
-    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= PROVE_TESTS="$2" PROVE_FLAGS="--verbose --timer -j${JOBS:-4}" REGRESS_PREP=
+    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= TAP_TESTS=1 PROVE_TESTS="$2" PROVE_FLAGS="--verbose --timer -j${JOBS:-4}" REGRESS_PREP=
 }
 
 run_tap() { run_prove tap "$(chosen PROVE_TESTS TAP_FILES)"; }
@@ -195,9 +199,12 @@ run_soak() {
 }
 
 run_model() {
+    local numbers=${MODEL:---quick}
     # shellcheck disable=SC2086
-    run_suite model test/model "$WORK/src/test/model/run.sh" ${MODEL:-}
+    run_suite model test/model "$WORK/src/test/model/run.sh" ${numbers#all}
 }
+
+run_mutants() { run_suite mutants test/model "$WORK/src/test/model/run.sh" --mutants; }
 
 # Puts a program in the place of postgres that runs it in valgrind.
 use_valgrind() {
@@ -304,7 +311,7 @@ outside() {
     make_workdir
     run_inside test/run.sh "${TESTS/soak/tap}${VALGRIND:+ valgrind}" \
         "TESTS VALGRIND OLD_PG_CONFIG REGRESS ISOLATION TAP_FILES NEIGHBOURS MODEL SUITE_TIMEOUT PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA
-        GATE_CHAOS_SECONDS GATE_SLEEPERS SOAK GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
+        JOBS GATE_CHAOS_SECONDS GATE_SLEEPERS SOAK GATE_SEED GATE_TUTORIAL_SECONDS" "$(extras)"
     add_figures "$WORK/figures"
     if [ -e "$WORK/figures" ] && wants_other_majors; then
         run_other_majors

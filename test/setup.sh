@@ -150,10 +150,12 @@ missing_tools() {
     for name in "$@"; do
         case $name in
             tap | neighbours) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
-            model) has_program spin || echo spin ;;
+            model | mutants) has_program spin || echo spin ;;
             bench) has_python || echo python3 ;;
-            clang | cppcheck | shellcheck | valgrind) has_program "$name" || echo "$name" ;;
+            clang | cppcheck | perltidy | valgrind) has_program "$name" || echo "$name" ;;
             scan-build) has_program scan-build || echo clang-tools ;;
+            shell) has_program shellcheck || echo shellcheck ;;
+            ruff | ruff-format) has_python ensurepip || echo python3-venv ;;
         esac
     done
 }
@@ -179,6 +181,7 @@ missing_extras() {
             pgpool) has_program pgpool || echo pgpool2 ;;
             exporter) has_program "$EXPORTER" || echo "$EXPORTER" ;;
             matplotlib) has_python matplotlib || echo python3-matplotlib ;;
+            pgindent) has_program pg_bsd_indent || echo pg-bsd-indent ;;
             neighbours) missing_neighbours ;;
             patroni)
                 has_program patroni || echo patroni

@@ -21,7 +21,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $seconds = $ENV{GATE_CHAOS_SECONDS} || 120;
+my $seconds = $ENV{GATE_CHAOS_SECONDS} || 60;
 
 my $primary = GateTest->new(
 	'primary',
