@@ -73,8 +73,8 @@ typedef enum UtilityKind
 	UTILITY_LIGHT,				/* passes: runs no user's code, takes no XID */
 	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
 	UTILITY_QUERY,				/* always needs a slot */
-	UTILITY_HEAVY				/* needs a slot if gate_utility says so, and in a
-								 * transaction with others */
+	UTILITY_HEAVY				/* needs a slot if gate_utility says so, and
+								 * in a transaction with others */
 } UtilityKind;
 
 /*

@@ -125,7 +125,7 @@ errdetail_gate(const SlotLimit *limit, long waited)
 	if (limit->effective < limit->slots)
 		return errdetail("The limit is %d slots, lowered to %d as running backends block each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 						 limit->slots, limit->effective, limit->in_use, limit->lent,
-								limit->waiting, waited);
+						 limit->waiting, waited);
 	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							limit->slots,
@@ -385,7 +385,10 @@ wait_for_slot(QueryDesc *query)
 				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 
-	/* Rights may have been taken away meanwhile: see the catalogs as they are. */
+	/*
+	 * Rights may have been taken away meanwhile: see the catalogs as they
+	 * are.
+	 */
 	AcceptInvalidationMessages();
 	snapshot_take_again(&snapshot_users);
 }

@@ -90,7 +90,10 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 	foreach(cell, elements)
 		valid = valid && is_valid_name((const char *) lfirst(cell));
 
-	/* Each has its comma's byte for its end, but for the last one and the list's. */
+	/*
+	 * Each has its comma's byte for its end, but for the last one and the
+	 * list's.
+	 */
 	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
 	if (to)
 	{

@@ -61,7 +61,7 @@ typedef struct PoolParser
 static int
 position_of(const PoolParser *parser, const char *at)
 {
-	return (int) (at - parser->text) + 1;
+	return 1 + (int) (at - parser->text);
 }
 
 static void
@@ -306,8 +306,9 @@ read_definitions(PoolParser *parser)
 bool
 pools_check(char **newval, void **extra, GucSource source)
 {
-	PoolParser	parser = {.text = *newval, .at = *newval};
+	PoolParser	parser = {0};
 
+	parser.text = parser.at = *newval;
 	parser.result = GATE_GUC_MALLOC(sizeof(PoolDefinitions));
 	if (parser.result == NULL)
 		return false;

@@ -58,7 +58,7 @@ ProcessRest
 process_rest(int pid)
 {
 	char		path[64];
-	char		text[256];
+	char		line[256];
 	ssize_t		length;
 	const char *state;
 	int			fd;
@@ -67,13 +67,13 @@ process_rest(int pid)
 	fd = open(path, O_RDONLY | O_CLOEXEC, 0);
 	if (fd < 0)
 		return PROCESS_REST_UNKNOWN;
-	length = read(fd, text, sizeof(text) - 1);
+	length = read(fd, line, sizeof(line) - 1);
 	close(fd);
 	if (length <= 0)
 		return PROCESS_REST_UNKNOWN;
 
-	text[length] = '\0';
-	state = strrchr(text, ')');
+	line[length] = '\0';
+	state = strrchr(line, ')');
 	if (state == NULL || state[1] != ' ')
 		return PROCESS_REST_UNKNOWN;
 	switch (state[2])

@@ -672,7 +672,7 @@ free_slot(void)
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
 	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
-					 pg_atomic_read_u64(&MySlotEntry->since));
+						   pg_atomic_read_u64(&MySlotEntry->since));
 	slots_pass_on(now, false, &wakes);
 	SpinLockRelease(&Slots->mutex);
 	slots_wake_all(&wakes);
@@ -758,6 +758,7 @@ slots_at_exit(int code, Datum arg)
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 	Assert(!MySlotEntry->inheriting);
-	MySlotEntry->reserved = false;	/* it may have ended on the way to its slot */
+	MySlotEntry->reserved = false;	/* it may have ended on the way to its
+									 * slot */
 	MySlotEntry = NULL;
 }

@@ -42,8 +42,8 @@ typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
 	SLOT_ENQUEUE_TAKEN,			/* a slot was free after all: it has it */
-	SLOT_ENQUEUE_OBSERVED,		/* none was, but the limit is only observed: it
-								 * has one above the limit */
+	SLOT_ENQUEUE_OBSERVED,		/* none was, but the limit is only observed:
+								 * it has one above the limit */
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 
@@ -65,10 +65,10 @@ typedef struct SlotStats
 {
 	char		pool[NAMEDATALEN];
 	int			priority;
-	int			limit;			/* slots, its own or else those of all pools; 0 =
-								 * no limit */
-	int			effective_limit;	/* slots, as many are given out now; 0 = no
-									 * limit */
+	int			limit;			/* slots, its own or else those of all pools;
+								 * 0 = no limit */
+	int			effective_limit;	/* slots, as many are given out now; 0 =
+									 * no limit */
 	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */

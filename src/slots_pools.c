@@ -444,7 +444,11 @@ void
 slots_set_limit(int limit)
 {
 	SpinLockAcquire(&Slots->mutex);
-	/* Not at a reload that changes something else: it may be lowered just now. */
+
+	/*
+	 * Not at a reload that changes something else: it may be lowered just
+	 * now.
+	 */
 	if (Slots->limit != limit)
 	{
 		Slots->limit = limit;

@@ -224,7 +224,8 @@ slots_grant(int heir, TimestampTz now, WakeList *wakes)
 	pool_of(entry)->passed_over_since = 0;
 	entry->quiet_since = now;	/* what it did before is no reason to lend */
 	pg_atomic_write_u64(&entry->since, now);
-	pg_write_barrier();			/* the heir looks at its state without the mutex */
+	pg_write_barrier();			/* the heir looks at its state without the
+								 * mutex */
 	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
 	wake_later(wakes, heir);
 }

@@ -40,7 +40,8 @@
 #include "pools.h"
 #include "slots.h"
 
-#define WORD_WAITERS	0x80000000	/* somebody waits: see SlotShared, SlotPool */
+#define WORD_WAITERS	0x80000000	/* somebody waits: see SlotShared,
+									 * SlotPool */
 #define WORD_LENDERS	0x40000000	/* somebody has lent a slot */
 #define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
 
@@ -99,8 +100,8 @@ typedef struct SlotEntry
 								 * the mutex, cleared by the owner without */
 	bool		reserved;		/* entered by the reserve: owner, who sets it
 								 * under pools_lock */
-	bool		at_work;		/* of a holder: the last look found that it had
-								 * worked since the one before: mutex */
+	bool		at_work;		/* of a holder: the last look found that it
+								 * had worked since the one before: mutex */
 	pg_atomic_uint64 totals[OWN_TOTALS];	/* in this pool; never reset: see
 											 * own_baseline */
 
@@ -143,14 +144,15 @@ typedef struct SlotPool
 {
 	/*
 	 * Slots in use by backends that came while the pool had a limit of its
-	 * own, and WORD_WAITERS if its queue is not empty: a cache line of its own.
+	 * own, and WORD_WAITERS if its queue is not empty: a cache line of its
+	 * own.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 word;
 	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if it has none */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
-	bool		defined;		/* pools_lock and mutex; else it is removed or was
-								 * never there */
+	bool		defined;		/* pools_lock and mutex; else it is removed or
+								 * was never there */
 	PoolDefinition definition;	/* pools_lock and mutex to change */
 	EntryList	queue;
 	int			lent;			/* entries in state LENT: mutex */
@@ -185,11 +187,11 @@ typedef struct SlotShared
 	int			limit;			/* as set */
 	bool		observing;		/* nobody queues; see slots_set_observing */
 	EntryList	retained;
-	pg_atomic_uint32 heirs_coming;	/* granted a slot given back, and not awake
-									 * yet: raised under the mutex, lowered
-									 * without */
-	TimestampTz last_inheritance;	/* when a slot given back was granted last:
-									 * mutex */
+	pg_atomic_uint32 heirs_coming;	/* granted a slot given back, and not
+									 * awake yet: raised under the mutex,
+									 * lowered without */
+	TimestampTz last_inheritance;	/* when a slot given back was granted
+									 * last: mutex */
 	int			watcher;		/* proc number, or NOBODY */
 	bool		watcher_dozes;	/* it will not look at retained slots in time */
 	TimestampTz watch_due;		/* when the watcher is to look again: mutex */
@@ -203,8 +205,8 @@ typedef struct SlotShared
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	pg_atomic_uint64 contention_seen;	/* when anybody last looked for
 										 * contention */
-	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which the
-										 * log was told of an unknown one */
+	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
+										 * the log was told of an unknown one */
 	uint32		epochs;			/* reset epochs there have been: mutex */
 	TimestampTz stats_reset;	/* mutex */
 
@@ -222,7 +224,8 @@ typedef struct SlotShared
 typedef struct WakeList
 {
 	int			n;
-	int			procno[3];		/* an heir, the next in all queues, the watcher */
+	int			procno[3];		/* an heir, the next in all queues, the
+								 * watcher */
 } WakeList;
 
 extern SlotShared *Slots;

@@ -40,8 +40,8 @@ typedef struct Stall
 {
 	StallClock *clock;
 	int			waiter;			/* who enters next */
-	int			pool;			/* whose slots are all in use, or NOBODY if that
-								 * is so of all slots together */
+	int			pool;			/* whose slots are all in use, or NOBODY if
+								 * that is so of all slots together */
 	uint32		limit;			/* slots, of that pool or of all */
 	TimestampTz since;
 } Stall;

@@ -29,8 +29,7 @@ from variants import Variant
 from workloads import BENCHMARKS
 
 # Those that count something else than transactions.
-SPECIAL = {"instructions": instructions, "waiting": waiting, "shared_memory": shared_memory,
-           "two_nodes": two_nodes}
+SPECIAL = {"instructions": instructions, "waiting": waiting, "shared_memory": shared_memory, "two_nodes": two_nodes}
 
 
 def say(text, end="\n"):
@@ -57,8 +56,17 @@ class Clock:
 def warm_up(server, run, options):
     """Once for each workload: files are in memory, WAL files to be recycled exist."""
     say(f"warming up {run.workload.title}")
-    measure(server, dataclasses.replace(run, variant=Variant("off", "off", alone=True), active=min(run.active, 20),
-                                        skip=1, duration=1 if options.quick else 4), options)
+    measure(
+        server,
+        dataclasses.replace(
+            run,
+            variant=Variant("off", "off", alone=True),
+            active=min(run.active, 20),
+            skip=1,
+            duration=1 if options.quick else 4,
+        ),
+        options,
+    )
 
 
 def carry_out(server, run, files, options):
@@ -72,8 +80,15 @@ def carry_out(server, run, files, options):
         say(f"failed: {failure}", end="")
         return
     figures = outcome.figures
-    files.add(run.key, figures, **more, cpu_us_per_tx=outcome.cpu_us, switches_per_tx=outcome.switches,
-              errors=outcome.errors, note=outcome.note)
+    files.add(
+        run.key,
+        figures,
+        **more,
+        cpu_us_per_tx=outcome.cpu_us,
+        switches_per_tx=outcome.switches,
+        errors=outcome.errors,
+        note=outcome.note,
+    )
     say(f"{figures.tps:.0f}/s", end="")
     if figures.transactions:
         say(f", p50 {figures.p50:.1f} ms, p99 {figures.p99:.1f} ms, CPU {outcome.cpu_us:.0f} us", end="")
@@ -103,8 +118,11 @@ def benchmark(name, options):
             if run.workload not in warmed:
                 warm_up(server, run, options)
                 warmed.add(run.workload)
-            say(f"[{number}/{len(runs)}] {run.workload.name}, {run.clients} clients, {run.variant.name}, "
-                f"round {run.round}: ", end="")
+            say(
+                f"[{number}/{len(runs)}] {run.workload.name}, {run.clients} clients, {run.variant.name}, "
+                f"round {run.round}: ",
+                end="",
+            )
             carry_out(server, run, files, options)
             clock.done(run)
             say(f" ({clock.time_left()} left)")
@@ -131,8 +149,9 @@ def special(name, options):
 
 def total(options):
     runs = [run for name in options.benchmarks if name in BENCHMARKS for run in plan(name, BENCHMARKS[name], options)]
-    return sum(map(estimate, runs)) + sum(SPECIAL[name].estimate(options)
-                                          for name in options.benchmarks if name in SPECIAL)
+    return sum(map(estimate, runs)) + sum(
+        SPECIAL[name].estimate(options) for name in options.benchmarks if name in SPECIAL
+    )
 
 
 def main():

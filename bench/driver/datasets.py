@@ -59,10 +59,7 @@ STATEMENTS = {
 }
 
 # By name: scale of pgbench -i, likewise.
-PGBENCH = {
-    "tpcb_10": (10, 1),
-    "tpcb_100": (100, 2),
-}
+PGBENCH = {"tpcb_10": (10, 1), "tpcb_100": (100, 2)}
 
 
 def rows(name, options):
@@ -86,10 +83,12 @@ def load(server, name):
     options = server.options
     server.sql(f"CREATE DATABASE {name}")
     if name in PGBENCH:
-        run([options.program("pgbench"), "-i", "-q", "-s", str(scale(name, options)), name],
-            env=server.environment())
+        run([options.program("pgbench"), "-i", "-q", "-s", str(scale(name, options)), name], env=server.environment())
     else:
         count = rows(name, options)
-        server.sql(*(statement.replace("{rows}", str(count)) for statement in STATEMENTS[name][0]),
-                   "VACUUM ANALYZE", database=name)
+        server.sql(
+            *(statement.replace("{rows}", str(count)) for statement in STATEMENTS[name][0]),
+            "VACUUM ANALYZE",
+            database=name,
+        )
     server.databases.add(name)

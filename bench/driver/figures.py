@@ -17,6 +17,7 @@ SHARES = (0.001, 0.01, 0.02, *(n / 20 for n in range(1, 20)), 0.98, 0.99, 0.995,
 @dataclass(frozen=True)
 class Figures:
     """Latencies are in milliseconds, None if nothing has ended."""
+
     seconds: float
     transactions: int
     failed: int
@@ -27,7 +28,7 @@ class Figures:
     p99: float | None
     longest: float | None
     deviation: float | None
-    distribution: tuple        # latencies at SHARES
+    distribution: tuple  # latencies at SHARES
 
 
 def count(logs, start, end):
@@ -39,10 +40,19 @@ def count(logs, start, end):
     latencies = sorted(latencies)
     average = sum(latencies) / n
     deviation = math.sqrt(sum((latency - average) ** 2 for latency in latencies) / n)
-    return Figures(end - start, n, failed, tps, average / 1000,
-                   percentile(latencies, 0.50), percentile(latencies, 0.95), percentile(latencies, 0.99),
-                   latencies[-1] / 1000, deviation / 1000,
-                   tuple(percentile(latencies, share) for share in SHARES))
+    return Figures(
+        end - start,
+        n,
+        failed,
+        tps,
+        average / 1000,
+        percentile(latencies, 0.50),
+        percentile(latencies, 0.95),
+        percentile(latencies, 0.99),
+        latencies[-1] / 1000,
+        deviation / 1000,
+        tuple(percentile(latencies, share) for share in SHARES),
+    )
 
 
 def read(logs, start, end):

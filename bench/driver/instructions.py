@@ -55,11 +55,27 @@ def carry_out(name, options, say):
                 prepare(server, variant, options)
                 with Callgrind(server, f"{variant}-{number}") as counter:
                     each[variant].append((counter.backend(many) - counter.backend(few)) / (many - few))
-                say(f"round {number}, {variant}: {each[variant][-1]:.0f} instructions per transaction, "
-                    f"{more(each, variant)[-1]:+.2f} %")
-    report.write_table(options.path("results"), name, TITLE, __doc__.partition("\n\n")[2].strip(), HEADER,
-                       [(variant, with_range(each[variant], ".1f"), with_range(more(each, variant), "+.3f") + " %",
-                         many - few, options.rounds_of()) for variant in VARIANTS])
+                say(
+                    f"round {number}, {variant}: {each[variant][-1]:.0f} instructions per transaction, "
+                    f"{more(each, variant)[-1]:+.2f} %"
+                )
+    report.write_table(
+        options.path("results"),
+        name,
+        TITLE,
+        __doc__.partition("\n\n")[2].strip(),
+        HEADER,
+        [
+            (
+                variant,
+                with_range(each[variant], ".1f"),
+                with_range(more(each, variant), "+.3f") + " %",
+                many - few,
+                options.rounds_of(),
+            )
+            for variant in VARIANTS
+        ],
+    )
 
 
 def more(each, variant):
@@ -89,9 +105,20 @@ class Callgrind:
         server.control("-m", "fast", "stop")
         os.mkdir(self.counts)
         self.process = subprocess.Popen(
-            [VALGRIND, "-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={self.counts}/%p",
-             server.options.program("postgres"), "-D", server.data],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [
+                VALGRIND,
+                "-q",
+                "--tool=callgrind",
+                "--trace-children=yes",
+                f"--callgrind-out-file={self.counts}/%p",
+                server.options.program("postgres"),
+                "-D",
+                server.data,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.wait_until_ready()
         return self
 
@@ -119,8 +146,22 @@ class Callgrind:
         """The instructions of a backend that lives for that many transactions."""
         old = set(os.listdir(self.counts))
         options = self.server.options
-        run([options.program("pgbench"), "-n", "-S", "-M", "prepared", "-c", "1", "-t", str(transactions),
-             "--random-seed=1", DATASET], env={**os.environ, **self.server.address})
+        run(
+            [
+                options.program("pgbench"),
+                "-n",
+                "-S",
+                "-M",
+                "prepared",
+                "-c",
+                "1",
+                "-t",
+                str(transactions),
+                "--random-seed=1",
+                DATASET,
+            ],
+            env={**os.environ, **self.server.address},
+        )
         end = time.monotonic() + 120
         while not set(usage.children(self.process.pid)) <= self.own:
             if time.monotonic() > end:

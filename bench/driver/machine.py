@@ -9,8 +9,10 @@ def describe(options, server=None, runs=()):
     """Lines for NAME-machine.txt."""
     lines = [f"Measured {options.machine}", scheduling(), f"Source: {options.commit or 'no version known'}."]
     if server:
-        lines += [f"Settings other than the default: {server.differing_settings()}.",
-                  f"Memory of the server in huge pages: {server.huge_pages()} MB."]
+        lines += [
+            f"Settings other than the default: {server.differing_settings()}.",
+            f"Memory of the server in huge pages: {server.huge_pages()} MB.",
+        ]
     if runs:
         lines.append(counted(options, runs))
     if any(run.variant.kind == "pgbouncer" for run in runs):
@@ -25,8 +27,7 @@ def describe(options, server=None, runs=()):
 def counted(options, runs):
     seconds = join({run.duration for run in runs})
     skipped = join({run.skip for run in runs})
-    return (f"{rounds_text(runs)}; counted {seconds} s of each run, "
-            f"after {skipped} s in which all clients are at work.")
+    return f"{rounds_text(runs)}; counted {seconds} s of each run, after {skipped} s in which all clients are at work."
 
 
 def rounds_text(runs):
@@ -35,8 +36,10 @@ def rounds_text(runs):
     for run in runs:
         rounds[run.clients] = max(run.round, rounds.get(run.clients, 0))
     most = max(rounds.values())
-    fewer = {number: join(clients for clients in rounds if rounds[clients] == number)
-             for number in sorted(set(rounds.values()) - {most})}
+    fewer = {
+        number: join(clients for clients in rounds if rounds[clients] == number)
+        for number in sorted(set(rounds.values()) - {most})
+    }
     text = f"{most} round{'s' * (most > 1)}"
     if fewer:
         text += " (" + ", ".join(f"{clients} clients: {number}" for number, clients in fewer.items()) + ")"
@@ -56,8 +59,7 @@ def pgbouncer():
 
 def scheduling():
     if autogroups():
-        return ("The kernel shares the CPU by sessions (autogroup): each backend counts as much as "
-                "the whole of pgbench.")
+        return "The kernel shares the CPU by sessions (autogroup): each backend counts as much as the whole of pgbench."
     return "The kernel shares the CPU by processes."
 
 

@@ -1,10 +1,10 @@
 """One run: a workload in one variant at one number of clients.
 
-    the server is told the variant's settings, its tables are vacuumed, checkpoint
-    what stands beside is started, the idle connections, then the clients
-    all are connected and at work; the first seconds pass uncounted
-    CPU taken --- the steady part --- CPU taken
-    the clients are told to end, their logs are read
+the server is told the variant's settings, its tables are vacuumed, checkpoint
+what stands beside is started, the idle connections, then the clients
+all are connected and at work; the first seconds pass uncounted
+CPU taken --- the steady part --- CPU taken
+the clients are told to end, their logs are read
 """
 
 import time
@@ -30,8 +30,8 @@ class Run:
     benchmark: str
     workload: Workload
     variant: Variant
-    clients: int               # as shown
-    active: int                # clients of the workload, idle ones included
+    clients: int  # as shown
+    active: int  # clients of the workload, idle ones included
     round: int
     skip: int
     duration: int
@@ -127,8 +127,9 @@ class Measurement:
     def open_pooler(self, stack):
         variant = self.run.variant
         if variant.kind == "pgbouncer":
-            self.pooler = stack.enter_context(pooler.Pooler(
-                self.options, self.server.address, variant.processes, variant.pool, self.run.connections))
+            self.pooler = stack.enter_context(
+                pooler.Pooler(self.options, self.server.address, variant.processes, variant.pool, self.run.connections)
+            )
 
     def open_beside(self, stack):
         beside = self.run.beside
@@ -136,8 +137,15 @@ class Measurement:
             return
         if beside.sleeps and self.run.variant.kind == "gate":
             self.server.configure(self.run.settings(slots=self.run.connections))
-        self.beside = self.start(stack, "beside", self.run.beside_clients, beside.dataset,
-                                 script_file(self.options, "beside", beside.dataset, beside.script), "simple", beside.pool)
+        self.beside = self.start(
+            stack,
+            "beside",
+            self.run.beside_clients,
+            beside.dataset,
+            script_file(self.options, "beside", beside.dataset, beside.script),
+            "simple",
+            beside.pool,
+        )
         if beside.sleeps:
             asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             if not self.server.wait_until(asleep, str(self.run.beside_clients), 60):
@@ -150,10 +158,12 @@ class Measurement:
         working = run.active
         if run.variant.kind == "limit" and working > run.variant.slots:
             working = run.variant.slots
-            self.start(stack, "idle", run.active - working, dataset,
-                       script_file(self.options, "idle", dataset, IDLE), "simple")
-        return self.start(stack, "clients", working, dataset, arguments(self.options, run),
-                          run.protocol(self.options.protocol))
+            self.start(
+                stack, "idle", run.active - working, dataset, script_file(self.options, "idle", dataset, IDLE), "simple"
+            )
+        return self.start(
+            stack, "clients", working, dataset, arguments(self.options, run), run.protocol(self.options.protocol)
+        )
 
     def start(self, stack, name, clients, dataset, more, protocol, pool=""):
         load = stack.enter_context(Load(self.options, name, clients, more, self.address(dataset, pool), protocol))

@@ -8,15 +8,14 @@ QUICK makes everything small.
 import os
 from dataclasses import dataclass
 
-
 # More than these have fewer rounds.
 MANY_CLIENTS = 2000
 
 
 @dataclass(frozen=True)
 class Options:
-    work: str                  # the throw-away directory
-    stage: str                 # where postgres, pgbench and so on are
+    work: str  # the throw-away directory
+    stage: str  # where postgres, pgbench and so on are
     benchmarks: tuple
     clients: tuple | None
     rounds: int | None
@@ -24,14 +23,14 @@ class Options:
     skip: int | None
     limit: int | None
     variants: tuple | None
-    settings: tuple            # of (name, value), for the variant "tuned"
+    settings: tuple  # of (name, value), for the variant "tuned"
     workloads: tuple | None
     protocol: str
     rows: int | None
-    server_settings: tuple     # of (name, value)
+    server_settings: tuple  # of (name, value)
     quick: bool
     most_clients: int
-    reason: str                # why not more than most_clients
+    reason: str  # why not more than most_clients
     machine: str
     commit: str
 
@@ -88,4 +87,5 @@ def from_environment():
         most_clients=int(os.environ["MOST_CLIENTS"]),
         reason=os.environ["REASON"],
         machine=os.environ["MACHINE"],
-        commit=os.environ.get("COMMIT", ""))
+        commit=os.environ.get("COMMIT", ""),
+    )

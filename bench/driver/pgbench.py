@@ -28,16 +28,36 @@ class Load:
         self.prefix = options.path("tmp", name)
         self.clients = clients
         self.errors_file = self.prefix + ".err"
-        self.command = [options.program("pgbench"), "-n", "-M", protocol, "-c", str(clients),
-                        "-j", str((clients - 1) // per_thread + 1), "-T", "1000000",
-                        "-P", "1", "-l", f"--log-prefix={self.prefix}", *arguments]
+        self.command = [
+            options.program("pgbench"),
+            "-n",
+            "-M",
+            protocol,
+            "-c",
+            str(clients),
+            "-j",
+            str((clients - 1) // per_thread + 1),
+            "-T",
+            "1000000",
+            "-P",
+            "1",
+            "-l",
+            f"--log-prefix={self.prefix}",
+            *arguments,
+        ]
         self.address = address
         self.process = None
 
     def __enter__(self):
         with open(self.errors_file, "w") as file:
-            self.process = subprocess.Popen(self.command, env={**os.environ, **self.address}, start_new_session=True,
-                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file)
+            self.process = subprocess.Popen(
+                self.command,
+                env={**os.environ, **self.address},
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+            )
         return self
 
     def __exit__(self, *exception):

@@ -30,11 +30,14 @@ def chosen_variants(workload, names, options):
         names.append("tuned")
     slots = default_slots(workload.slots_per_core, options)
     chosen = [variants.parse(name, slots, options.settings) for name in names]
-    return [variant for variant in chosen
-            if not (variant.kind == "trick" and not workload.trick)
-            and not (variant.kind == "pgbouncer" and not pooler.PROGRAM)
-            and not (variant.alone and not workload.beside)
-            and not (variant.kind in ("pgbouncer", "limit") and workload.beside)]
+    return [
+        variant
+        for variant in chosen
+        if not (variant.kind == "trick" and not workload.trick)
+        and not (variant.kind == "pgbouncer" and not pooler.PROGRAM)
+        and not (variant.alone and not workload.beside)
+        and not (variant.kind in ("pgbouncer", "limit") and workload.beside)
+    ]
 
 
 def make_run(name, benchmark, workload, variant, clients, number, options):
@@ -42,16 +45,23 @@ def make_run(name, benchmark, workload, variant, clients, number, options):
     if benchmark.foreground:
         active = QUICK_CLIENTS if options.quick else benchmark.foreground
     connections = active + (clients if benchmark.foreground else 0)
-    return Run(name, workload, variant, clients, active, number,
-               skip=options.skip or 4 + connections // 500,
-               duration=options.duration or benchmark.duration)
+    return Run(
+        name,
+        workload,
+        variant,
+        clients,
+        active,
+        number,
+        skip=options.skip or 4 + connections // 500,
+        duration=options.duration or benchmark.duration,
+    )
 
 
 def plan(name, benchmark, options):
     """All runs in order.  Where there are no more clients than slots, the limit is
     the same as no gate."""
     runs = []
-    for workload, names in benchmark.runs[:1 if options.quick and benchmark.long else None]:
+    for workload, names in benchmark.runs[: 1 if options.quick and benchmark.long else None]:
         if options.workloads and workload.name not in options.workloads:
             continue
         chosen = chosen_variants(workload, names, options)
@@ -59,9 +69,11 @@ def plan(name, benchmark, options):
             for number in range(1, options.rounds_of(clients) + 1):
                 # Tables grow, so the first in a round is favoured: not always the same.
                 order = chosen if number % 2 else reversed(chosen)
-                runs += [make_run(name, benchmark, workload, variant, clients, number, options)
-                         for variant in order
-                         if not (variant.kind == "limit" and clients <= variant.slots)]
+                runs += [
+                    make_run(name, benchmark, workload, variant, clients, number, options)
+                    for variant in order
+                    if not (variant.kind == "limit" and clients <= variant.slots)
+                ]
     return runs
 
 

@@ -27,13 +27,32 @@ from results import read_latencies, read_rows
 from workloads import BENCHMARKS
 
 # Text as text, and the same file for the same data.
-plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "admission_gate", "font.size": 10,
-                     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-                     "grid.alpha": 0.3, "legend.frameon": False})
+plt.rcParams.update(
+    {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "admission_gate",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.alpha": 0.3,
+        "legend.frameon": False,
+    }
+)
 
 # The same variant looks the same everywhere; others get what is left.
-COLOURS = {"off": "#c0392b", "gate": "#1f5fa8", "limit": "#444444", "turns": "#17a2b8", "tuned": "#8e44ad",
-           "trick": "#e67e22", "without": "#7f8c8d", "off-alone": "#e6a09a", "gate-alone": "#9bbfe6"}
+COLOURS = {
+    "off": "#c0392b",
+    "gate": "#1f5fa8",
+    "limit": "#444444",
+    "turns": "#17a2b8",
+    "tuned": "#8e44ad",
+    "trick": "#e67e22",
+    "without": "#7f8c8d",
+    "off-alone": "#e6a09a",
+    "gate-alone": "#9bbfe6",
+}
 OTHERS = ["#2e8b57", "#6b8e23", "#b8860b", "#d87093", "#556b2f", "#20b2aa", "#cd853f", "#708090", "#9370db"]
 DASHED = ("limit", "without", "off-alone", "gate-alone")
 SHARE_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
@@ -48,8 +67,12 @@ class Style:
 
     def line(self, name):
         kind = name.partition(":")[0]
-        return {"color": self.colours[name], "label": name, "linestyle": "--" if kind in DASHED else "-",
-                "linewidth": 2.2 if kind == "gate" else 1.4}
+        return {
+            "color": self.colours[name],
+            "label": name,
+            "linestyle": "--" if kind in DASHED else "-",
+            "linewidth": 2.2 if kind == "gate" else 1.4,
+        }
 
 
 def summary(rows, column):
@@ -145,8 +168,9 @@ def knobs(rows, title):
                 continue
             points = [summary([row for row in mine if row.variant == f"{setting}={step}"], column) for step in steps]
             middle, low, high = zip(*points)
-            panel.errorbar(range(len(steps)), middle, yerr=(low, high), marker="o", capsize=3,
-                           color=COLOURS["gate"], label="gate")
+            panel.errorbar(
+                range(len(steps)), middle, yerr=(low, high), marker="o", capsize=3, color=COLOURS["gate"], label="gate"
+            )
             if values(off, column):
                 panel.axhline(summary(off, column)[0], color=COLOURS["off"], linestyle="--", label="off")
             panel.set_xticks(range(len(steps)), steps)

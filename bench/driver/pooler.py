@@ -61,13 +61,24 @@ class Pooler:
         shared = processes > 1
         directory = server_address["PGHOST"]
         port = free_port() if shared else 6432
-        self.address = {**server_address, "PGHOST": "127.0.0.1" if shared else directory,
-                        "PGPORT": str(port), "PGPASSWORD": self.password}
+        self.address = {
+            **server_address,
+            "PGHOST": "127.0.0.1" if shared else directory,
+            "PGPORT": str(port),
+            "PGPASSWORD": self.password,
+        }
         self.settings = SETTINGS.format(
-            host=directory, port=server_address["PGPORT"], pool=pool, clients=clients + 100,
-            listen_addr="127.0.0.1" if shared else "", listen_port=port,
-            unix_socket_dir="" if shared else directory, so_reuseport=int(shared),
-            auth_file=options.path("tmp", "pgbouncer.users"), logfile=options.path("log", "pgbouncer.log"))
+            host=directory,
+            port=server_address["PGPORT"],
+            pool=pool,
+            clients=clients + 100,
+            listen_addr="127.0.0.1" if shared else "",
+            listen_port=port,
+            unix_socket_dir="" if shared else directory,
+            so_reuseport=int(shared),
+            auth_file=options.path("tmp", "pgbouncer.users"),
+            logfile=options.path("log", "pgbouncer.log"),
+        )
         if keeps_prepared_statements():
             self.settings += "max_prepared_statements = 200\n"
         self.running = []
@@ -83,9 +94,15 @@ class Pooler:
         program = self.own_copy()
         try:
             for _ in range(self.processes):
-                self.running.append(subprocess.Popen([program, "-q", configuration], start_new_session=True,
-                                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                                     stderr=subprocess.DEVNULL))
+                self.running.append(
+                    subprocess.Popen(
+                        [program, "-q", configuration],
+                        start_new_session=True,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
+                )
             self.wait_until_ready()
         except BaseException:
             self.stop()
@@ -105,8 +122,9 @@ class Pooler:
     def wait_until_ready(self):
         for attempt in range(50):
             try:
-                run([self.options.program("psql"), "-XAtqc", "SELECT 1", "postgres"],
-                    env={**os.environ, **self.address})
+                run(
+                    [self.options.program("psql"), "-XAtqc", "SELECT 1", "postgres"], env={**os.environ, **self.address}
+                )
                 if self.processes == 1 or listeners(self.address["PGPORT"]) == self.processes:
                     return
                 time.sleep(0.1)

@@ -14,8 +14,23 @@ import sys
 from results import read_rows
 from workloads import BENCHMARKS
 
-HEADER = ("variant", "tps (range)", "/ off", "/ limit", "/ best pgbouncer", "avg ms", "p50", "p95",
-          "p99 (range)", "p99 / off", "max", "std dev", "CPU µs/tx", "switches/tx", "errors")
+HEADER = (
+    "variant",
+    "tps (range)",
+    "/ off",
+    "/ limit",
+    "/ best pgbouncer",
+    "avg ms",
+    "p50",
+    "p95",
+    "p99 (range)",
+    "p99 / off",
+    "max",
+    "std dev",
+    "CPU µs/tx",
+    "switches/tx",
+    "errors",
+)
 
 
 def write(directory, name, benchmark):
@@ -47,10 +62,12 @@ def write_table(directory, name, title, text, header, rows):
 
 
 def explanation():
-    return ("Medians over the rounds, ranges in brackets; latencies in milliseconds, as the clients see\n"
-            "them. Ratios are of throughput and taken within each round; their median is shown. Beside\n"
-            "sleepers or analysts, the limit is the same variant without these. CPU is that of the server\n"
-            "and of pgbouncer. What the variants are: docs/benchmarks.md.\n")
+    return (
+        "Medians over the rounds, ranges in brackets; latencies in milliseconds, as the clients see\n"
+        "them. Ratios are of throughput and taken within each round; their median is shown. Beside\n"
+        "sleepers or analysts, the limit is the same variant without these. CPU is that of the server\n"
+        "and of pgbouncer. What the variants are: docs/benchmarks.md.\n"
+    )
 
 
 def ordered(names):
@@ -75,11 +92,23 @@ def cells(variant, rows, best):
     protocols = ordered(row.protocol for row in mine)
     usual = next((row.protocol for row in rows if row.variant == "off"), protocols[0])
     name = f"{variant} ({', '.join(protocols)})" if protocols != [usual] else variant
-    return [name, with_range(mine, "tps"), ratio(rows, variant, "off"), ratio(rows, variant, limit_of(variant, rows)),
-            ratio(rows, variant, best), median(mine, "avg_ms"), median(mine, "p50_ms"), median(mine, "p95_ms"),
-            with_range(mine, "p99_ms"), ratio(rows, variant, "off", "p99_ms"), median(mine, "max_ms"),
-            median(mine, "stddev_ms"), median(mine, "cpu_us_per_tx"), median(mine, "switches_per_tx"),
-            f"{sum(row.errors or 0 for row in mine):.0f}"]
+    return [
+        name,
+        with_range(mine, "tps"),
+        ratio(rows, variant, "off"),
+        ratio(rows, variant, limit_of(variant, rows)),
+        ratio(rows, variant, best),
+        median(mine, "avg_ms"),
+        median(mine, "p50_ms"),
+        median(mine, "p95_ms"),
+        with_range(mine, "p99_ms"),
+        ratio(rows, variant, "off", "p99_ms"),
+        median(mine, "max_ms"),
+        median(mine, "stddev_ms"),
+        median(mine, "cpu_us_per_tx"),
+        median(mine, "switches_per_tx"),
+        f"{sum(row.errors or 0 for row in mine):.0f}",
+    ]
 
 
 def limit_of(variant, rows):
@@ -114,8 +143,10 @@ def number(value):
 
 def ratios(rows, variant, base, column="tps"):
     """Of a variant to another, one for each round that has both."""
+
     def by_round(name):
         return {row.round: getattr(row, column) for row in rows if row.variant == name and getattr(row, column)}
+
     mine, other = by_round(variant), by_round(base)
     return [mine[n] / other[n] for n in sorted(mine.keys() & other.keys())]
 
@@ -128,8 +159,11 @@ def ratio(rows, variant, base, column="tps"):
 def best_pooler(rows):
     """The pgbouncer configuration with the highest median."""
     names = ordered(row.variant for row in rows if row.variant.startswith("pgbouncer") and row.tps)
-    return max(names, default=None,
-               key=lambda name: statistics.median(values([row for row in rows if row.variant == name], "tps")))
+    return max(
+        names,
+        default=None,
+        key=lambda name: statistics.median(values([row for row in rows if row.variant == name], "tps")),
+    )
 
 
 if __name__ == "__main__":

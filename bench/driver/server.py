@@ -26,8 +26,15 @@ class Failed(Exception):
 
 def run(command, **more):
     """Runs a program and returns what it prints."""
-    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False, **more)
+    done = subprocess.run(
+        command,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        **more,
+    )
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)[:200]}\n{done.stdout[-3000:]}")
     return done.stdout
@@ -41,9 +48,13 @@ class Server:
         self.address = {"PGHOST": options.path("tmp"), "PGPORT": "5432", "PGUSER": "client"}
         self.preloaded = True
         self.databases = {"postgres"}
-        self.settings = {**SETTINGS, "unix_socket_directories": options.path("tmp"),
-                         "max_connections": str(connections + 20),
-                         **dict(options.server_settings), **dict(settings)}
+        self.settings = {
+            **SETTINGS,
+            "unix_socket_directories": options.path("tmp"),
+            "max_connections": str(connections + 20),
+            **dict(options.server_settings),
+            **dict(settings),
+        }
 
     def __enter__(self):
         self.create()
@@ -69,8 +80,19 @@ class Server:
                 file.write(f"{name} = '{value}'\n")
 
     def control(self, *arguments):
-        run([self.options.program("pg_ctl"), "-D", self.data, "-w", "-t", "300",
-             "-l", self.options.path("log", "server.log"), *arguments])
+        run(
+            [
+                self.options.program("pg_ctl"),
+                "-D",
+                self.data,
+                "-w",
+                "-t",
+                "300",
+                "-l",
+                self.options.path("log", "server.log"),
+                *arguments,
+            ]
+        )
 
     def start(self):
         self.control("start")
@@ -116,11 +138,16 @@ class Server:
         are in force."""
         before = self.sql("SELECT clock_timestamp()")
         limit = settings.get("admission_gate.max_active_backends", 0)
-        self.sql("ALTER SYSTEM RESET ALL", *(f"ALTER SYSTEM SET {name} = '{value}'"
-                                             for name, value in settings.items()), "SELECT pg_reload_conf()")
+        self.sql(
+            "ALTER SYSTEM RESET ALL",
+            *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()),
+            "SELECT pg_reload_conf()",
+        )
         if not self.wait_until(f"SELECT pg_conf_load_time() >= '{before}'", "t", 60):
             raise Failed("the server does not reload its settings")
-        if self.preloaded and not self.wait_until("SELECT max_active FROM pg_stat_admission_gate WHERE pool = 'default'", str(limit), 60):
+        if self.preloaded and not self.wait_until(
+            "SELECT max_active FROM pg_stat_admission_gate WHERE pool = 'default'", str(limit), 60
+        ):
             raise Failed(f"the server does not take over the limit of {limit}")
 
     def end_sessions(self):
@@ -144,4 +171,3 @@ class Server:
         return self.sql("""SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
                            FROM pg_settings WHERE sourcefile LIKE '%/bench.conf'
                            AND name !~ 'listen_addresses|unix_socket'""")
-

@@ -40,9 +40,25 @@ from plan import default_slots
 from server import Failed, Server, run
 
 TITLE = "Two nodes behind HAProxy"
-HEADER = ("round", "limit", "nodes", "port", "clients", "tps", "p50 ms", "p99 ms", "errors",
-          "leads to", "running, most", "active, mean", "waiting, mean", "lends",
-          "held ms", "queued ms", "formula ms")
+HEADER = (
+    "round",
+    "limit",
+    "nodes",
+    "port",
+    "clients",
+    "tps",
+    "p50 ms",
+    "p99 ms",
+    "errors",
+    "leads to",
+    "running, most",
+    "active, mean",
+    "waiting, mean",
+    "lends",
+    "held ms",
+    "queued ms",
+    "formula ms",
+)
 CLIENTS = 100
 # A thread of pgbench connects its clients one by one, which takes long beside others at work.
 CLIENTS_PER_THREAD = 5
@@ -134,8 +150,13 @@ class Proxy:
         self.options = options
         self.primary = primary
         self.settings = PROXY.format(
-            connections=connections, directory=primary.address["PGHOST"], write_port=WRITE_PORT, read_port=READ_PORT,
-            primary=primary.address["PGPORT"], replica=replica.address["PGPORT"])
+            connections=connections,
+            directory=primary.address["PGHOST"],
+            write_port=WRITE_PORT,
+            read_port=READ_PORT,
+            primary=primary.address["PGPORT"],
+            replica=replica.address["PGPORT"],
+        )
         self.process = None
 
     def address(self, port):
@@ -148,8 +169,9 @@ class Proxy:
         # What ends the servers knows it by the place of its program.
         program = shutil.copy(PROGRAM, self.options.path("haproxy"))
         with open(log, "w") as file:
-            self.process = subprocess.Popen([program, "-db", "-f", configuration], stdin=subprocess.DEVNULL,
-                                            stdout=file, stderr=file)
+            self.process = subprocess.Popen(
+                [program, "-db", "-f", configuration], stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
         try:
             self.wait_until_leading(WRITE_PORT, recovering=False)
             self.wait_until_leading(READ_PORT, recovering=True)
@@ -168,8 +190,9 @@ class Proxy:
         environment = {**self.primary.environment(), "PGPORT": port, "PGDATABASE": DATASET}
         end = time.monotonic() + 60
         while True:
-            done = subprocess.run(command, env=environment, text=True, stdin=subprocess.DEVNULL,
-                                  capture_output=True, check=False)
+            done = subprocess.run(
+                command, env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
             if done.stdout.strip() == ("t" if recovering else "f"):
                 return
             if time.monotonic() > end:
@@ -180,6 +203,7 @@ class Proxy:
 @dataclass(frozen=True)
 class Look:
     """What the views of a node showed at one moment."""
+
     running: int
     active: int
     waiting: int
@@ -205,7 +229,11 @@ class Looks:
         with open(self.file, "w") as file:
             self.process = subprocess.Popen(
                 [self.server.options.program("psql"), "-XAtq", "-d", "postgres", "-f", self.script],
-                env=self.server.environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+                env=self.server.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
         return self
 
     def __exit__(self, *exception):
@@ -215,8 +243,10 @@ class Looks:
     def read(self):
         with open(self.file) as file:
             text = file.read()
-        looks = [Look(*(float(value) if "." in value else int(value) for value in row.split("|")))
-                 for row in re.findall(r"^(?:-?[0-9.e+]+\|){6}[0-9.]+$", text, re.MULTILINE)]
+        looks = [
+            Look(*(float(value) if "." in value else int(value) for value in row.split("|")))
+            for row in re.findall(r"^(?:-?[0-9.e+]+\|){6}[0-9.]+$", text, re.MULTILINE)
+        ]
         if len(looks) < 2:
             raise Failed(f"the {self.name} did not show its views: {text[-500:]}")
         return looks
@@ -226,19 +256,30 @@ def gate_cells(looks, number, limit):
     """The last columns of the table; number: of clients that the node has."""
     first, last = looks[0], looks[-1]
     mean = {name: statistics.mean(getattr(look, name) for look in looks) for name in ("running", "active", "waiting")}
-    shown = [max(look.running for look in looks), f"{mean['active']:.1f}", f"{mean['waiting']:.1f}",
-             last.lends - first.lends]
+    shown = [
+        max(look.running for look in looks),
+        f"{mean['active']:.1f}",
+        f"{mean['waiting']:.1f}",
+        last.lends - first.lends,
+    ]
     completed = last.completed - first.completed
     if not limit or not completed:
         return [*shown, "–", "–", "–"]
     held = mean["running"] * (last.at - first.at) * 1000 / completed
-    return [*shown, f"{held:.2f}", f"{(last.wait_time - first.wait_time) / completed:.1f}",
-            f"{(number - limit) * held / limit:.1f}"]
+    return [
+        *shown,
+        f"{held:.2f}",
+        f"{(last.wait_time - first.wait_time) / completed:.1f}",
+        f"{(number - limit) * held / limit:.1f}",
+    ]
 
 
 def load_cells(found, aborted):
-    return [f"{found.tps:.0f}", *(f"{value:.1f}" if value else "–" for value in (found.p50, found.p99)),
-            aborted + found.failed]
+    return [
+        f"{found.tps:.0f}",
+        *(f"{value:.1f}" if value else "–" for value in (found.p50, found.p99)),
+        aborted + found.failed,
+    ]
 
 
 def clients(options):
@@ -271,8 +312,10 @@ def carry_out(name, options, say):
             for limit in (0, slots):
                 for row in one_run(options, primary, number, limit):
                     rows.append((number_of_round, limit or "off", *row))
-                    say("round {}, limit {}, nodes: {}, port: {}, {} clients: {}/s, p50 {} ms, p99 {} ms, {} errors; "
-                        "{}: at most {} running, {} active, {} waiting".format(*rows[-1]))
+                    say(
+                        "round {}, limit {}, nodes: {}, port: {}, {} clients: {}/s, p50 {} ms, p99 {} ms, {} errors; "
+                        "{}: at most {} running, {} active, {} waiting".format(*rows[-1])
+                    )
             write(name, options, rows)
 
 
@@ -283,8 +326,11 @@ def write(name, options, rows):
 
 def one_run(options, primary, number, limit):
     """Both loads on two nodes, then on the one that is left; rows of the table."""
-    with Replica(primary, options, 2 * number + 20) as replica, \
-            Proxy(options, primary, replica, 4 * number + 100) as proxy, ExitStack() as stack:
+    with (
+        Replica(primary, options, 2 * number + 20) as replica,
+        Proxy(options, primary, replica, 4 * number + 100) as proxy,
+        ExitStack() as stack,
+    ):
         nodes = {"primary": primary, "replica": replica}
         for node in nodes.values():
             node.configure({LIMIT: limit})
@@ -334,6 +380,14 @@ class Stretch:
         for port, load, aborted, node in zip(("write", "read"), self.loads, self.aborted, leads_to):
             number = sum(other.clients for other, its_node in zip(self.loads, leads_to) if its_node == node)
             found = figures.count(load.logs(), self.began, self.ended)
-            rows.append([state, port, load.clients, *load_cells(found, aborted),
-                         node, *gate_cells(self.looks[node], number, limit)])
+            rows.append(
+                [
+                    state,
+                    port,
+                    load.clients,
+                    *load_cells(found, aborted),
+                    node,
+                    *gate_cells(self.looks[node], number, limit),
+                ]
+            )
         return rows

@@ -20,9 +20,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    cpu: float                 # seconds
-    switches: int | None       # None where the kernel does not count them
-    began: float               # when this was taken, as time.time()
+    cpu: float  # seconds
+    switches: int | None  # None where the kernel does not count them
+    began: float  # when this was taken, as time.time()
     ended: float
 
     @property

@@ -29,13 +29,13 @@ SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>[0-9]+))?"
 
 @dataclass(frozen=True)
 class Variant:
-    name: str                  # as it was given
-    kind: str                  # off, gate, limit, trick, pgbouncer or without
-    slots: int = 0             # of the gate, or clients at work
-    settings: tuple = ()       # of (name, value)
-    processes: int = 0         # of pgbouncer
-    pool: int = 0              # connections of each of them
-    rate: int = 0              # transactions begun per second; 0 = as many as there can be
+    name: str  # as it was given
+    kind: str  # off, gate, limit, trick, pgbouncer or without
+    slots: int = 0  # of the gate, or clients at work
+    settings: tuple = ()  # of (name, value)
+    processes: int = 0  # of pgbouncer
+    pool: int = 0  # connections of each of them
+    rate: int = 0  # transactions begun per second; 0 = as many as there can be
     alone: bool = False
 
 
@@ -57,8 +57,12 @@ def parse(name, limit, tuned):
             unknown(name)
         return Variant(name, "gate", limit, rate=rate)
     slots = int(match["number"] or limit)
-    settings = {"gate": (), "turns": (("admission_gate.turn_length", "20"),), "tuned": tuned,
-                "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),)}
+    settings = {
+        "gate": (),
+        "turns": (("admission_gate.turn_length", "20"),),
+        "tuned": tuned,
+        "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),),
+    }
     if match["name"] in settings:
         return Variant(name, "gate", slots, settings[match["name"]], alone=alone)
     if match["name"] == "limit":

@@ -53,8 +53,7 @@ def carry_out(name, options, say):
             say("{}, {} connections, round {}: {} s, {} ms CPU, {} % of a core, {} switches/s".format(*row))
             rows.append(row)
 
-    with Server(options, clients + slots, settings=[("autovacuum", "off")]) as server, \
-            Meter(server.pid) as meter:
+    with Server(options, clients + slots, settings=[("autovacuum", "off")]) as server, Meter(server.pid) as meter:
         server.configure({})
         with clients_of(server, options, "idle", IDLE, clients) as load:
             load.wait_until_at_work()

@@ -47,7 +47,8 @@ $_->value('CREATE EXTENSION citus') foreach @nodes;
 note $coordinator->value('SELECT citus_version()');
 $coordinator->value("SELECT citus_set_coordinator_host('$host', " . $coordinator->node->port . ')');
 $coordinator->value("SELECT citus_add_node('$host', " . $_->node->port . ')') foreach @workers;
-$coordinator->value($_) foreach (
+$coordinator->value($_)
+  foreach (
 	"SELECT citus_set_node_property('$host', " . $coordinator->node->port . ", 'shouldhaveshards', true)",
 	'CREATE TABLE accounts (id int PRIMARY KEY, v int NOT NULL)',
 	q{SELECT create_distributed_table('accounts', 'id', shard_count => 6)},
@@ -64,7 +65,8 @@ sub set_all { my (%settings) = @_; $_->set(%settings) foreach @nodes; return; }
 sub account_on
 {
 	my ($node) = @_;
-	return $coordinator->value("SELECT min(i) FROM generate_series(1, 1000) i
+	return $coordinator->value(
+		"SELECT min(i) FROM generate_series(1, 1000) i
 		WHERE get_shard_id_for_distribution_column('accounts', i) IN
 			(SELECT shardid FROM citus_shards WHERE nodeport = " . $node->node->port . ')');
 }
@@ -73,7 +75,8 @@ sub account_on
 sub internal_waiters
 {
 	my ($node) = @_;
-	return $node->value("SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
+	return $node->value(
+		"SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
 		WHERE b.gate_state = 'waiting' AND application_name LIKE 'citus%'");
 }
 
@@ -86,7 +89,9 @@ sub ok_finishes
 	$session->start($sql);
 	my $waiters = 0;
 	$coordinator->await_true(
-		sub { $session->done || ($waiters = grep { internal_waiters($_) } @nodes) },
+		sub {
+			$session->done || ($waiters = grep { internal_waiters($_) } @nodes);
+		},
 		'a session to end or wait');
 	is($waiters, 0, "nobody waits: $sql") or diag map { $_->report } @nodes;
 	$session->cancel if $waiters;
@@ -131,9 +136,11 @@ sub ok_finishes
 {
 	my @holders = map { $_->holder } @nodes;
 	my $administrator = $coordinator->session(session => { 'admission_gate.bypass' => 'on' });
-	my ($shard, $from, $to) = split /\|/, $coordinator->value("SELECT shardid, nodeport, " . $workers[1]->node->port . "
+	my ($shard, $from, $to) = split /\|/, $coordinator->value(
+		"SELECT shardid, nodeport, " . $workers[1]->node->port . "
 		FROM citus_shards WHERE table_name = 'accounts'::regclass AND nodeport = " . $workers[0]->node->port . ' LIMIT 1');
-	ok_finishes($administrator, $_) foreach (
+	ok_finishes($administrator, $_)
+	  foreach (
 		'SELECT count(*) FROM accounts',
 		'UPDATE accounts SET v = v',
 		'UPDATE rates SET v = v',
@@ -159,7 +166,11 @@ sub ok_finishes
 	my @sessions = map { $coordinator->session } 0 .. 1;
 	$sessions[$_]->query("BEGIN; UPDATE accounts SET v = v WHERE id = $accounts[$_]") foreach 0 .. 1;
 	$sessions[$_]->start("UPDATE accounts SET v = v WHERE id = $accounts[1 - $_]") foreach 0 .. 1;
-	$coordinator->await_true(sub { grep { $_->done } @sessions }, 'the deadlock to end');
+	$coordinator->await_true(
+		sub {
+			grep { $_->done } @sessions;
+		},
+		'the deadlock to end');
 	is(join(' ', sort map { $_->sqlstate } @sessions), '00000 40P01', 'a deadlock over two full nodes is found');
 	$_->query('ROLLBACK') foreach @sessions;
 
@@ -213,7 +224,7 @@ END
 		sub {
 			# It dies of a program that has ended meanwhile.
 			eval { $_->pump_nb; 1 } || $@ =~ /ended prematurely/ || die $@ foreach @crowds;
-			$waiters += $_->counter('waiting') foreach @nodes;
+			$waiters  += $_->counter('waiting') foreach @nodes;
 			$internal += internal_waiters($_) foreach @nodes;
 			return !grep { $_->pumpable } @crowds;
 		},
@@ -226,9 +237,11 @@ END
 	is($coordinator->value('SELECT sum(v) FROM accounts'), $sum + 4 * 2 * $clients * $transactions, 'nothing is lost');
 	$_->ok_quiet('after the crowds') foreach @nodes;
 	$_->ok_adds_up('after the crowds') foreach @nodes;
-	is($workers[1]->counter('admitted'), $admitted + 1,
+	is( $workers[1]->counter('admitted'),
+		$admitted + 1,
 		'a node without clients of its own has admitted nobody but the test itself');
-	is(join(' ', map { $_->value('SELECT count(*) FROM pg_prepared_xacts') } @nodes), '0 0 0', 'no transaction is left half done');
+	is(join(' ', map { $_->value('SELECT count(*) FROM pg_prepared_xacts') } @nodes),
+		'0 0 0', 'no transaction is left half done');
 }
 
 $_->node->stop foreach @nodes;

@@ -106,7 +106,8 @@ sub duration
 {
 	my ($session, $log, $kind, $text) = @_;
 	my $pid = $session->pid;
-	my ($duration) = $log =~ /\[$pid\] client backend LOG:  duration: (\d+\.\d+) ms  $kind(?:(?!duration:).)*?\Q$text\E/s;
+	my ($duration) =
+	  $log =~ /\[$pid\] client backend LOG:  duration: (\d+\.\d+) ms  $kind(?:(?!duration:).)*?\Q$text\E/s;
 	return $duration;
 }
 
@@ -140,7 +141,7 @@ sub test_accounting
 		my ($calls, $planning, $execution) = split /\|/,
 		  $gate->value("SELECT calls, total_plan_time, total_exec_time FROM pg_stat_statements WHERE query = '$sql'");
 		is($calls, 1, "pg_stat_statements counts it once: $sql");
-		is_long($planning, !$gate_is_first ? 0 : $counts_in eq 'planning', "pg_stat_statements' planning time: $sql");
+		is_long($planning, !$gate_is_first  ? 0 : $counts_in eq 'planning', "pg_stat_statements' planning time: $sql");
 		is_long($execution, !$gate_is_first ? 0 : $counts_in eq 'execution',
 			"pg_stat_statements' execution time: $sql");
 		is_long(duration($session, $log, 'plan', $sql), 0, "auto_explain's duration: $sql") if $sql =~ /^SELECT/;
@@ -169,7 +170,8 @@ sub test_pg_stat_kcache
 	wait_long($session, sub { $session->start('SELECT max(v) AS cached FROM accounts') });
 	my ($rows, $seconds) = split /\|/, $gate->value(
 		"SELECT count(*), sum(k.exec_user_time + k.exec_system_time + k.plan_user_time + k.plan_system_time)
-		FROM pg_stat_kcache() k JOIN pg_stat_statements s USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND k.top");
+		FROM pg_stat_kcache() k JOIN pg_stat_statements s USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND k.top"
+	);
 	is($rows, 1, 'pg_stat_kcache has a statement that waited');
 	is_long(1000 * ($seconds // 0), 0, 'and no CPU time for the wait');
 	return;
@@ -182,13 +184,18 @@ sub test_pg_wait_sampling
 	create_or_skip('pg_wait_sampling');
 
 	wait_long($session, sub { $session->start('SELECT min(v) AS sampled FROM accounts') });
-	my $samples = 'FROM pg_wait_sampling_profile WHERE pid = '
+	my $samples =
+		'FROM pg_wait_sampling_profile WHERE pid = '
 	  . $session->pid
 	  . " AND event_type = 'Extension' AND event IN ('AdmissionGateQueue', 'Extension')";
 	$gate->await("SELECT coalesce(sum(count), 0) > 0 $samples", 'samples of the wait');
-	is($gate->value("SELECT count(*) $samples AND queryid = (SELECT queryid FROM pg_stat_statements WHERE query LIKE '%AS sampled%')"),
+	is( $gate->value(
+			"SELECT count(*) $samples AND queryid = (SELECT queryid FROM pg_stat_statements WHERE query LIKE '%AS sampled%')"
+		),
 		$gate_is_first ? 1 : 0,
-		$gate_is_first ? 'pg_wait_sampling knows which statement waited' : 'pg_wait_sampling does not know which statement waited');
+		$gate_is_first
+		? 'pg_wait_sampling knows which statement waited'
+		: 'pg_wait_sampling does not know which statement waited');
 	return;
 }
 
@@ -197,7 +204,8 @@ sub test_pg_hint_plan
 	my ($session) = @_;
 	skip 'pg_hint_plan is not installed', 1 if !has_library('pg_hint_plan');
 
-	my $log = wait_long($session, sub { $session->start('/*+ SeqScan(a) */ SELECT v AS hinted FROM accounts a WHERE id = 5') });
+	my $log =
+	  wait_long($session, sub { $session->start('/*+ SeqScan(a) */ SELECT v AS hinted FROM accounts a WHERE id = 5') });
 	like($log, qr/AS hinted.*Seq Scan on accounts/s, 'a hint of pg_hint_plan works on a statement that waited');
 	$log = wait_long($session, sub { $session->start('SELECT v AS unhinted FROM accounts a WHERE id = 5') });
 	like($log, qr/AS unhinted.*Index Scan using/s, 'and makes a difference');
@@ -229,7 +237,8 @@ sub test_pg_cron
 		my $job = $gate->value("SELECT cron.schedule('$schedule', 'INSERT INTO jobs DEFAULT VALUES')");
 		if ($in_workers eq 'off')
 		{
-			$gate->await("SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
+			$gate->await(
+				"SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
 				WHERE b.gate_state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
 				"pg_cron's job in the queue");
 			pass('a job of pg_cron that is a connection queues');
@@ -245,7 +254,8 @@ sub test_pg_cron
 			$holder->query('COMMIT');
 		}
 		$gate->value("SELECT cron.unschedule($job)");
-		$gate->await("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
+		$gate->await(
+			"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
 			AND backend_type = 'client backend'", 'the jobs to end');
 		$holder->quit;
 	}
@@ -290,14 +300,22 @@ sub test_timescaledb
 	my $session = $gate->session;
 	$gate->value('CREATE TABLE metrics (at timestamptz NOT NULL, v int)');
 	$gate->value("SELECT create_hypertable('metrics', 'at', chunk_time_interval => interval '1 day')");
-	wait_long($session,
-		sub { $session->start("INSERT INTO metrics SELECT now() + i * interval '1 hour', i FROM generate_series(1, 100) i") });
-	is($gate->value('SELECT count(*) > 1 FROM timescaledb_information.chunks'), 't', 'and has made the chunks of a hypertable');
+	wait_long(
+		$session,
+		sub {
+			$session->start(
+				"INSERT INTO metrics SELECT now() + i * interval '1 hour', i FROM generate_series(1, 100) i");
+		});
+	is($gate->value('SELECT count(*) > 1 FROM timescaledb_information.chunks'),
+		't', 'and has made the chunks of a hypertable');
 	wait_long($session, sub { $session->start("SELECT time_bucket('1 day', at), sum(v) FROM metrics GROUP BY 1") });
 	$gate->await("SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type LIKE 'TimescaleDB%Scheduler'",
 		"timescaledb's scheduler");
-	is($gate->value("SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid)
-			WHERE backend_type LIKE 'TimescaleDB%'"), 0, "timescaledb's background workers are not at the gate");
+	is( $gate->value(
+			"SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid)
+			WHERE backend_type LIKE 'TimescaleDB%'"),
+		0,
+		"timescaledb's background workers are not at the gate");
 	$session->quit;
 	return;
 }
@@ -313,12 +331,19 @@ sub test_postgis
 	create_or_skip('postgis');
 
 	my $session = $gate->session;
-	$gate->value('CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at
+	$gate->value(
+		'CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at
 		FROM generate_series(0, 9999) i');
 	wait_long($session, sub { $session->start('CREATE INDEX ON places USING gist (at)') });
-	wait_long($session,
-		sub { $session->start('SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)') });
-	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'"), 1, 'postgis: it is counted once');
+	wait_long(
+		$session,
+		sub {
+			$session->start(
+				'SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)'
+			);
+		});
+	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'"),
+		1, 'postgis: it is counted once');
 	$session->quit;
 	return;
 }
@@ -328,10 +353,14 @@ sub test_pgvector
 	create_or_skip('vector');
 
 	my $session = $gate->session;
-	$gate->value('CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i');
-	wait_long($session, sub { $session->start('CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)') });
+	$gate->value(
+		'CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i'
+	);
+	wait_long($session,
+		sub { $session->start('CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)') });
 	wait_long($session, sub { $session->start("SELECT id AS nearest FROM items ORDER BY v <-> '[1,2,3]' LIMIT 5") });
-	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'"), 1, 'pgvector: it is counted once');
+	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'"),
+		1, 'pgvector: it is counted once');
 	$session->quit;
 	return;
 }
@@ -348,7 +377,8 @@ sub test_crowd
 	for my $protocol ('simple', 'extended', 'prepared')
 	{
 		$gate->value('SELECT pg_stat_statements_reset()');
-		$gate->node->command_ok([ 'pgbench', '-n', '-c', '20', '-t', '20', '-M', $protocol, 'postgres' ], "pgbench -M $protocol");
+		$gate->node->command_ok([ 'pgbench', '-n', '-c', '20', '-t', '20', '-M', $protocol, 'postgres' ],
+			"pgbench -M $protocol");
 		is($gate->value("SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'UPDATE pgbench_accounts%'"),
 			400, "$protocol: pg_stat_statements counts each statement once");
 		$gate->ok_quiet("after pgbench -M $protocol");
@@ -390,7 +420,10 @@ for my $order ('first', 'last')
 	{
 		my ($name, $code) = @$test;
 		note "gate $order: $name";
-	  SKIP: { eval { $code->($session); 1 } or fail("gate $order, $name: $@"); }
+	  SKIP:
+		{
+			eval { $code->($session); 1 } or fail("gate $order, $name: $@");
+		}
 	}
 	$session->quit;
 	$gate->ok_quiet("gate $order, at the end");

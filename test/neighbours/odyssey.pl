@@ -107,7 +107,9 @@ for my $reset ([ $list, qq{pool_discard_query "$list"} ], [ 'DISCARD ALL', $disc
 	start_odyssey(qq{authentication "none"\n$settings});
 	$session = $pooler->session;
 	$session->query('SHOW work_mem');
-	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query = '$sql' AND state = 'idle'", 'a reset');
+	$gate->await(
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query = '$sql' AND state = 'idle'",
+		'a reset');
 	pass("this reset passes: $sql");
 }
 $session->start('SELECT 1');
@@ -165,7 +167,8 @@ my $queued = $gate->counter('queued');
 $session = $pooler->session(may_fail => 1);
 ok($session->closed, 'with target_session_attrs, a full gate looks like no primary');
 $gate->await_waiting(0);
-cmp_ok($gate->counter('queued'), '>', $queued, 'and with client_connection_check_interval, the question leaves the queue');
+cmp_ok($gate->counter('queued'),
+	'>', $queued, 'and with client_connection_check_interval, the question leaves the queue');
 
 $gate->value($_) foreach ('CREATE ROLE odyssey LOGIN', 'ALTER ROLE odyssey SET admission_gate.bypass = on');
 my $logged = -s $gate->node->logfile;
@@ -183,10 +186,12 @@ start_odyssey(
 		watchdog_lag_query "SELECT extract(epoch FROM now())::int"
 		watchdog_lag_interval 1
 	}');
-$gate->await_true(sub { slurp_file($gate->node->logfile, $logged) =~ /statement: SELECT pg_is_in_recovery/ }, 'the watchdog of Odyssey');
+$gate->await_true(sub { slurp_file($gate->node->logfile, $logged) =~ /statement: SELECT pg_is_in_recovery/ },
+	'the watchdog of Odyssey');
 $session = $pooler->session;
 $session->start('SELECT 6');
-$pooler->ok_queued('app: SELECT 6', 'when a watchdog that bypasses the gate asks in its place, the statement of a client queues');
+$pooler->ok_queued('app: SELECT 6',
+	'when a watchdog that bypasses the gate asks in its place, the statement of a client queues');
 $holder->query('COMMIT');
 is($session->finish, '6', 'until there is a slot');
 $session->quit;
@@ -204,8 +209,7 @@ my $auth = qq{authentication "scram-sha-256"
 	auth_query_db "postgres"
 	$discard_all};
 
-my %login =
-  (PGHOST => $dir, PGPORT => $pooler->port, PGUSER => 'app', PGPASSWORD => 'secret', PGDATABASE => 'app');
+my %login = (PGHOST => $dir, PGPORT => $pooler->port, PGUSER => 'app', PGPASSWORD => 'secret', PGDATABASE => 'app');
 
 # The answer to a client that logs in with its password, and waits for that to be in the
 # queue first
@@ -216,7 +220,8 @@ sub answer_after
 	local %ENV = (%ENV, %login);
 
 	$holder->query('BEGIN');
-	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ], '<', '/dev/null', '>', \my $out, '2>&1', IPC::Run::timeout($GateClient::patience));
+	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ],
+		'<', '/dev/null', '>', \my $out, '2>&1', IPC::Run::timeout($GateClient::patience));
 	$pooler->ok_queued($queued, $what);
 	$holder->query('COMMIT');
 	$psql->finish;
@@ -225,12 +230,20 @@ sub answer_after
 }
 
 start_odyssey($auth);
-is(answer_after("SELECT 'first'", "odyssey: SELECT username, password FROM public.get_auth(\$1)", 'without bypass, the auth_query of Odyssey queues'),
-	'first', 'and then the client has its answer');
+is( answer_after(
+		"SELECT 'first'",
+		"odyssey: SELECT username, password FROM public.get_auth(\$1)",
+		'without bypass, the auth_query of Odyssey queues'),
+	'first',
+	'and then the client has its answer');
 $gate->value('ALTER ROLE odyssey SET admission_gate.bypass = on');
 start_odyssey($auth);
-is(answer_after("SELECT 'second'", "app: SELECT 'second'", 'with bypass, it does not, and the statement of the client queues'),
-	'second', 'and then the client has its answer');
+is( answer_after(
+		"SELECT 'second'",
+		"app: SELECT 'second'",
+		'with bypass, it does not, and the statement of the client queues'),
+	'second',
+	'and then the client has its answer');
 $holder->quit;
 
 # More clients than connections, more connections than slots

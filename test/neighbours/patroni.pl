@@ -12,7 +12,7 @@ use warnings;
 # What GateClient needs of a server
 package Node;
 
-sub new { my ($class, %node) = @_; return bless \%node, $class; }
+sub new  { my ($class, %node) = @_; return bless \%node, $class; }
 sub name { return $_[0]->{name}; }
 sub host { return $_[0]->{host}; }
 sub port { return $_[0]->{port}; }
@@ -38,7 +38,8 @@ sub program
 	return $found;
 }
 
-plan skip_all => 'needs Patroni and etcd: sudo apt-get install -y --no-install-recommends patroni python3-etcd etcd-server'
+plan skip_all =>
+  'needs Patroni and etcd: sudo apt-get install -y --no-install-recommends patroni python3-etcd etcd-server'
   if !program('patroni') || !program('etcd');
 
 # Seconds.  Patroni takes no less than 20 for ttl.
@@ -64,7 +65,8 @@ sub start_program
 	# synchronous standby, PostgreSQL's backends read it when they lose their postmaster.
 	local %ENV = %ENV;
 	delete $ENV{PGAPPNAME};
-	$running{$name} = IPC::Run::start(\@command, '<', '/dev/null', '>&' => "$PostgreSQL::Test::Utils::log_path/patroni_$name.log");
+	$running{$name} =
+	  IPC::Run::start(\@command, '<', '/dev/null', '>&' => "$PostgreSQL::Test::Utils::log_path/patroni_$name.log");
 	return;
 }
 
@@ -96,10 +98,10 @@ sub start_etcd
 	my ($clients, $peers) = map { "http://127.0.0.1:$_" } $etcd_port, $peer_port;
 
 	start_program(
-		'etcd', program('etcd'), '--name', 'etcd', '--data-dir', "$directory/etcd",
-		'--listen-client-urls', $clients, '--advertise-client-urls', $clients,
-		'--listen-peer-urls', $peers, '--initial-advertise-peer-urls', $peers,
-		'--initial-cluster', "etcd=$peers");
+		'etcd', program('etcd'), '--name', 'etcd',
+		'--data-dir', "$directory/etcd", '--listen-client-urls', $clients,
+		'--advertise-client-urls', $clients, '--listen-peer-urls', $peers,
+		'--initial-advertise-peer-urls', $peers, '--initial-cluster', "etcd=$peers");
 	return;
 }
 
@@ -179,7 +181,8 @@ sub rest
 {
 	my ($node, $method, $path, $body) = @_;
 
-	my $answer = $http->request($method, "http://127.0.0.1:$node->{rest}/$path", $body ? { content => encode_json($body) } : {});
+	my $answer =
+	  $http->request($method, "http://127.0.0.1:$node->{rest}/$path", $body ? { content => encode_json($body) } : {});
 	return ($answer->{status}, eval { decode_json($answer->{content}) } // $answer->{content});
 }
 
@@ -212,7 +215,8 @@ sub set_everywhere
 	is($status, 200, 'Patroni takes the settings of the gate') or diag explain $said;
 	for my $gate (@$gates)
 	{
-		$gate->await("SELECT setting = '$settings{$_}' FROM pg_settings WHERE name = 'admission_gate.$_'", "$_ = $settings{$_}")
+		$gate->await("SELECT setting = '$settings{$_}' FROM pg_settings WHERE name = 'admission_gate.$_'",
+			"$_ = $settings{$_}")
 		  foreach sort keys %settings;
 		$gate->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate", 'the limit');
 	}
@@ -246,7 +250,8 @@ await_status($nodes[0], 'primary', 'the first node leads');
 start_patroni($nodes[1]);
 await_status($nodes[1], 'sync', 'the second follows, synchronously');
 
-$gates[0]->value($_) foreach (
+$gates[0]->value($_)
+  foreach (
 	'CREATE EXTENSION admission_gate',
 	'CREATE ROLE web LOGIN',
 	'CREATE ROLE tester LOGIN SUPERUSER',
@@ -290,7 +295,13 @@ await_status($_, 'health', 'the new connection of Patroni') foreach @nodes;
 	my $began = time;
 	while (time < $began + 2 * $ttl)
 	{
-		for my $probe ([ 0, 'health' ], [ 0, 'primary' ], [ 1, 'health' ], [ 1, 'replica?lag=1MB' ], [ 0, 'patroni' ], [ 0, 'cluster' ])
+		for my $probe (
+			[ 0, 'health' ],
+			[ 0, 'primary' ],
+			[ 1, 'health' ],
+			[ 1, 'replica?lag=1MB' ],
+			[ 0, 'patroni' ],
+			[ 0, 'cluster' ])
 		{
 			my ($n, $path) = @$probe;
 			my $asked = time;
@@ -298,7 +309,8 @@ await_status($_, 'health', 'the new connection of Patroni') foreach @nodes;
 			my $took = time - $asked;
 			my $name = $nodes[$n]->name . "/$path";
 			$worst{$name} = $took if $took > ($worst{$name} // 0);
-			$wrong{$name} //= $status if $status != 200 || (ref $said && exists $said->{state} && $said->{state} ne 'running');
+			$wrong{$name} //= $status
+			  if $status != 200 || (ref $said && exists $said->{state} && $said->{state} ne 'running');
 		}
 		usleep(200_000);
 	}
@@ -420,8 +432,9 @@ change_leader(
 	sub {
 		my ($old, $new) = @_;
 		start_program(
-			'switchover', program('patronictl'), '-c', "$directory/one.json", 'switchover', '--force',
-			'--leader', $old->node->name, '--candidate', $new->node->name, 'gate');
+			'switchover', program('patronictl'), '-c', "$directory/one.json",
+			'switchover', '--force', '--leader', $old->node->name,
+			'--candidate', $new->node->name, 'gate');
 	});
 change_leader(
 	'death of the postmaster',

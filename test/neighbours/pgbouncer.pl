@@ -82,8 +82,12 @@ sub start_client
 
 	local %ENV = (%ENV, %login);
 	my %client = (out => '', err => '');
-	$client{run} = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ],
-		'<' => \undef, '>' => \$client{out}, '2>' => \$client{err}, IPC::Run::timeout($GateClient::patience));
+	$client{run} = IPC::Run::start(
+		[ 'psql', '-XAtq', '-c', $sql ],
+		'<' => \undef,
+		'>' => \$client{out},
+		'2>' => \$client{err},
+		IPC::Run::timeout($GateClient::patience));
 	return \%client;
 }
 
@@ -103,7 +107,8 @@ sub await_queued_as
 
 	ok( $gate->await_true(
 			sub {
-				$gate->value("SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
+				$gate->value(
+					"SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
 					WHERE usename = '$role' AND b.gate_state = 'waiting'") == 1;
 			},
 			"role $role in the queue"),
@@ -151,8 +156,11 @@ $holder->quit;
 	$holder = $gate->holder;
 	$client = start_client("SELECT 'fourth'");
 	await_queued_as('app', 'the next one waits');
-	is($gate->value("SELECT query FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"),
-		"SELECT 'alive'", "while pgbouncer's server_check_query queues");
+	is( $gate->value(
+			"SELECT query FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"
+		),
+		"SELECT 'alive'",
+		"while pgbouncer's server_check_query queues");
 	$holder->query('COMMIT');
 	is(answer($client), 'fourth', 'and then has its answer');
 	$holder->quit;

@@ -106,7 +106,8 @@ ok($pooler->await_log($started), 'with bypass, it starts although the gate is fu
 # It has questions of its own that it asks in the sessions of its clients.
 my $session = $pooler->session;
 $session->start('SELECT a FROM known');
-$pooler->ok_queued('app: SELECT version()', 'it asks for the version of the server in the session of a client, and queues');
+$pooler->ok_queued('app: SELECT version()',
+	'it asks for the version of the server in the session of a client, and queues');
 {
 	my $before = checks();
 	ok($gate->await_true(sub { checks() > $before + 5 }, 'checks'), 'checks go on while the gate is full');
@@ -131,7 +132,10 @@ for my $queue_timeout (0, 200)
 	if (!$queue_timeout)
 	{
 		$gate->await_waiting(1);
-		like($pooler->queued, qr/^app: SELECT count\(\*\) FROM pg_class/, 'pgpool asks about a table it does not know, and queues');
+		like(
+			$pooler->queued,
+			qr/^app: SELECT count\(\*\) FROM pg_class/,
+			'pgpool asks about a table it does not know, and queues');
 		$client->cancel;
 	}
 	my $what = $queue_timeout ? 'queue_timeout' : 'a cancel request';
@@ -162,7 +166,8 @@ $holder->query('BEGIN');
 $session = $pooler->session;
 $session->query('SET admission_gate.queue_timeout = 1234');
 $session->quit;
-$gate->await("SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'app' AND query = 'DISCARD ALL' AND state = 'idle'",
+$gate->await(
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'app' AND query = 'DISCARD ALL' AND state = 'idle'",
 	'the session to be reset');
 is($gate->gauges, '1|0|0', 'DISCARD ALL passes');
 $holder->query('COMMIT');
@@ -175,7 +180,8 @@ $session = $pooler->session;
 is($session->query('SELECT 1'), '1', 'pgpool knows the version of the server');
 $holder->query('BEGIN');
 $session->start('SELECT a FROM unknown');
-$pooler->ok_queued('app: SELECT a FROM unknown', 'without load_balance_mode, nothing but the statement of the client queues');
+$pooler->ok_queued('app: SELECT a FROM unknown',
+	'without load_balance_mode, nothing but the statement of the client queues');
 $holder->query('COMMIT');
 is($session->finish, '1', 'then the client has its answer');
 $session->quit;

@@ -15,7 +15,7 @@ use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
 use PostgreSQL::Test::Utils ();
-use Time::HiRes qw(time);
+use Time::HiRes             qw(time);
 
 # For how many seconds to wait for an answer, or for anything else in these tests
 our $patience = $PostgreSQL::Test::Utils::timeout_default;
@@ -46,17 +46,15 @@ sub new
 		return $self;
 	}
 
-	$param{user} //= getpwuid($<);
+	$param{user}     //= getpwuid($<);
 	$param{database} //= 'postgres';
-	$param{options} //= join ' ', map { "-c $_=$session->{$_}" } sort keys %$session
+	$param{options}  //= join ' ', map { "-c $_=$session->{$_}" } sort keys %$session
 	  if $session;
-	my $body = pack('N', $protocol_version)
-	  . join('', map { "$_\0$param{$_}\0" } sort keys %param) . "\0";
+	my $body = pack('N', $protocol_version) . join('', map { "$_\0$param{$_}\0" } sort keys %param) . "\0";
 	$self->_write(pack('N', 4 + length $body) . $body);
 
 	my $result = $self->result;
-	croak 'the server refused the connection: '
-	  . ($result->{error} ? $result->{error}{M} : 'no reason given')
+	croak 'the server refused the connection: ' . ($result->{error} ? $result->{error}{M} : 'no reason given')
 	  if $self->{closed} && !$may_fail;
 	return $self;
 }
@@ -66,8 +64,7 @@ sub _connect
 	my ($node) = @_;
 
 	return $node->host =~ m{^/}
-	  ? IO::Socket::UNIX->new(
-		Peer => $node->host . '/.s.PGSQL.' . $node->port)
+	  ? IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port)
 	  : IO::Socket::INET->new(
 		PeerAddr => $node->host,
 		PeerPort => $node->port);
@@ -364,8 +361,11 @@ sub _text
 	croak "the server said: $result->{error}{C}: $result->{error}{M}"
 	  if $result->{error};
 	croak 'the server closed the connection' if $self->{closed};
-	return join "\n",
-	  map { join '|', map { $_ // '' } @$_ } @{ $result->{rows} };
+	return join "\n", map {
+		join '|',
+		  map { $_ // '' }
+		  @$_
+	} @{ $result->{rows} };
 }
 
 # ----------------------------------------------------------------

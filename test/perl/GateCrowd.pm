@@ -22,23 +22,23 @@ use Time::HiRes qw(time usleep);
 # What may be the end of a statement when everything goes well.
 my %expected_sqlstate = map { $_ => 1 } (
 	'00000',
-	'08006',    # hung up by ourselves, or the server has crashed
-	'08001',    # likewise, for a session in it that connects to it
-	'22012',    # division by zero: from the scripts
-	'23505',    # unique violation: likewise
-	'25P01', '25P02',    # there is no block, or it has failed
-	'25001',    # there is a block
-	'25006',    # this is a standby
-	'34000',    # its cursor or portal is gone with it
-	'3B001',    # its savepoint
-	'40001',    # serialization failure
-	'40P01',    # deadlock
+	'08006',                               # hung up by ourselves, or the server has crashed
+	'08001',                               # likewise, for a session in it that connects to it
+	'22012',                               # division by zero: from the scripts
+	'23505',                               # unique violation: likewise
+	'25P01', '25P02',                      # there is no block, or it has failed
+	'25001',                               # there is a block
+	'25006',                               # this is a standby
+	'34000',                               # its cursor or portal is gone with it
+	'3B001',                               # its savepoint
+	'40001',                               # serialization failure
+	'40P01',                               # deadlock
 	'42P01', '42P07', '42704', '42710',    # tables and indexes come and go
-	'53000', '53400',    # refused by the gate
-	'53300',    # too many connections
-	'55006', '55000', '55P03',    # in use, not in that state, lock not available
-	'57014',    # cancelled
-	'57P01', '57P02', '57P03',    # terminated, crashed, not ready
+	'53000', '53400',                      # refused by the gate
+	'53300',                               # too many connections
+	'55006', '55000', '55P03',             # in use, not in that state, lock not available
+	'57014',                               # cancelled
+	'57P01', '57P02', '57P03',             # terminated, crashed, not ready
 );
 
 # Schema for the scripts
@@ -82,10 +82,24 @@ my @scripts = (
 	[ 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT' ],
 	[ 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 50, 'ROLLBACK' ],
 	[ 'BEGIN', 'SELECT count(*) FROM t', 200, 'COMMIT AND CHAIN', 'SELECT 1', 'COMMIT' ],
-	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE', 'SELECT sum(v) FROM t WHERE id < 20', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT' ],
-	[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT sum(v) FROM t', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT' ],
+	[
+		'BEGIN ISOLATION LEVEL SERIALIZABLE',
+		'SELECT sum(v) FROM t WHERE id < 20',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'COMMIT'
+	],
+	[
+		'BEGIN ISOLATION LEVEL REPEATABLE READ',
+		'SELECT sum(v) FROM t',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'COMMIT'
+	],
 	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT sum(v) FROM t', 'COMMIT' ],
-	[ 'SET default_transaction_isolation = serializable', 'UPDATE t SET v = v + 1 WHERE id = :few', 'RESET default_transaction_isolation' ],
+	[
+		'SET default_transaction_isolation = serializable',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'RESET default_transaction_isolation'
+	],
 	[ 'BEGIN', 'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'UPDATE t SET v = v + 1 WHERE id = :id', 'COMMIT' ],
 	['CALL commits()'],
 	['SELECT catches()'],
@@ -116,23 +130,44 @@ my @scripts = (
 	[ 'LISTEN x', 'NOTIFY x', 100, 'UNLISTEN x' ],
 	[ 'BEGIN', 'NOTIFY x', 50, 'COMMIT' ],
 	[ 'SELECT pg_advisory_lock(:few)', 'UPDATE t SET v = v + 1 WHERE id = :few', 'SELECT pg_advisory_unlock_all()' ],
-	[ 'SET admission_gate.scope = statement', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 'SELECT 1', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT', 'RESET admission_gate.scope' ],
+	[
+		'SET admission_gate.scope = statement',
+		'BEGIN',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'SELECT 1',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'COMMIT',
+		'RESET admission_gate.scope'
+	],
 	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
-	[ 'SET admission_gate.pool = a', 'UPDATE t SET v = v + 1 WHERE id = :few', 'BEGIN', 'SELECT count(*) FROM t', 'COMMIT' ],
-	[ 'SET admission_gate.pool = b', 'SELECT pg_sleep(0.01)', 'UPDATE t SET v = v + 1 WHERE id = 1', 'SELECT pg_sleep(0.3)' ],
+	[
+		'SET admission_gate.pool = a',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'BEGIN', 'SELECT count(*) FROM t', 'COMMIT'
+	],
+	[
+		'SET admission_gate.pool = b',
+		'SELECT pg_sleep(0.01)',
+		'UPDATE t SET v = v + 1 WHERE id = 1',
+		'SELECT pg_sleep(0.3)'
+	],
 	[ 'SET admission_gate.pool = c', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 50, 'ROLLBACK' ],
 	['RESET admission_gate.pool'],
 	[ 'SET statement_timeout = 50', 'SELECT pg_sleep(0.04)', 'RESET statement_timeout' ],
-	[ 'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0', 'BEGIN', 'SELECT sum(v) FROM t', 50, 'COMMIT', 'RESET ALL' ],
-	[ 'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0', 'SELECT sum(v) FROM t', 'RESET ALL' ],
+	[
+		'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
+		'BEGIN', 'SELECT sum(v) FROM t',
+		50, 'COMMIT', 'RESET ALL'
+	],
+	[
+		'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
+		'SELECT sum(v) FROM t',
+		'RESET ALL'
+	],
 	[ 'SET jit_above_cost = 0', 'SELECT sum(v + 1) FROM t', 'RESET jit_above_cost' ],
 	['COPY t TO STDOUT'],
 	[ sub { $_[0]->start("COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT") }, 300 ],
-	[
-		\sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") },
-		200,
-		sub { $_[0]->copy_data("2\n")->copy_done }
-	],
+	[ \sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") }, 200, sub { $_[0]->copy_data("2\n")->copy_done } ],
 	[ sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n")->copy_data("2\n")->copy_done } ],
 	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
 	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ],
@@ -144,21 +179,20 @@ my @scripts = (
 		}
 	],
 	[
-		'BEGIN',
-		sub { $_[0]->parse('', 'SELECT id FROM t')->bind('p', '')->execute('p', 3)->sync },
-		50,
-		sub { $_[0]->execute('p', 3)->sync },
-		'COMMIT'
+		'BEGIN', sub { $_[0]->parse('', 'SELECT id FROM t')->bind('p', '')->execute('p', 3)->sync },
+		50, sub { $_[0]->execute('p', 3)->sync }, 'COMMIT'
 	],
 	[
 		"SET plan_cache_mode = force_generic_plan",
-		sub { $_[0]->parse('', 'DEALLOCATE ALL')->bind('', '')->execute('')->parse('s', 'UPDATE t SET v = v + 1 WHERE id = $1 RETURNING v')->sync },
+		sub {
+			$_[0]->parse('', 'DEALLOCATE ALL')->bind('', '')->execute('')
+			  ->parse('s', 'UPDATE t SET v = v + 1 WHERE id = $1 RETURNING v')->sync;
+		},
 		sub { $_[0]->start_prepared('s', 6) },
 		sub { $_[0]->start_prepared('s', 8) },
 	],
 	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", "COMMIT PREPARED 'g:pid'" ],
-	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", 300, "ROLLBACK PREPARED 'g:pid'" ],
-);
+	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", 300, "ROLLBACK PREPARED 'g:pid'" ],);
 
 # What works on a standby, too.  Not on table u: PostgreSQL does not protect the
 # planner there from an index that is dropped CONCURRENTLY on the primary.
@@ -174,11 +208,18 @@ my @read_scripts = (
 	[ 'BEGIN', 'SELECT count(*) FROM t', 100, 'SELECT 1', 'COMMIT' ],
 	[ 'BEGIN', 'SELECT 1', 'ROLLBACK AND CHAIN', 50, 'COMMIT' ],
 	[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT sum(v) FROM t', 50, 'SELECT sum(v) FROM t', 'COMMIT' ],
-	[ 'SET default_transaction_isolation = "repeatable read"', 'SELECT sum(v) FROM t', 'RESET default_transaction_isolation' ],
+	[
+		'SET default_transaction_isolation = "repeatable read"',
+		'SELECT sum(v) FROM t',
+		'RESET default_transaction_isolation'
+	],
 	[ 'BEGIN', 'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ],
 	[ 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 100, 'FETCH 10 FROM c', 'COMMIT' ],
 	[ 'SELECT pg_advisory_lock(:few)', 'SELECT count(*) FROM t', 'SELECT pg_advisory_unlock_all()' ],
-	[ 'SET admission_gate.scope = statement', 'BEGIN', 'SELECT 1', 50, 'SELECT 2', 'COMMIT', 'RESET admission_gate.scope' ],
+	[
+		'SET admission_gate.scope = statement',
+		'BEGIN', 'SELECT 1', 50, 'SELECT 2', 'COMMIT', 'RESET admission_gate.scope'
+	],
 	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
 	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
 	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
@@ -251,7 +292,8 @@ sub connect_to_itself
 	$gate->value('CREATE TABLE near AS SELECT id, 0 AS v FROM generate_series(1, 100) id');
 	if ($gate->has_contrib('postgres_fdw'))
 	{
-		$gate->value($_) foreach (
+		$gate->value($_)
+		  foreach (
 			"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw
 				OPTIONS (host '$host', port '$port', dbname 'postgres', keep_connections 'off')",
 			'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
@@ -345,9 +387,8 @@ sub ok_finishes
 		note "$name, $what: ", join ', ', map { "$_ $counts->{$_}" } sort keys %$counts;
 	}
 	my $texts = $self->{texts};
-	is( join('; ', map { "$_: $texts->{$_}" } grep { !is_expected($_, $texts->{$_}) } sort keys %$texts),
-		'',
-		"$name: or was told a good reason");
+	is(join('; ', map { "$_: $texts->{$_}" } grep { !is_expected($_, $texts->{$_}) } sort keys %$texts),
+		'', "$name: or was told a good reason");
 	return;
 }
 
@@ -434,10 +475,9 @@ sub any_session
 	my ($self) = @_;
 
 	my @sessions = grep { $_ && !$_->closed } map { $_->{session} } @{ $self->{sessions} };
-	my $preferred = (
-		undef,
-		"WHERE gate_state <> 'waiting'",
-		"WHERE gate_state = 'waiting' ORDER BY wait_time DESC LIMIT 1")[ rand 3 ];
+	my $preferred =
+	  (undef, "WHERE gate_state <> 'waiting'", "WHERE gate_state = 'waiting' ORDER BY wait_time DESC LIMIT 1")
+	  [ rand 3 ];
 	if ($preferred)
 	{
 		# There may be no server just now.

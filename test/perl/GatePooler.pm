@@ -122,7 +122,8 @@ sub session
 sub queued
 {
 	my ($self) = @_;
-	return $self->{gate}->value("SELECT string_agg(usename || ': ' || replace(query, 'pg_catalog.', ''), '; ' ORDER BY usename, query)
+	return $self->{gate}->value(
+		"SELECT string_agg(usename || ': ' || replace(query, 'pg_catalog.', ''), '; ' ORDER BY usename, query)
 		FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid) WHERE b.gate_state = 'waiting'");
 }
 

@@ -22,8 +22,7 @@ use Time::HiRes qw(time usleep);
 my $stuck_after = 0.5;
 
 # Parameters that are given without their prefix
-my %gate_parameter = map { $_ => 1 }
-  qw(max_active_backends scope bypass queue_timeout max_queue_length
+my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
   gate_utility handoff_after turn_length load_control lend_after log_min_wait mode
   deadline_shedding pools pool max_tracked_queries bypass_application_names);
 
@@ -68,9 +67,8 @@ sub configure
 {
 	my ($self, %settings) = @_;
 
-	$self->{node}->append_conf('postgresql.conf',
-		join "\n",
-		map { _full_name($_) . " = '$settings{$_}'" } sort keys %settings);
+	$self->{node}
+	  ->append_conf('postgresql.conf', join "\n", map { _full_name($_) . " = '$settings{$_}'" } sort keys %settings);
 	return;
 }
 
@@ -109,7 +107,8 @@ sub set
 		$self->await("SELECT setting$unit = '$settings{$name}' FROM pg_settings WHERE name = '$full_name'",
 			"$full_name = $settings{$name}");
 	}
-	$self->await("SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate WHERE pool = 'default'",
+	$self->await(
+		"SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate WHERE pool = 'default'",
 		"a limit of $settings{max_active_backends}")
 	  if defined $settings{max_active_backends};
 	$self->await("SELECT bool_and(mode = '$settings{mode}') FROM pg_stat_admission_gate", "mode $settings{mode}")
@@ -191,7 +190,11 @@ sub await_restart
 	my ($self) = @_;
 
 	undef $self->{observer};
-	return $self->await_true(sub { eval { $self->value('SELECT 1') } }, 'the server to restart');
+	return $self->await_true(
+		sub {
+			eval { $self->value('SELECT 1') }
+		},
+		'the server to restart');
 }
 
 sub value
@@ -246,8 +249,7 @@ sub await
 sub await_waiting
 {
 	my ($self, $n) = @_;
-	$self->await("SELECT sum(waiting) = $n FROM pg_stat_admission_gate",
-		"$n waiting backends");
+	$self->await("SELECT sum(waiting) = $n FROM pg_stat_admission_gate", "$n waiting backends");
 	return;
 }
 
@@ -274,8 +276,9 @@ sub stop_waiter
 sub await_wait_event_type
 {
 	my ($self, $session, $type) = @_;
-	$self->await("SELECT state = 'active' AND wait_event_type LIKE '$type' FROM pg_stat_activity WHERE pid = "
-		  . $session->pid, "a wait of type $type");
+	$self->await(
+		"SELECT state = 'active' AND wait_event_type LIKE '$type' FROM pg_stat_activity WHERE pid = " . $session->pid,
+		"a wait of type $type");
 	return;
 }
 
@@ -287,7 +290,7 @@ sub _state_is
 {
 	my ($session, $state) = @_;
 	return
-	  "SELECT count(*) = 1 FROM pg_stat_admission_gate_backends WHERE pid = "
+		"SELECT count(*) = 1 FROM pg_stat_admission_gate_backends WHERE pid = "
 	  . $session->pid
 	  . " AND gate_state = '$state'";
 }
@@ -303,8 +306,7 @@ sub gauges
 sub state
 {
 	my ($self, $session) = @_;
-	return $self->value('SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = '
-		  . $session->pid);
+	return $self->value('SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
 }
 
 # One column of a pool's row
@@ -320,8 +322,7 @@ sub report
 {
 	my ($self) = @_;
 	return join "\n",
-	  map { $self->value($_) }
-	  "SELECT row_to_json(s) FROM pg_stat_admission_gate s",
+	  map { $self->value($_) } "SELECT row_to_json(s) FROM pg_stat_admission_gate s",
 	  "SELECT b.*, wait_event_type, wait_event, query
 		FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity USING (pid)";
 }
@@ -390,9 +391,8 @@ sub ok_quiet
 	my ($self, $when) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $quiet = $self->await_true(
-		sub { $self->gauges eq '0|0|0' && $self->counter('retained') == 0 },
-		'the gauges to be zero');
+	my $quiet =
+	  $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('retained') == 0 }, 'the gauges to be zero');
 	ok($quiet, "$when: no slot is held and nobody waits")
 	  or diag $self->report;
 	return if !$quiet;
@@ -402,7 +402,7 @@ sub ok_quiet
 	$next->query('SELECT 1');
 	$next->quit;
 	my ($admitted, $queued) = $before =~ /(\d+),(\d+)/;
-	is($self->counter('ARRAY[admitted, queued]'),
+	is( $self->counter('ARRAY[admitted, queued]'),
 		'{' . ($admitted + 1) . ",$queued}",
 		"$when: the next session is admitted at once");
 	return;
@@ -417,7 +417,8 @@ sub ok_adds_up
 
 	my $adds_up = $self->await_true(
 		sub {
-			$self->value('SELECT bool_and(admitted = completed + failed + running + lent) FROM pg_stat_admission_gate') eq 't';
+			$self->value('SELECT bool_and(admitted = completed + failed + running + lent) FROM pg_stat_admission_gate')
+			  eq 't';
 		},
 		'the totals to add up');
 	ok($adds_up, "$when: admitted = completed + failed + running + lent")
@@ -429,7 +430,8 @@ sub ok_adds_up
 sub end_sessions
 {
 	my ($self) = @_;
-	$self->value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+	$self->value(
+		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()");
 	$self->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'",
 		'all sessions to end');
@@ -453,7 +455,11 @@ sub ok_one_slot
 	$self->await_waiting(scalar @others);
 	is($self->gauges, '1|0|100', 'and others wait');
 	$first->query('COMMIT');
-	my $all_done = $self->await_true(sub { !grep { !$_->done } @others }, 'the queue to empty');
+	my $all_done = $self->await_true(
+		sub {
+			!grep { !$_->done } @others;
+		},
+		'the queue to empty');
 	ok($all_done, 'until each has had the slot') or diag $self->report;
 	$_->quit foreach ($first, @others);
 	$self->ok_quiet('at the end');
@@ -559,7 +565,8 @@ sub end_prepared_transactions
 
 	return if $self->value('SELECT pg_is_in_recovery()') eq 't';
 	$older_than //= 0;
-	my $gids = $self->value("SELECT gid FROM pg_prepared_xacts
+	my $gids = $self->value(
+		"SELECT gid FROM pg_prepared_xacts
 		WHERE database = current_database() AND prepared <= now() - interval '$older_than second'");
 	$self->observer->start("ROLLBACK PREPARED '$_'")->result foreach split /\n/, $gids;
 	return;

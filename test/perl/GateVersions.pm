@@ -28,7 +28,8 @@ sub make_up_version
 {
 	my ($directory, $present) = @_;
 	my $version = '0.made_up';
-	my $column = qr/,\s*OUT \w+ \w+(?=\s*\)\s*RETURNS SETOF record\s+AS 'MODULE_PATHNAME'(?:, 'pg_stat_get_admission_gate')?\s)/;
+	my $column =
+	  qr/,\s*OUT \w+ \w+(?=\s*\)\s*RETURNS SETOF record\s+AS 'MODULE_PATHNAME'(?:, 'pg_stat_get_admission_gate')?\s)/;
 	my $with_column = qr/\bpg_stat_(?:get_)?admission_gate\b/;
 	my $missing = qr/\bpg_admission_gate_last_wait\b/;
 
@@ -41,9 +42,7 @@ sub make_up_version
 
 	push @made_up, _script($directory, $version), _script($directory, $version, $present);
 	append_to_file($made_up[-2], join '', @before, @same);
-	append_to_file(
-		$made_up[-1],
-		join '',
+	append_to_file($made_up[-1], join '',
 		"DROP VIEW pg_stat_admission_gate;\nDROP FUNCTION pg_stat_get_admission_gate();\n",
 		@changed, @added);
 	return $version;

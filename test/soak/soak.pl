@@ -123,9 +123,9 @@ sub some_time { my ($longest) = @_; return $longest * rand() * rand() * rand(); 
 # ----------------------------------------------------------------
 
 # Those that there are, as the server tells them
-my %setting = map { my ($name, @its) = split /\|/, $_, -1; $name => {%{ described(@its) }} }
-  split /\n/,
-  $gate->value(q{SELECT substr(name, length('admission_gate.') + 1), context, vartype, unit,
+my %setting = map { my ($name, @its) = split /\|/, $_, -1; $name => { %{ described(@its) } } }
+  split /\n/, $gate->value(
+	q{SELECT substr(name, length('admission_gate.') + 1), context, vartype, unit,
 		min_val, max_val, array_to_string(enumvals, ',')
 	FROM pg_settings WHERE name LIKE 'admission_gate.%' AND context IN ('sighup', 'superuser', 'user')
 	ORDER BY name});
@@ -178,7 +178,7 @@ sub some_value
 	return if $its->{vartype} eq 'string';
 
 	my @values =
-		$its->{unit} eq 'ms'     ? (0, 1, 5, 20, 100, 500, 2000, 5000)
+		$its->{unit} eq 'ms'      ? (0, 1, 5, 20, 100, 500, 2000, 5000)
 	  : $its->{vartype} eq 'real' ? (0, 0.1, 0.5, 1, 10, 1000)
 	  :                             (0, 1, 2, 5, 20, 100);
 	return one_of($its->{min}, grep { $_ >= $its->{min} && $_ <= $its->{max} } @values);
@@ -196,10 +196,16 @@ sub pool_text
 	return $name . (@its ? ': ' . join ', ', @its : '');
 }
 
-sub some_pools { return join '; ', map { pool_text($_) } grep { rand() < 0.6 } 'a' .. 'f', 'default'; }
+sub some_pools
+{
+	return join '; ', map { pool_text($_) } grep { rand() < 0.6 } 'a' .. 'f', 'default';
+}
 
 # As many as there can be beside the default one, of twice as many names
-sub many_pools { return join '; ', map { pool_text("p$_") } (shuffle 1 .. 62)[ 0 .. 30 ]; }
+sub many_pools
+{
+	return join '; ', map { pool_text("p$_") } (shuffle 1 .. 62)[ 0 .. 30 ];
+}
 
 # Some settings change, at once or in a row of reloads.
 my $reloads = 0;
@@ -225,8 +231,8 @@ $gate->value("CREATE ROLE $_ LOGIN") foreach ('web', 'monitor');
 $gate->value($_) foreach ('ALTER ROLE monitor SET admission_gate.bypass = on', 'GRANT pg_monitor TO monitor');
 
 # Counters of the view, whichever there are, but those that have to add up
-my @counters = split /\n/,
-  $gate->value(q{SELECT attname FROM pg_attribute WHERE attrelid = 'pg_stat_admission_gate'::regclass
+my @counters = split /\n/, $gate->value(
+	q{SELECT attname FROM pg_attribute WHERE attrelid = 'pg_stat_admission_gate'::regclass
 	AND atttypid = 'int8'::regtype AND attname NOT IN ('admitted', 'completed', 'failed')
 	ORDER BY attnum});
 
@@ -244,11 +250,11 @@ my $psql_out = $psql =~ s{-o /dev/null }{}r;
 
 $crowd->expect(
 	'08000', '08003', '08006', '08P01',    # connections of sessions to the server
-	'26000',                                # not prepared, as that was refused
-	'25P03',                                # idle for too long in a transaction
-	'38000',                                # a program has failed
-	'42501',                                # not the owner: user web
-	'57P05',                                # idle for too long
+	'26000',                               # not prepared, as that was refused
+	'25P03',                               # idle for too long in a transaction
+	'38000',                               # a program has failed
+	'42501',                               # not the owner: user web
+	'57P05',                               # idle for too long
 );
 $crowd->add_scripts(
 	# Programs that connect
@@ -265,29 +271,35 @@ $crowd->add_scripts(
 	[ 'BEGIN', 'LOCK u NOWAIT', 'UPDATE u SET v = v + 1 WHERE id = :few', 500, 'ROLLBACK' ],
 	[ 'BEGIN', 'SELECT pg_advisory_xact_lock(:few)', 2000, 'SELECT 1', 'COMMIT' ],
 	[ 'SELECT pg_advisory_lock(:few)', 1000, 'SELECT pg_advisory_unlock_all()' ],
-	[ 'SET idle_in_transaction_session_timeout = 500', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 1500, 'COMMIT', 'RESET ALL' ],
+	[
+		'SET idle_in_transaction_session_timeout = 500', 'BEGIN',
+		'UPDATE t SET v = v + 1 WHERE id = :few', 1500,
+		'COMMIT', 'RESET ALL'
+	],
 	[ 'SET client_connection_check_interval = 50', 'SELECT pg_sleep(1)', 'RESET ALL' ],
 	[ sub { $_[0]->start("COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT") }, 3000 ],
 	[
-		\sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") },
-		3000,
-		sub { $_[0]->copy_data("2\n")->copy_done }
+		\sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") }, 3000, sub { $_[0]->copy_data("2\n")->copy_done }
 	],
 	[
-		'BEGIN',
-		sub { $_[0]->parse('', 'SELECT id FROM t')->bind('p', '')->execute('p', 3)->sync },
-		3000,
-		sub { $_[0]->execute('p', 3)->sync },
-		'COMMIT'
+		'BEGIN', sub { $_[0]->parse('', 'SELECT id FROM t')->bind('p', '')->execute('p', 3)->sync },
+		3000, sub { $_[0]->execute('p', 3)->sync }, 'COMMIT'
 	],
 	[ 'BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT', 1000, 'FETCH 10 FROM h', 'CLOSE h' ],
 
 	# Time-outs, and what is refused beforehand
 	[ 'SET lock_timeout = 30', 'LOCK u', 'UPDATE t SET v = v + 1 WHERE id = 1', 'RESET ALL' ],
-	[ 'SET statement_timeout = 300', 'SELECT count(*) FROM t', 'UPDATE t SET v = v + 1 WHERE id = 1', 'SELECT pg_sleep(0.2)', 'RESET ALL' ],
+	[
+		'SET statement_timeout = 300',
+		'SELECT count(*) FROM t',
+		'UPDATE t SET v = v + 1 WHERE id = 1',
+		'SELECT pg_sleep(0.2)',
+		'RESET ALL'
+	],
 	[
 		'SET admission_gate.deadline_shedding = on; SET statement_timeout = 500',
-		'SELECT count(*) FROM t', 'BEGIN', 'SELECT 1', 'COMMIT', 'RESET ALL'
+		'SELECT count(*) FROM t',
+		'BEGIN', 'SELECT 1', 'COMMIT', 'RESET ALL'
 	],
 
 	# Transactions whose session forgets them
@@ -299,12 +311,18 @@ $crowd->add_scripts(
 		# Not with an open cursor into another statement that waits for a lock: it pins a
 		# page, and nobody finds a deadlock with VACUUM, which waits for that.
 		'SET admission_gate.scope = statement',
-		'CALL commits()', 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 300, 'FETCH 10 FROM c', 'CLOSE c',
-		'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'UPDATE t SET v = v + 1 WHERE id = :few', 1000, 'COMMIT', 'RESET ALL'
+		'CALL commits()', 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 300, 'FETCH 10 FROM c',
+		'CLOSE c',
+		'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'UPDATE t SET v = v + 1 WHERE id = :few', 1000, 'COMMIT',
+		'RESET ALL'
 	],
 	[
 		'SET admission_gate.scope = statement; SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
-		'BEGIN', 'SELECT sum(v) FROM t', 'SELECT sum(v) FROM t', 'COMMIT', 'RESET ALL'
+		'BEGIN',
+		'SELECT sum(v) FROM t',
+		'SELECT sum(v) FROM t',
+		'COMMIT',
+		'RESET ALL'
 	],
 
 	# Many transactions in a row
@@ -313,8 +331,19 @@ $crowd->add_scripts(
 
 	# Another role, another pool, whatever else a session can set
 	[ 'SET SESSION AUTHORIZATION web', 'SELECT 1', 'SELECT count(*) FROM t', 'RESET SESSION AUTHORIZATION' ],
-	[ sub { $_[0]->start('SET admission_gate.pool = p' . int(1 + rand 62)) }, 'SELECT pg_sleep(0.01)', 'UPDATE t SET v = v + 1 WHERE id = :few', 'RESET ALL' ],
-	[ sub { set_something($_[0]) }, sub { set_something($_[0]) }, 'SELECT count(*) FROM t', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 200, 'COMMIT', 'RESET ALL' ],
+	[
+		sub { $_[0]->start('SET admission_gate.pool = p' . int(1 + rand 62)) },
+		'SELECT pg_sleep(0.01)',
+		'UPDATE t SET v = v + 1 WHERE id = :few',
+		'RESET ALL'
+	],
+	[
+		sub { set_something($_[0]) },
+		sub { set_something($_[0]) },
+		'SELECT count(*) FROM t',
+		'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few',
+		200, 'COMMIT', 'RESET ALL'
+	],
 	[ 'BEGIN', 'SELECT 1', sub { set_something($_[0]) }, 'SELECT 1', 'COMMIT', 'RESET ALL' ],
 
 	# What there is to see
@@ -324,8 +353,7 @@ $crowd->add_scripts(
 	['SELECT count(*) FROM pg_stat_admission_gate_queries'],
 	['SELECT pg_admission_gate_last_wait()'],
 	['SELECT pg_stat_admission_gate_reset()']);
-$crowd->add_scripts(
-	[ 'BEGIN', 'UPDATE far SET v = v + 1 WHERE id = :few', 1000, 'COMMIT' ],
+$crowd->add_scripts([ 'BEGIN', 'UPDATE far SET v = v + 1 WHERE id = :few', 1000, 'COMMIT' ],
 	[ 'BEGIN', 'SAVEPOINT a', 'UPDATE far SET v = v + 1 WHERE id = :few', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ])
   if $gate->has_contrib('postgres_fdw');
 $crowd->add_scripts(
@@ -333,7 +361,8 @@ $crowd->add_scripts(
 		"SELECT dblink_connect('c', 'host=$host port=$port dbname=postgres')",
 		"SELECT dblink_send_query('c', 'SELECT pg_sleep(0.1)')",
 		300,
-		"SELECT * FROM dblink_get_result('c') AS (x text)", "SELECT dblink_disconnect('c')"
+		"SELECT * FROM dblink_get_result('c') AS (x text)",
+		"SELECT dblink_disconnect('c')"
 	]) if $gate->has_contrib('dblink');
 
 sub set_something
@@ -370,17 +399,17 @@ sub start_pgbench
 }
 
 # Looks at the views, from a role that passes the gate: nobody disturbs it.
-append_to_file("$directory/look",
-	join '',
+append_to_file(
+	"$directory/look", join '',
 	map { "SELECT * FROM $_;\n" } 'pg_stat_admission_gate',
 	'pg_stat_admission_gate_backends',
-	'pg_stat_admission_gate_histogram', 'pg_stat_admission_gate_queries');
+	'pg_stat_admission_gate_histogram',
+	'pg_stat_admission_gate_queries');
 
 # One statement after the other, faster than the crowd: from a user who may be
 # refused and disturbed, then it is started again
-$gate->value($_) foreach (
-	'CREATE TABLE hot AS SELECT id, 0 AS v FROM generate_series(1, 100) id',
-	'GRANT ALL ON hot TO web');
+$gate->value($_)
+  foreach ('CREATE TABLE hot AS SELECT id, 0 AS v FROM generate_series(1, 100) id', 'GRANT ALL ON hot TO web');
 append_to_file("$directory/hot", "\\set id random(1, 20)\nUPDATE hot SET v = v + 1 WHERE id = :id;\n");
 append_to_file("$directory/read", "\\set id random(1, 20)\nSELECT v FROM hot WHERE id = :id;\n");
 append_to_file("$directory/block", "BEGIN;\nSELECT count(*) FROM hot;\nUPDATE hot SET v = v + 1 WHERE id = 1;\nEND;\n");
@@ -399,9 +428,11 @@ sub keep_pgbench_going
 	}
 	return if time < $pgbench_due;
 	$pgbench = start_pgbench(
-		'pgbench', '-U', 'web', '-c', one_of(1, 4, 12), '-T', one_of(1, 5, 20),
+		'pgbench', '-U', 'web', '-c', one_of(1, 4, 12),
+		'-T', one_of(1, 5, 20),
 		'-M', one_of('simple', 'extended', 'prepared'),
-		'--max-tries=0', map { ('-f', "$directory/$_\@" . one_of(1, 10)) } 'hot', 'read', 'block');
+		'--max-tries=0', map { ('-f', "$directory/$_\@" . one_of(1, 10)) } 'hot',
+		'read', 'block');
 	$pgbench_runs++;
 	return;
 }
@@ -413,7 +444,8 @@ sub keep_pgbench_going
 my %disturbances = map { $_ => 0 } ('stop', 'stop too late', 'cancel any', 'terminate any');
 
 # Backends of clients, those of connections from the server to itself among them
-my $others = q{backend_type IN ('client backend', 'parallel worker') AND usename <> 'monitor' AND pid <> pg_backend_pid()};
+my $others =
+  q{backend_type IN ('client backend', 'parallel worker') AND usename <> 'monitor' AND pid <> pg_backend_pid()};
 
 # Asleep: these hold no spinlock, nor a lock that others could not go on without.
 my $asleep = q{wait_event_type IN ('Activity', 'Client', 'Extension', 'IPC', 'Lock', 'Timeout')
@@ -423,12 +455,20 @@ my $asleep = q{wait_event_type IN ('Activity', 'Client', 'Extension', 'IPC', 'Lo
 # the processes that tell the others of new settings.
 sub stop_some
 {
-	my ($which, $most) = @{ one_of(
-		[ "$others", 3 ],
-		[ "$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends)", 3 ],
-		[ "$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting')", 1000 ],
-		[ "$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state <> 'waiting')", 1000 ],
-		[ "backend_type IN ('checkpointer', 'background writer', 'walwriter')", 1 ]) };
+	my ($which, $most) = @{
+		one_of(
+			[ "$others", 3 ],
+			[ "$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends)", 3 ],
+			[
+				"$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting')",
+				1000
+			],
+			[
+				"$others AND pid IN (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state <> 'waiting')",
+				1000
+			],
+			[ "backend_type IN ('checkpointer', 'background writer', 'walwriter')", 1 ])
+	};
 	my @pids = split /\n/,
 	  $gate->value("SELECT pid FROM pg_stat_activity WHERE $which AND $asleep ORDER BY random() LIMIT $most");
 	return if !@pids;
@@ -472,7 +512,8 @@ sub end_any
 {
 	my ($function) = @_;
 
-	$gate->value("SELECT count(pg_${function}_backend(pid)) FROM
+	$gate->value(
+		"SELECT count(pg_${function}_backend(pid)) FROM
 		(SELECT pid FROM pg_stat_activity WHERE $others ORDER BY random() LIMIT 1) s");
 	$disturbances{"$function any"}++;
 	return;
@@ -538,7 +579,8 @@ sub look
 	$next_look = time + 0.5;
 
 	# A reset, or a pool that is gone, lets some begin again.
-	my @counts = split /\|/, $gate->value('SELECT ' . join(', ', map { "sum($_)" } @counters) . ' FROM pg_stat_admission_gate');
+	my @counts = split /\|/,
+	  $gate->value('SELECT ' . join(', ', map { "sum($_)" } @counters) . ' FROM pg_stat_admission_gate');
 	foreach my $counter (@counters)
 	{
 		my $count = shift @counts;
@@ -548,7 +590,8 @@ sub look
 
 	my $but = join ',', 0, keys %stopped;
 	my $longest = $gate->value(
-		"SELECT coalesce(max(wait_time), 0) / 1000 FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting' AND pid NOT IN ($but)");
+		"SELECT coalesce(max(wait_time), 0) / 1000 FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting' AND pid NOT IN ($but)"
+	);
 	$waited = max($waited, $longest);
 	$unanswered = max($unanswered, $crowd->longest_unanswered);
 	return;
@@ -586,7 +629,8 @@ sub is_true_at_times
 # Who does what, and waits for whom
 sub everybody
 {
-	return $gate->value('SELECT pid, pg_blocking_pids(pid), state, wait_event_type, wait_event, now() - state_change, query
+	return $gate->value(
+		'SELECT pid, pg_blocking_pids(pid), state, wait_event_type, wait_event, now() - state_change, query
 		FROM pg_stat_activity WHERE pid <> pg_backend_pid() ORDER BY state_change');
 }
 
@@ -622,7 +666,10 @@ sub ok_minute
 	note "minute $minute: ", since_before('counted', %counted),
 	  sprintf '; longest wait %.1f s, longest without an answer %.1f s', $waited, $unanswered;
 	note "minute $minute: disturbances ",
-	  since_before('disturbances', %disturbances, %{ $crowd->{disturbances} }, reload => $reloads, 'run of pgbench' => $pgbench_runs);
+	  since_before(
+		'disturbances', %disturbances, %{ $crowd->{disturbances} },
+		reload => $reloads,
+		'run of pgbench' => $pgbench_runs);
 	($waited, $unanswered) = (0, 0);
 	return;
 }
@@ -631,7 +678,8 @@ sub ok_minute
 # The test
 # ----------------------------------------------------------------
 
-my $viewer = start_pgbench('viewer', '-U', 'monitor', '-c', '2', '-R', '40', '-T', int($minutes * 60), '-f', "$directory/look");
+my $viewer =
+  start_pgbench('viewer', '-U', 'monitor', '-c', '2', '-R', '40', '-T', int($minutes * 60), '-f', "$directory/look");
 
 foreach my $minute (1 .. $minutes)
 {
@@ -663,8 +711,11 @@ $gate->ok_adds_up('after the soak');
 $gate->ok_one_slot;
 $node->stop;
 $crowd->ok_log;
-is(join("\n", grep { /\(PID \d+\) was terminated by|reinitializing|TRAP:|PANIC:/ } split /\n/, slurp_file($node->logfile)),
-	'', 'no process has crashed');
+is( join("\n",
+		grep { /\(PID \d+\) was terminated by|reinitializing|TRAP:|PANIC:/ } split /\n/,
+		slurp_file($node->logfile)),
+	'',
+	'no process has crashed');
 
 close $to_keeper;
 waitpid $keeper, 0;

@@ -18,7 +18,8 @@ my $gate = GateTest->new(
 	lend_after => -1,
 	bypass_application_names => 'exact, "two words", "internal id=*"');
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 100) i',
 	'GRANT SELECT ON t TO PUBLIC',
 	'CREATE ROLE named LOGIN');
@@ -117,9 +118,7 @@ waits("a name in the place of the role's", user => 'named', application_name => 
 
 {
 	my $session = $gate->session(application_name => 'another');
-	for my $sql (
-		"SET application_name = 'exact'",
-		"SELECT set_config('application_name', 'internal id=1', false)")
+	for my $sql ("SET application_name = 'exact'", "SELECT set_config('application_name', 'internal id=1', false)")
 	{
 		$holder->query('COMMIT');
 		$session->query($sql);
@@ -129,7 +128,11 @@ waits("a name in the place of the role's", user => 'named', application_name => 
 	$session->quit;
 
 	$session = $gate->session(application_name => 'exact');
-	for my $sql ("SET application_name = 'another'", 'SET admission_gate.bypass = on', 'SET admission_gate.bypass = off', 'DISCARD ALL')
+	for my $sql (
+		"SET application_name = 'another'",
+		'SET admission_gate.bypass = on',
+		'SET admission_gate.bypass = off',
+		'DISCARD ALL')
 	{
 		$session->query($sql);
 		$session->start('SELECT 1');
@@ -152,9 +155,12 @@ waits("a name in the place of the role's", user => 'named', application_name => 
 	waits('a name that is in the list no more', application_name => 'exact');
 
 	# A mistake changes nothing.  The other setting tells when the session has reread them.
-	$gate->node->append_conf('postgresql.auto.conf', "admission_gate.bypass_application_names = 'early late'\nlock_timeout = '1h'");
+	$gate->node->append_conf('postgresql.auto.conf',
+		"admission_gate.bypass_application_names = 'early late'\nlock_timeout = '1h'");
 	$gate->value('SELECT pg_reload_conf()');
-	ok($gate->await_true(sub { $sessions[0]->query('SHOW lock_timeout') eq '1h' }, 'the session to reread its settings'),
+	ok( $gate->await_true(
+			sub { $sessions[0]->query('SHOW lock_timeout') eq '1h' },
+			'the session to reread its settings'),
 		'a mistake in the list is in the way of no other setting');
 	$sessions[0]->start('SELECT 1');
 	$gate->ok_passes($sessions[0], 'passes: with a mistake in the list, as before');
@@ -180,7 +186,8 @@ SKIP:
 {
 	skip 'postgres_fdw is not installed', 2 if !$gate->has_contrib('postgres_fdw');
 
-	$gate->value($_) foreach (
+	$gate->value($_)
+	  foreach (
 		"CREATE SERVER itself FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '${\ $gate->node->host}', port '${\ $gate->node->port}')",
 		'CREATE USER MAPPING FOR PUBLIC SERVER itself',
 		"CREATE FOREIGN TABLE far (id int) SERVER itself OPTIONS (table_name 't')");
@@ -189,8 +196,11 @@ SKIP:
 	$gate->set(bypass_application_names => '');
 	$session->start('SELECT count(*) FROM far');
 	$gate->await_waiting(1);
-	is($gate->value("SELECT application_name FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"),
-		'postgres_fdw', 'postgres_fdw waits for the slot of the session that waits for it');
+	is( $gate->value(
+			"SELECT application_name FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"
+		),
+		'postgres_fdw',
+		'postgres_fdw waits for the slot of the session that waits for it');
 	$session->cancel;
 	$session->result;
 

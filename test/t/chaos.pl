@@ -45,7 +45,8 @@ my $crowd = GateCrowd->new($primary, 300);
 $crowd->connect_to_itself;
 
 # Logical replication, into another database of the same server
-$primary->value($_) foreach (
+$primary->value($_)
+  foreach (
 	'CREATE TABLE published (id serial PRIMARY KEY)',
 	'CREATE PUBLICATION p FOR TABLE published',
 	'CREATE DATABASE subscriber',
@@ -82,7 +83,8 @@ sub one_of { return $_[ rand @_ ]; }
 # Settings that let every session go on sooner or later
 my %lending = (lend_after => 100);
 
-my %times = map { $_ => 0 } ('reload', 'crash', 'restart', 'crash of the standby', 'restart of the standby', 'promotion');
+my %times =
+  map { $_ => 0 } ('reload', 'crash', 'restart', 'crash of the standby', 'restart of the standby', 'promotion');
 my %next = (
 	reload => 0,
 	crash => time + 5,
@@ -119,7 +121,11 @@ sub change_settings
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			handoff_after => one_of(0, 1, 20, 1000),
 			turn_length => one_of(0, 0, 1, 50, 1000),
-			pools => one_of('', 'a: max_active = 2, priority = 5; b: max_active = 1', 'a; c: priority = -5', 'b: max_active = 3; default: max_active = 5'),
+			pools => one_of(
+				'',
+				'a: max_active = 2, priority = 5; b: max_active = 1',
+				'a; c: priority = -5',
+				'b: max_active = 3; default: max_active = 5'),
 			max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
 		1;
 	} or undef $gate->{observer};
@@ -187,7 +193,8 @@ foreach my $sessions ($readers, $crowd)
 		max_queue_length => -1);
 	$sessions->ok_finishes;
 	$gate->await('SELECT NOT pg_is_in_recovery()', 'the promotion');
-	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'all sessions to be gone');
+	$gate->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'",
+		'all sessions to be gone');
 	note $gate->report;
 	$gate->ok_quiet("$name, after the chaos");
 	$gate->ok_adds_up("$name, after the chaos");

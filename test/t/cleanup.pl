@@ -74,7 +74,7 @@ sub is_gone
 	ok(defined $work, "$name: it was at work") or return diag($line);
 	ok(!-e $work, "$name: its directory is removed");
 	ok(has_ended($inside), "$name: its inner half has ended") or kill 'KILL', -$inside;
-	ok(has_ended($server), "$name: its server has ended") or kill 'KILL', $server;
+	ok(has_ended($server), "$name: its server has ended")     or kill 'KILL', $server;
 	return;
 }
 
@@ -96,7 +96,8 @@ sub begin
 {
 	my ($way, $output) = @_;
 
-	$run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', $output, timeout());
+	$run =
+	  IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', $output, timeout());
 	$run->pump until $$output =~ /\n/;
 	@started = $$output =~ /^(\d+) (\d+) /;
 	return;
@@ -118,8 +119,10 @@ foreach my $signal (qw(INT TERM HUP))
 }
 
 # Its reader goes away, as in `make bench | grep -m 1 failed`.
-$run = IPC::Run::start([ 'bash', $script, $FindBin::RealBin, 'talk' ], @heeding, '2>', \my $errors,
-	'|', [ 'grep', '-m', '1', '/' ], '>', \$output, timeout());
+$run = IPC::Run::start(
+	[ 'bash', $script, $FindBin::RealBin, 'talk' ],
+	@heeding, '2>', \my $errors, '|', [ 'grep', '-m', '1', '/' ],
+	'>', \$output, timeout());
 $run->finish;
 note($errors);
 is_gone('without a reader', $output =~ /(.*)/);

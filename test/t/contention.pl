@@ -34,8 +34,12 @@ sub crowd
 	my $file = PostgreSQL::Test::Utils::tempdir() . '/script';
 	append_to_file($file, $script);
 	return IPC::Run::start(
-		[ 'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600, '-f', $file, '-h', $node->host, '-p', $node->port, 'postgres' ],
-		'>', '/dev/null');
+		[
+			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600,
+			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
+		],
+		'>',
+		'/dev/null');
 }
 
 sub stop_crowd
@@ -50,7 +54,8 @@ sub stop_crowd
 sub await_limit
 {
 	my ($state, $what) = @_;
-	return ok($gate->await_true(sub { $gate->value("SELECT $state FROM pg_stat_admission_gate") eq 't' }, $what), $what);
+	return ok($gate->await_true(sub { $gate->value("SELECT $state FROM pg_stat_admission_gate") eq 't' }, $what),
+		$what);
 }
 
 # Is the limit whole at so many looks, one after the other, while others wait?  That is
@@ -63,7 +68,8 @@ sub is_whole_for
 	my $found_lowered = 0;
 	$gate->await_true(
 		sub {
-			my ($waiting, $is_lowered) = split /\|/, $gate->value("SELECT waiting, ($lowered)::int FROM pg_stat_admission_gate");
+			my ($waiting, $is_lowered) = split /\|/,
+			  $gate->value("SELECT waiting, ($lowered)::int FROM pg_stat_admission_gate");
 			$found_lowered = 1 if $is_lowered;
 			$seen = $is_lowered ? 0 : $seen + ($waiting > 0);
 			return $seen == $looks || ($found_lowered && !$patient);
@@ -86,12 +92,14 @@ my $error;
 $gate->await_true(
 	sub {
 		$error = $hurried->start('SELECT 1')->result->{error};
-		return $error && $error->{D} =~ /^The limit is $limit slots, lowered to [1-7] as running backends block each other /;
+		return $error
+		  && $error->{D} =~ /^The limit is $limit slots, lowered to [1-7] as running backends block each other /;
 	},
 	'an error that tells');
-is($error->{H},
-	'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
-like($error->{D}, qr/ \(\d+ in use, 0 lent, \d+ waiting\); this backend has waited for \d+ ms\.$/,
+is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
+like(
+	$error->{D},
+	qr/ \(\d+ in use, 0 lent, \d+ waiting\); this backend has waited for \d+ ms\.$/,
 	'the error of a time-out tells how many');
 $hurried->quit;
 

@@ -40,7 +40,7 @@ sub grew
 
 	$expected{$_} += $growth{$_} foreach keys %growth;
 	my $columns = join ', ', map { "'$_=' || $_" } @totals;
-	is($gate->value("SELECT concat_ws(' ', $columns) FROM pg_stat_admission_gate"),
+	is( $gate->value("SELECT concat_ws(' ', $columns) FROM pg_stat_admission_gate"),
 		join(' ', map { "$_=$expected{$_}" } @totals),
 		"$what: " . join(', ', map { "$_ + $growth{$_}" } sort keys %growth));
 	$gate->ok_adds_up($what);
@@ -73,11 +73,13 @@ sub histogram_has
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $expected = join ', ', @waits;
-	is( $gate->value("SELECT lower_bound, waits, count(wait) FROM pg_stat_admission_gate_histogram
+	is( $gate->value(
+			"SELECT lower_bound, waits, count(wait) FROM pg_stat_admission_gate_histogram
 			LEFT JOIN unnest(ARRAY[$expected]::float8[]) wait ON wait >= lower_bound AND wait < upper_bound
 			GROUP BY lower_bound, waits HAVING waits <> count(wait)"),
-		'', "the histogram has $what")
-	  or diag $gate->value('SELECT * FROM pg_stat_admission_gate_histogram WHERE waits > 0');
+		'',
+		"the histogram has $what"
+	) or diag $gate->value('SELECT * FROM pg_stat_admission_gate_histogram WHERE waits > 0');
 	return;
 }
 
@@ -87,13 +89,12 @@ my ($one, $two, $three) = map { $gate->session } 1 .. 3;
 # Reset
 # ----------------------------------------------------------------
 
-is($gate->value('SELECT stats_reset IS NULL FROM pg_stat_admission_gate'), 't',
-	'stats_reset is null until there is a reset');
+is($gate->value('SELECT stats_reset IS NULL FROM pg_stat_admission_gate'),
+	't', 'stats_reset is null until there is a reset');
 $gate->value('CREATE TABLE times AS SELECT clock_timestamp() AS t');
 reset_totals();
-is( $gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate, times'),
-	't',
-	'stats_reset is the time of the reset');
+is($gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate, times'),
+	't', 'stats_reset is the time of the reset');
 grew('reset');
 is($gate->value('SELECT pool, max_active, total_wait_time, max_wait_time FROM pg_stat_admission_gate'),
 	'default|1|0|0', 'after a reset, no time was waited');
@@ -151,7 +152,8 @@ sub known_wait
 	usleep(1000 * $ms);
 	my $shown = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
 	cmp_ok($shown, '>=', $ms, 'its wait is shown while it lasts');
-	is( $gate->value('SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+	is( $gate->value(
+			'SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
 			WHERE pid = ' . $two->pid),
 		't',
 		'and when it began');
@@ -183,7 +185,8 @@ sub known_wait
 	$two->query('BEGIN');
 	my $last = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
 	cmp_ok(abs($last - ($both - $total)), '<', 0.001, 'a running backend shows its last wait');
-	is( $gate->value('SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
+	is( $gate->value(
+			'SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
 			WHERE pid = ' . $two->pid),
 		't',
 		'and since when it runs');
@@ -192,10 +195,15 @@ sub known_wait
 	grew('the look at it', admitted => 1, completed => 1);
 
 	reset_totals();
-	is($gate->value('SELECT total_wait_time, max_wait_time FROM pg_stat_admission_gate'), '0|0', 'a reset forgets the waits');
+	is($gate->value('SELECT total_wait_time, max_wait_time FROM pg_stat_admission_gate'),
+		'0|0', 'a reset forgets the waits');
 	histogram_has('none after a reset');
 	known_wait(10);
-	cmp_ok($gate->counter('max_wait_time'), '<=', $gate->counter('total_wait_time'), 'max_wait_time counts from the reset');
+	cmp_ok(
+		$gate->counter('max_wait_time'),
+		'<=',
+		$gate->counter('total_wait_time'),
+		'max_wait_time counts from the reset');
 }
 
 # A reset does not unbalance what goes on.
@@ -224,7 +232,8 @@ sub known_wait
 		$error->{D},
 		qr/^The limit is 1 slot \(1 in use, 0 lent, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
 		'DETAIL has the figures');
-	like($error->{H}, qr/admission_gate\.queue_timeout or admission_gate\.max_active_backends/, 'HINT has the settings');
+	like($error->{H}, qr/admission_gate\.queue_timeout or admission_gate\.max_active_backends/,
+		'HINT has the settings');
 	grew('queue_timeout', admitted => 1, queued => 1, timeouts => 1);
 
 	# statement_timeout counts the wait, too; whichever is shorter ends it.
@@ -254,7 +263,10 @@ sub known_wait
 	is( $error->{D},
 		'The limit is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
 		'DETAIL has the figures');
-	like($error->{H}, qr/admission_gate\.max_queue_length or admission_gate\.max_active_backends/, 'HINT has the settings');
+	like(
+		$error->{H},
+		qr/admission_gate\.max_queue_length or admission_gate\.max_active_backends/,
+		'HINT has the settings');
 	grew('a full queue', admitted => 1, queued => 1, rejections => 1);
 	$one->query('COMMIT');
 	$two->finish;
@@ -395,13 +407,15 @@ sub known_wait
 		$waiter->start('SELECT 1');
 		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
+	$gate->await(
+		"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
 	$gate->stop_waiter($_) foreach ($heir, $next);
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
 	gauges_are('1|0|1', 'meanwhile');
 
-	$gate->await("SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
+	$gate->await(
+		"SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
 		WHERE pid = " . $heir->pid);
 	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
 	$two->start('SELECT 4');
@@ -418,15 +432,16 @@ sub known_wait
 		$waiter->start('SELECT 1');
 		$gate->await_queued($waiter);
 	}
-	$gate->await("SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
+	$gate->await(
+		"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
 	$gate->stop_waiter($_) foreach ($heir, $next);
-	$_->query('COMMIT') foreach @holders[0, 1];
+	$_->query('COMMIT') foreach @holders[ 0, 1 ];
 	$other->start('SELECT 2');
 	$gate->ok_waits($other, 'whoever has waited for twice as long is handed a slot beside the first');
 	gauges_are('4|0|1', 'meanwhile');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $other);
-	$_->query('COMMIT') foreach @holders[2, 3];
+	$_->query('COMMIT') foreach @holders[ 2, 3 ];
 	grew('two heirs at a time', admitted => 7, completed => 7, queued => 3);
 	$_->quit foreach @holders;
 	$_->quit foreach ($one, $two, $heir, $next, $other);
@@ -516,7 +531,8 @@ sub known_wait
 		$gate->set(turn_length => 3_600_000);
 		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
-		$gate->await("SELECT clock_timestamp() - state_change > '10 ms' FROM pg_stat_admission_gate_backends
+		$gate->await(
+			"SELECT clock_timestamp() - state_change > '10 ms' FROM pg_stat_admission_gate_backends
 			WHERE gate_state = 'retained'");
 		$busy->start('SELECT 1');
 		$gate->ok_passes($busy, 'a session whose client is late goes on while nobody takes its slot');
@@ -532,7 +548,8 @@ sub known_wait
 		$gate->set(turn_length => 2_000);
 		my ($busy, $waiter) = holder_and_stopped_waiter();
 		$busy->query('COMMIT');
-		$gate->await("SELECT coalesce(clock_timestamp() - max(state_change) > '2 s', true)
+		$gate->await(
+			"SELECT coalesce(clock_timestamp() - max(state_change) > '2 s', true)
 			FROM pg_stat_admission_gate_backends WHERE gate_state = 'retained'");
 		$busy->start('SELECT 1');
 		$gate->ok_waits($busy, 'a turn is over at its end');
@@ -577,8 +594,11 @@ $gate->configure(shared_preload_libraries => '');
 $gate->node->restart;
 my $session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
-for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admission_gate_backends',
-	'SELECT * FROM pg_stat_admission_gate_histogram', 'SELECT pg_stat_admission_gate_reset()',
+for my $sql (
+	'SELECT * FROM pg_stat_admission_gate',
+	'SELECT * FROM pg_stat_admission_gate_backends',
+	'SELECT * FROM pg_stat_admission_gate_histogram',
+	'SELECT pg_stat_admission_gate_reset()',
 	'SELECT pg_admission_gate_last_wait()')
 {
 	my $error = $session->start($sql)->result->{error};
@@ -588,8 +608,10 @@ for my $sql ('SELECT * FROM pg_stat_admission_gate', 'SELECT * FROM pg_stat_admi
 $session->query('DROP EXTENSION admission_gate');
 $session->quit;
 $session = $gate->session;
-like($session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
-	qr/is not loaded via "shared_preload_libraries"/, 'CREATE EXTENSION warns of it');
+like(
+	$session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
+	qr/is not loaded via "shared_preload_libraries"/,
+	'CREATE EXTENSION warns of it');
 $session->quit;
 $gate->node->stop;
 

@@ -59,8 +59,8 @@ sub setting_row
 	my ($type, $unit, $context, $default, $min, $max, @options) = @_;
 
 	my $range =
-	    $type eq 'bool' ? 'boolean'
-	  : $type eq 'enum' ? join(', ', map { "`$_`" } @options)
+		$type eq 'bool'   ? 'boolean'
+	  : $type eq 'enum'   ? join(', ', map { "`$_`" } @options)
 	  : $type eq 'string' ? qr/[^|]+/
 	  : "$min … \Q$max\E" . ($unit ? " $unit" : qr/( \w+)?/);
 	if ($type eq 'integer' || $type eq 'real')
@@ -83,7 +83,10 @@ my %settings_section = sections('docs/settings.md');
 cmp_ok(scalar keys %expected_setting, '>', 0, 'there are settings');
 for my $name (sort keys %expected_setting)
 {
-	like($settings_row{$name} // '', $expected_setting{$name}, "docs/settings.md tells default, range and context of $name");
+	like(
+		$settings_row{$name} // '',
+		$expected_setting{$name},
+		"docs/settings.md tells default, range and context of $name");
 }
 is_deeply([ sort keys %settings_row ], [ sort keys %expected_setting ], 'its table has these and no others');
 is_deeply([ sort keys %settings_section ], [ sort keys %expected_setting ], 'and so have its sections');
@@ -202,7 +205,8 @@ for my $page (sort keys %blocks)
 		{
 			my ($name) = $block =~ /(\S.*)/;
 			skip "PostgreSQL $version does not know: $name", 1 if $block =~ /\bADMISSION\b/ && $version < 180000;
-			skip "there is no pg_stat_statements for: $name", 1 if $block =~ /\bJOIN pg_stat_statements\b/ && !$pg_stat_statements;
+			skip "there is no pg_stat_statements for: $name", 1
+			  if $block =~ /\bJOIN pg_stat_statements\b/ && !$pg_stat_statements;
 			my ($status, undef, $error) = $gate->node->psql('postgres', $block);
 			is($status, 0, "$page: works: $name") or diag $error;
 		}

@@ -22,7 +22,8 @@ my $gate = GateTest->new(
 	max_prepared_transactions => 5);
 my $node = $gate->node;
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
 	'CREATE TABLE dup AS SELECT 1 AS a FROM generate_series(1, 2)',
@@ -107,7 +108,8 @@ sub clean
 	is($gate->gauges, '1|0|0', 'rolling back to a savepoint keeps the slot of the transaction');
 	$session->query('SAVEPOINT b; RELEASE a; COMMIT');
 	clean('after a transaction with savepoints');
-	$session->query('DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$');
+	$session->query(
+		'DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$');
 	clean('after an exception was caught');
 
 	# In statement scope, the statement that fails gives its slot back.
@@ -130,7 +132,8 @@ sub clean
 	$session->query('CREATE INDEX ON tmp (immutable_count(a))');
 	$session->query('INSERT INTO tmp VALUES (1)');
 	clean('after ON COMMIT DELETE ROWS has rebuilt an index');
-	$session->query('BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT');
+	$session->query(
+		'BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT');
 	clean('after a deferred constraint and a holdable cursor');
 	$session->query('FETCH 5 FROM c');
 	clean('after a fetch from the holdable cursor');
@@ -183,12 +186,9 @@ sub ends_by
 }
 
 ends_by('cancel', qr/^57014$/, sub { $_[0]->cancel });
-ends_by('pg_cancel_backend', qr/^57014$/,
-	sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
-ends_by('pg_terminate_backend', qr/^57P01$/,
-	sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
-ends_by('statement_timeout', qr/^57014$/, sub { },
-	session => { statement_timeout => '1500ms' });
+ends_by('pg_cancel_backend', qr/^57014$/, sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
+ends_by('pg_terminate_backend', qr/^57P01$/, sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
+ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeout => '1500ms' });
 
 # The holder is idle in its transaction.
 {
@@ -250,7 +250,8 @@ ends_by('statement_timeout', qr/^57014$/, sub { },
 	$gate->await_waiting(2);
 	$waiter->hang_up;
 	$gate->await_waiting(1);
-	is($gate->state($next), 'waiting', 'client_connection_check_interval takes a waiter out of the queue whose client is gone');
+	is($gate->state($next), 'waiting',
+		'client_connection_check_interval takes a waiter out of the queue whose client is gone');
 	$holder->query('COMMIT');
 	is($next->finish, '2', 'and the queue goes on');
 	clean('after client_connection_check_interval ended a wait');
@@ -319,10 +320,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 	$session->query('BEGIN');
 	$session->parse('', 'SELECT id FROM t ORDER BY id')->bind('p', '')->execute('p', 5)->sync;
 	my $result = $session->result;
-	is_deeply(
-		[ $result->{suspended}, scalar @{ $result->{rows} } ],
-		[ 1, 5 ],
-		'a row limit suspends a portal');
+	is_deeply([ $result->{suspended}, scalar @{ $result->{rows} } ], [ 1, 5 ], 'a row limit suspends a portal');
 	is($gate->gauges, '1|0|0', 'its transaction keeps the slot');
 	$session->execute('p', 5)->sync;
 	is($session->result->{rows}[4][0], '10', 'the portal goes on');
@@ -406,9 +404,17 @@ for my $end ('COMMIT', 'ROLLBACK')
 	is($next->finish, '1', 'and lets the next one in');
 	clean('after CREATE INDEX CONCURRENTLY');
 
-	for my $sql ('VACUUM', 'VACUUM (ANALYZE) t', 'VACUUM FULL t', 'ANALYZE',
-		'REINDEX TABLE CONCURRENTLY t', 'CLUSTER t USING t_pkey', 'CLUSTER',
-		'DROP INDEX CONCURRENTLY t_v', 'CREATE DATABASE d', 'DROP DATABASE d')
+	for my $sql (
+		'VACUUM',
+		'VACUUM (ANALYZE) t',
+		'VACUUM FULL t',
+		'ANALYZE',
+		'REINDEX TABLE CONCURRENTLY t',
+		'CLUSTER t USING t_pkey',
+		'CLUSTER',
+		'DROP INDEX CONCURRENTLY t_v',
+		'CREATE DATABASE d',
+		'DROP DATABASE d')
 	{
 		is($session->start($sql)->sqlstate, '00000', "$sql runs");
 		clean("after $sql");
@@ -447,6 +453,7 @@ sub race
 		$holder->finish;
 		$seen{ $waiter->sqlstate }++;
 		my $end = eval { $next->sqlstate } // 'none';
+
 		if ($end ne '00000')
 		{
 			fail("$what: the session behind was not admitted, end: $end");
@@ -571,7 +578,11 @@ SKIP:
 		$gate->await('SELECT waiting = 0 FROM pg_stat_admission_gate');
 		kill CONT => map { $_->pid } @waiters;
 		my @asleep;
-		$gate->await_true(sub { !(@asleep = grep { !$_->done } @waiters) }, 'those who were granted slots');
+		$gate->await_true(
+			sub {
+				!(@asleep = grep { !$_->done } @waiters);
+			},
+			'those who were granted slots');
 		is(scalar @asleep, 0, 'nobody misses a grant while looking after his client') or diag $gate->report;
 		$gate->set(max_active_backends => 1);
 		$holder->query('COMMIT');
@@ -597,8 +608,7 @@ sub crash_round
 	$gate->await_waiting(5);
 	$crash->($holder, $waiters[2]);
 	my %end = map { $_->sqlstate => 1 } @waiters;
-	is(join(',', grep { !/^(57P0[1-3]|08006)$/ } keys %end),
-		'', "$what: every session is told");
+	is(join(',', grep { !/^(57P0[1-3]|08006)$/ } keys %end), '', "$what: every session is told");
 	ok($gate->await_restart, "$what: the server is back");
 	clean("after $what");
 	return;

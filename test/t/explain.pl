@@ -67,14 +67,18 @@ ok_last_wait($shown, 'by the same clock as pg_admission_gate_last_wait()');
 
 my ($json) = @{ decode_json(wait_once($explain =~ s/ADMISSION/ADMISSION, FORMAT json/r . ' SELECT 1', 0)) };
 ok_last_wait(sprintf('%.3f', $json->{'Admission Wait'}), 'a number in JSON');
-($shown) = wait_once($explain =~ s/ADMISSION/ADMISSION, FORMAT xml/r . ' SELECT 1', 0) =~ m{<Admission-Wait>([\d.]+)</Admission-Wait>};
+($shown) = wait_once($explain =~ s/ADMISSION/ADMISSION, FORMAT xml/r . ' SELECT 1', 0) =~
+  m{<Admission-Wait>([\d.]+)</Admission-Wait>};
 ok_last_wait($shown, 'an element in XML');
 
 $session->query('PREPARE prepared AS SELECT 1');
 like(wait_once("$explain EXECUTE prepared", 20), qr/^Admission Wait: (?!0\.000)[\d.]+ ms$/m, 'of a prepared statement');
 
 wait_once('BEGIN', 20);
-like($session->query("$explain SELECT 1"), qr/^Admission Wait: (?!0\.000)[\d.]+ ms$/m, 'in a block, it is what that has waited');
+like(
+	$session->query("$explain SELECT 1"),
+	qr/^Admission Wait: (?!0\.000)[\d.]+ ms$/m,
+	'in a block, it is what that has waited');
 $session->query('COMMIT');
 
 # ----------------------------------------------------------------
@@ -84,8 +88,9 @@ $session->query('COMMIT');
 unlike($session->query($explain =~ s/ADMISSION/ADMISSION off/r . ' SELECT 1'), qr/Admission/, 'the option can be off');
 unlike($session->query($explain =~ s/, ADMISSION//r . ' SELECT 1'), qr/Admission/, 'and is, by default');
 unlike($gate->value("$explain SELECT 1"), qr/Admission/, 'who bypasses the gate has nothing to show');
-is($session->start('EXPLAIN (ADMISSION) SELECT 1')->result->{error}{M},
-	'EXPLAIN option ADMISSION requires ANALYZE', 'without ANALYZE, the gate is not met');
+is( $session->start('EXPLAIN (ADMISSION) SELECT 1')->result->{error}{M},
+	'EXPLAIN option ADMISSION requires ANALYZE',
+	'without ANALYZE, the gate is not met');
 is($session->query('EXPLAIN (ADMISSION off, COSTS OFF) SELECT 1'), 'Result', 'which matters only if the option is on');
 is($session->start($explain =~ s/ADMISSION/ADMISSION 5/r . ' SELECT 1')->sqlstate, '42601', 'the option is a boolean');
 $gate->set(max_active_backends => 0);

@@ -21,9 +21,8 @@ my $gate = GateTest->new(
 	max_connections => 150,
 	max_prepared_transactions => 5);
 
-$gate->value($_) foreach (
-	'CREATE TABLE t (id int PRIMARY KEY, v int)',
-	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
+$gate->value($_)
+  foreach ('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
 
 # More than any socket buffers
 my $huge_result = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)";
@@ -42,7 +41,8 @@ sub works
 # ----------------------------------------------------------------
 
 $gate->piece(
-	'two holders and a queued reader', { max_active_backends => 2 },
+	'two holders and a queued reader',
+	{ max_active_backends => 2 },
 	sub {
 		my ($ddl, $other, $reader) = map { $gate->session } 1 .. 3;
 		$_->query('BEGIN') foreach ($ddl, $other);
@@ -59,7 +59,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a row lock between two statements', { max_active_backends => 1 },
+	'a row lock between two statements',
+	{ max_active_backends => 1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -72,7 +73,8 @@ $gate->piece(
 
 # Without lending at all: this is forced entry.
 $gate->piece(
-	'a row lock in statement scope', { max_active_backends => 1, lend_after => -1 },
+	'a row lock in statement scope',
+	{ max_active_backends => 1, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) =
 		  map { $gate->session(session => { 'admission_gate.scope' => 'statement' }) } 1 .. 2;
@@ -89,7 +91,8 @@ $gate->piece(
 
 # The same of a transaction that has written nothing
 $gate->piece(
-	'an advisory lock in statement scope', { max_active_backends => 1, lend_after => -1 },
+	'an advisory lock in statement scope',
+	{ max_active_backends => 1, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) =
 		  map { $gate->session(session => { 'admission_gate.scope' => 'statement' }) } 1 .. 2;
@@ -105,7 +108,8 @@ $gate->piece(
 
 # Forced entry, too: the transaction began while there was no limit.
 $gate->piece(
-	'a row lock from before the limit', { max_active_backends => 0, lend_after => -1 },
+	'a row lock from before the limit',
+	{ max_active_backends => 0, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -120,7 +124,8 @@ $gate->piece(
 
 # And this one is in a subtransaction.
 $gate->piece(
-	'an advisory lock and a savepoint from before the limit', { max_active_backends => 0, lend_after => -1 },
+	'an advisory lock and a savepoint from before the limit',
+	{ max_active_backends => 0, lend_after => -1 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; SAVEPOINT a; SELECT pg_advisory_xact_lock(1)');
@@ -134,7 +139,8 @@ $gate->piece(
 	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a lock from before the limit', { max_active_backends => 0 },
+	'a lock from before the limit',
+	{ max_active_backends => 0 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; LOCK t IN SHARE MODE');
@@ -149,7 +155,8 @@ $gate->piece(
 	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a buffer pin from before the limit', { max_active_backends => 0 },
+	'a buffer pin from before the limit',
+	{ max_active_backends => 0 },
 	sub {
 		my ($owner, $vacuum) = map { $gate->session } 1 .. 2;
 		$gate->value('UPDATE t SET v = v + 1 WHERE id < 10');
@@ -166,7 +173,8 @@ $gate->piece(
 	passes_without_lending => 'it is forced entry');
 
 $gate->piece(
-	'a session-level advisory lock', { max_active_backends => 1 },
+	'a session-level advisory lock',
+	{ max_active_backends => 1 },
 	sub {
 		my ($owner, $holder) = map { $gate->session } 1 .. 2;
 		$owner->query('SELECT pg_advisory_lock(1)');
@@ -204,7 +212,8 @@ for my $limit (1, 2)
 my %client = (max_active_backends => 1);
 
 $gate->piece(
-	'idle transactions', { %client, max_active_backends => 3, lend_after => 1000 },
+	'idle transactions',
+	{ %client, max_active_backends => 3, lend_after => 1000 },
 	sub {
 		my @idle = map { $gate->holder } 1 .. 3;
 		my $next = $gate->session;
@@ -223,7 +232,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a client that does not read', \%client,
+	'a client that does not read',
+	\%client,
 	sub {
 		my ($lazy, $next) = map { $gate->session } 1 .. 2;
 		$lazy->start($huge_result);
@@ -233,7 +243,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a client that reads slowly', \%client,
+	'a client that reads slowly',
+	\%client,
 	sub {
 		my ($slow, $next) = map { $gate->session } 1 .. 2;
 		$slow->start($huge_result);
@@ -246,7 +257,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a client that reads slowly and goes', \%client,
+	'a client that reads slowly and goes',
+	\%client,
 	sub {
 		my ($slow, $next) = map { $gate->session } 1 .. 2;
 		$slow->start($huge_result);
@@ -257,7 +269,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'COPY FROM stalled by its client', \%client,
+	'COPY FROM stalled by its client',
+	\%client,
 	sub {
 		my ($copy, $next) = map { $gate->session } 1 .. 2;
 		$copy->start('COPY t FROM STDIN')->read_until('G');
@@ -271,7 +284,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'COPY TO stalled by its client', \%client,
+	'COPY TO stalled by its client',
+	\%client,
 	sub {
 		my ($copy, $next) = map { $gate->session } 1 .. 2;
 		$copy->start("COPY ($huge_result) TO STDOUT");
@@ -281,7 +295,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a cursor', \%client,
+	'a cursor',
+	\%client,
 	sub {
 		my ($cursor, $next) = map { $gate->session } 1 .. 2;
 		$cursor->query('BEGIN; DECLARE c CURSOR FOR SELECT id FROM t ORDER BY id; FETCH 2 FROM c');
@@ -291,7 +306,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a cursor WITH HOLD in its transaction', \%client,
+	'a cursor WITH HOLD in its transaction',
+	\%client,
 	sub {
 		my ($cursor, $next) = map { $gate->session } 1 .. 2;
 		$cursor->query('BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id');
@@ -301,7 +317,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a cursor WITH HOLD after its transaction', \%client,
+	'a cursor WITH HOLD after its transaction',
+	\%client,
 	sub {
 		my $cursor = $gate->session;
 		$cursor->query('BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id; COMMIT');
@@ -310,7 +327,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a suspended portal', \%client,
+	'a suspended portal',
+	\%client,
 	sub {
 		my ($portal, $next) = map { $gate->session } 1 .. 2;
 		$portal->query('BEGIN');
@@ -321,7 +339,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a suspended portal without Sync', \%client,
+	'a suspended portal without Sync',
+	\%client,
 	sub {
 		my ($portal, $next) = map { $gate->session } 1 .. 2;
 		$portal->parse('', 'SELECT id FROM t ORDER BY id')->bind('', '')->execute('', 2)->flush;
@@ -334,7 +353,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a bound portal', \%client,
+	'a bound portal',
+	\%client,
 	sub {
 		my ($portal, $next) = map { $gate->session } 1 .. 2;
 		$portal->parse('', 'SELECT id FROM t WHERE id = 7')->bind('', '')->flush;
@@ -344,7 +364,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'NOTIFY in a transaction', \%client,
+	'NOTIFY in a transaction',
+	\%client,
 	sub {
 		my ($notifier, $next) = map { $gate->session } 1 .. 2;
 		$notifier->query('BEGIN; NOTIFY x');
@@ -353,7 +374,8 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a notification', \%client,
+	'a notification',
+	\%client,
 	sub {
 		my $holder = $gate->holder;
 		my ($listener, $notifier) = map { $gate->session } 1 .. 2;
@@ -377,7 +399,8 @@ for my $case (
 	my ($where, @steps) = @$case;
 
 	$gate->piece(
-		"idle $where", \%client,
+		"idle $where",
+		\%client,
 		sub {
 			my ($session, $next) = map { $gate->session } 1 .. 2;
 			$session->query('BEGIN');
@@ -388,7 +411,8 @@ for my $case (
 }
 
 $gate->piece(
-	'two-phase commit', { %client, lend_after => -1 },
+	'two-phase commit',
+	{ %client, lend_after => -1 },
 	sub {
 		my ($owner, $waiter, $third) = map { $gate->session } 1 .. 3;
 		$owner->query("BEGIN; UPDATE t SET v = 1 WHERE id = 1; PREPARE TRANSACTION 'x'");
@@ -404,7 +428,8 @@ $gate->piece(
 # ----------------------------------------------------------------
 
 $gate->piece(
-	'a safe snapshot', { %client },
+	'a safe snapshot',
+	{%client},
 	sub {
 		my ($writer, $reader) = map { $gate->session } 1 .. 2;
 		$writer->query('BEGIN ISOLATION LEVEL SERIALIZABLE; UPDATE t SET v = 1 WHERE id = 1');
@@ -418,7 +443,8 @@ $gate->piece(
 
 # A lone SERIALIZABLE statement has its snapshot when it enters the queue.
 $gate->piece(
-	'a safe snapshot and a queued writer', { %client },
+	'a safe snapshot and a queued writer',
+	{%client},
 	sub {
 		my ($writer, $reader) = map { $gate->session } 1 .. 2;
 		$reader->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
@@ -426,7 +452,8 @@ $gate->piece(
 		$writer->start('UPDATE t SET v = 1 WHERE id = 1');
 		$gate->await_queued($writer);
 		$reader->start('SELECT count(*) FROM t');
-		is($writer->sqlstate, '00000', 'a writer in the queue is let in by the DEFERRABLE transaction that waits for it');
+		is($writer->sqlstate, '00000',
+			'a writer in the queue is let in by the DEFERRABLE transaction that waits for it');
 		is($reader->finish, '1000', 'which then has its snapshot');
 	});
 
@@ -471,7 +498,8 @@ $gate->piece(
 my %nothing_lent = (passes_without_lending => 'nothing is lent');
 
 $gate->piece(
-	'no lending', { max_active_backends => 1, lend_after => -1 },
+	'no lending',
+	{ max_active_backends => 1, lend_after => -1 },
 	sub {
 		my $holder = $gate->holder;
 		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
@@ -479,11 +507,13 @@ $gate->piece(
 	},
 	%nothing_lent);
 $gate->piece(
-	'short waits', { max_active_backends => 1, lend_after => '3600000' },
+	'short waits',
+	{ max_active_backends => 1, lend_after => '3600000' },
 	sub {
 		my $holder = $gate->holder;
 		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
-		is($next->start('SELECT 1')->sqlstate, '53000', 'a holder that has been idle for less than lend_after keeps its slot');
+		is($next->start('SELECT 1')->sqlstate,
+			'53000', 'a holder that has been idle for less than lend_after keeps its slot');
 	},
 	%nothing_lent);
 

@@ -26,7 +26,8 @@ my $node = $gate->node;
 
 my %lock = (max_active_backends => 1);
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i',
 	'CREATE INDEX t_v ON t (v)',
@@ -100,7 +101,8 @@ for (@commands)
 	my ($command, $before, $passes) = @$_;
 
 	$gate->piece(
-		$command, \%lock,
+		$command,
+		\%lock,
 		sub {
 			$gate->value($before // '');
 			my $worker = $gate->worker;
@@ -115,8 +117,7 @@ for (@commands)
 			$gate->await_waiting(6);
 			$gate->stop_worker($worker);
 			is($session->sqlstate, '00000', "$command runs beside a queue of sessions that have locked its table");
-			is(join(',', map { $_->sqlstate } @others),
-				join(',', ('00000') x 5), 'and so do they');
+			is(join(',', map { $_->sqlstate } @others), join(',', ('00000') x 5), 'and so do they');
 		},
 		passes_without_lending => $passes);
 }
@@ -139,7 +140,8 @@ for (@commands, [ 'CREATE DATABASE d', 'DROP DATABASE IF EXISTS d' ])
 
 # It asks every process to close its files.
 $gate->piece(
-	'DROP DATABASE', \%lock,
+	'DROP DATABASE',
+	\%lock,
 	sub {
 		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
 		my $holder = $gate->holder;
@@ -155,7 +157,8 @@ $gate->piece(
 	},
 	passes_without_lending => 'those in the queue answer to it');
 $gate->piece(
-	'DROP DATABASE WITH (FORCE)', \%lock,
+	'DROP DATABASE WITH (FORCE)',
+	\%lock,
 	sub {
 		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
 		my $holder = $gate->holder;
@@ -195,7 +198,8 @@ for my $case (
 	my ($what, $sql) = @$case;
 
 	$gate->piece(
-		$what, \%lock,
+		$what,
+		\%lock,
 		sub {
 			my ($owner, $session) = map { $gate->session } 1 .. 2;
 			$owner->query('SELECT pg_advisory_lock(1)');
@@ -215,7 +219,8 @@ for my $case (
 # ----------------------------------------------------------------
 
 $gate->piece(
-	'a foreign key', \%lock,
+	'a foreign key',
+	\%lock,
 	sub {
 		$gate->value('INSERT INTO parent VALUES (1) ON CONFLICT DO NOTHING');
 		my $owner = $gate->session(session => { 'admission_gate.bypass' => 'on' });
@@ -231,7 +236,8 @@ $gate->piece(
 for my $workers (4, 0)
 {
 	$gate->piece(
-		"a parallel query with $workers workers", { %lock, max_parallel_workers => $workers },
+		"a parallel query with $workers workers",
+		{ %lock, max_parallel_workers => $workers },
 		sub {
 			my ($session, $next) = map { $gate->session } 1 .. 2;
 			$session->query($_)
@@ -244,7 +250,9 @@ for my $workers (4, 0)
 				'SET parallel_leader_participation = ' . ($workers ? 'off' : 'on'));
 			my $query = 'SELECT count(*) FROM t WHERE read_locked(id) = 1';
 			my $plan = $session->query("EXPLAIN (ANALYZE, COSTS off) $query");
-			like($plan, $workers ? qr/Workers Launched: [1-9]/ : qr/Workers Launched: 0/,
+			like(
+				$plan,
+				$workers ? qr/Workers Launched: [1-9]/ : qr/Workers Launched: 0/,
 				"a parallel query runs at a limit of one with $workers workers available");
 			is($session->query($query), '1000', 'and is right');
 
@@ -268,7 +276,8 @@ my $port = $node->port;
 SKIP:
 {
 	skip 'there is no postgres_fdw', 1 if !$gate->has_contrib('postgres_fdw');
-	$gate->value($_) foreach (
+	$gate->value($_)
+	  foreach (
 		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '$host', port '$port', dbname 'postgres')",
 		'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
 		"CREATE FOREIGN TABLE f (id int, v int) SERVER loop OPTIONS (table_name 't')");
@@ -279,13 +288,16 @@ SKIP:
 	$loop->(
 		'a query',
 		sub {
-			is($gate->session->query('SELECT count(*) FROM f'), '1000', 'postgres_fdw reads from the same server at a limit of one');
+			is($gate->session->query('SELECT count(*) FROM f'),
+				'1000', 'postgres_fdw reads from the same server at a limit of one');
 		});
 	$loop->(
 		'a transaction',
 		sub {
-			is($gate->session->query('BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
-				'3', 'postgres_fdw writes to the same server at a limit of one');
+			is( $gate->session->query(
+					'BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
+				'3',
+				'postgres_fdw writes to the same server at a limit of one');
 			is($gate->value('SELECT count(*) FROM t WHERE v = 3'), '3', 'and what it wrote is there');
 		});
 	$loop->(
@@ -301,7 +313,8 @@ SKIP:
 		sub {
 			my @sessions = map { $gate->session } 1 .. 3;
 			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
-			is(join(',', map { $_->finish } @sessions), '1000,1000,1000', 'more sessions than slots use postgres_fdw at the same time');
+			is(join(',', map { $_->finish } @sessions),
+				'1000,1000,1000', 'more sessions than slots use postgres_fdw at the same time');
 		});
 }
 
@@ -333,14 +346,17 @@ $gate->piece(
 	sub {
 		my $psql = $node->config_data('--bindir') . "/psql -XAtq -h $host -p $port -d postgres";
 		$gate->value('CREATE TABLE IF NOT EXISTS counted (n int)');
-		is($gate->session->query("COPY counted FROM PROGRAM '$psql -c \"SELECT count(*) FROM t\"'; SELECT n FROM counted"),
-			'1000', 'COPY FROM PROGRAM reads from the same server at a limit of one');
+		is( $gate->session->query(
+				"COPY counted FROM PROGRAM '$psql -c \"SELECT count(*) FROM t\"'; SELECT n FROM counted"),
+			'1000',
+			'COPY FROM PROGRAM reads from the same server at a limit of one');
 	});
 
 # Logical replication within the server: its processes pass, so nothing has to
 # be lent.
 $gate->piece(
-	'logical replication', { max_active_backends => 1, lend_after => -1 },
+	'logical replication',
+	{ max_active_backends => 1, lend_after => -1 },
 	sub {
 		$gate->value('CREATE DATABASE subscriber');
 		my $there = $gate->session(
@@ -348,7 +364,8 @@ $gate->piece(
 			session => { 'admission_gate.bypass' => 'on' });
 		# With a trigger, or apply would run no query; before it has written anything, or
 		# it would be forced in at worst.
-		$there->query($_) foreach (
+		$there->query($_)
+		  foreach (
 			'CREATE TABLE t (id int PRIMARY KEY, v int)',
 			'CREATE TABLE seen (id int)',
 			'CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
@@ -358,19 +375,22 @@ $gate->piece(
 		$gate->value('CREATE PUBLICATION p FOR TABLE t');
 		my $holder = $gate->holder;
 		$gate->value("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
-		$there->query("CREATE SUBSCRIPTION s CONNECTION 'host=$host port=$port dbname=postgres'
+		$there->query(
+			"CREATE SUBSCRIPTION s CONNECTION 'host=$host port=$port dbname=postgres'
 			PUBLICATION p WITH (create_slot = false, slot_name = 's')");
 		my $copied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t') eq '1000' }, 'the first copy');
 		ok($copied, 'logical replication copies beside a full gate');
 		$gate->value('INSERT INTO t VALUES (5001, 1)');
-		my $applied = $gate->await_true(sub { $there->query('SELECT count(*) FROM seen WHERE id = 5001') eq '1' }, 'apply');
+		my $applied =
+		  $gate->await_true(sub { $there->query('SELECT count(*) FROM seen WHERE id = 5001') eq '1' }, 'apply');
 		ok($applied, 'and applies');
 		$there->query('ALTER SUBSCRIPTION s DISABLE');
 		$there->query('ALTER SUBSCRIPTION s SET (slot_name = NONE)');
 		$there->query('DROP SUBSCRIPTION s');
 		$there->quit;
 		$gate->await("SELECT NOT active FROM pg_replication_slots WHERE slot_name = 's'");
-		$gate->value($_) foreach (
+		$gate->value($_)
+		  foreach (
 			"SELECT pg_drop_replication_slot('s')",
 			'DROP PUBLICATION p',
 			'DROP DATABASE subscriber WITH (FORCE)',

@@ -22,12 +22,12 @@ my $gate = GateTest->new(
 	init => { allows_streaming => 'logical' });
 my $node = $gate->node;
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i',
 	'CREATE MATERIALIZED VIEW m AS SELECT count(*) FROM t',
-	'CREATE PROCEDURE p() LANGUAGE plpgsql AS $$ BEGIN UPDATE t SET v = v WHERE id = 1; END $$'
-);
+	'CREATE PROCEDURE p() LANGUAGE plpgsql AS $$ BEGIN UPDATE t SET v = v WHERE id = 1; END $$');
 
 # With a holder in the only slot, the session starts something, waits, and does
 # well once the holder has committed.
@@ -146,8 +146,8 @@ statement_waits(@$_)
 {
 	my $session = $gate->session;
 
-	waits_for_its_turn('an unnamed extended statement', $session,
-		sub { $session->start_extended('SELECT count(*) FROM t WHERE id < $1', 10) });
+	waits_for_its_turn('an unnamed extended statement',
+		$session, sub { $session->start_extended('SELECT count(*) FROM t WHERE id < $1', 10) });
 
 	# The plan is made once and comes from the cache from then on.
 	$session->query('SET plan_cache_mode = force_generic_plan');
@@ -157,45 +157,41 @@ statement_waits(@$_)
 	$session->start_prepared('generic_update', 1)->finish;
 	waits_for_its_turn('a prepared SELECT with a cached plan', $session,
 		sub { $session->start_prepared('generic', 2) });
-	waits_for_its_turn('a prepared UPDATE with a cached plan', $session,
-		sub { $session->start_prepared('generic_update', 2) });
-	waits_for_its_turn('EXECUTE', $session,
-		sub { $session->start('EXECUTE generic(3)') });
-	waits_for_its_turn('EXPLAIN ANALYZE EXECUTE', $session,
-		sub { $session->start('EXPLAIN ANALYZE EXECUTE generic(3)') });
-	waits_for_its_turn('CREATE TABLE AS EXECUTE', $session,
-		sub { $session->start('CREATE TEMP TABLE e AS EXECUTE generic(3)') });
+	waits_for_its_turn('a prepared UPDATE with a cached plan',
+		$session, sub { $session->start_prepared('generic_update', 2) });
+	waits_for_its_turn('EXECUTE', $session, sub { $session->start('EXECUTE generic(3)') });
+	waits_for_its_turn('EXPLAIN ANALYZE EXECUTE',
+		$session, sub { $session->start('EXPLAIN ANALYZE EXECUTE generic(3)') });
+	waits_for_its_turn('CREATE TABLE AS EXECUTE',
+		$session, sub { $session->start('CREATE TEMP TABLE e AS EXECUTE generic(3)') });
 
 	$session->query('SET plan_cache_mode = force_custom_plan');
-	waits_for_its_turn('a prepared SELECT with a plan of its own', $session,
-		sub { $session->start_prepared('generic', 2) });
-	waits_for_its_turn('a utility command in the extended protocol', $session,
-		sub { $session->start_extended('VACUUM t') });
-	waits_for_its_turn('BEGIN in the extended protocol', $session,
-		sub { $session->start_extended('BEGIN') });
+	waits_for_its_turn('a prepared SELECT with a plan of its own',
+		$session, sub { $session->start_prepared('generic', 2) });
+	waits_for_its_turn('a utility command in the extended protocol',
+		$session, sub { $session->start_extended('VACUUM t') });
+	waits_for_its_turn('BEGIN in the extended protocol', $session, sub { $session->start_extended('BEGIN') });
 	$session->query('COMMIT');
 
 	# Several statements before one Sync are one transaction.
 	waits_for_its_turn(
-		'a pipeline', $session,
+		'a pipeline',
+		$session,
 		sub {
 			for my $id (1 .. 3)
 			{
-				$session->parse('', 'UPDATE t SET v = 7 WHERE id = $1')
-				  ->bind('', '', $id)->execute('');
+				$session->parse('', 'UPDATE t SET v = 7 WHERE id = $1')->bind('', '', $id)->execute('');
 			}
 			$session->sync;
 		});
-	is($gate->value('SELECT count(*) FROM t WHERE v = 7'), '3',
-		'all statements of a pipeline have run');
+	is($gate->value('SELECT count(*) FROM t WHERE v = 7'), '3', 'all statements of a pipeline have run');
 
 	# Several Syncs without waiting for the answers.
 	my $holder = $gate->holder;
 	$session->start_extended('SELECT $1::int', $_) foreach (1 .. 3);
 	$gate->ok_waits($session, 'the first transaction of a pipeline waits for a slot');
 	$holder->query('COMMIT');
-	is(join(',', map { $session->finish } 1 .. 3),
-		'1,2,3', 'all transactions of a pipeline run');
+	is(join(',', map { $session->finish } 1 .. 3), '1,2,3', 'all transactions of a pipeline run');
 	$_->quit foreach ($session, $holder);
 }
 
@@ -227,10 +223,7 @@ statement_passes(@$_)
 	$_->quit foreach ($session, $holder);
 }
 
-statement_passes(
-	'a session with bypass',
-	'SELECT count(*) FROM t',
-	session => { 'admission_gate.bypass' => 'on' });
+statement_passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admission_gate.bypass' => 'on' });
 
 # The workers of a parallel query need no slots of their own.
 {
@@ -269,7 +262,8 @@ statement_passes(
 	$gate->value('UPDATE t SET v = 9');
 	my $done = $gate->await_true(
 		sub {
-			$gate->value("SELECT coalesce(max(autovacuum_count), 0) > 0 FROM pg_stat_user_tables WHERE relname = 't'") eq 't';
+			$gate->value("SELECT coalesce(max(autovacuum_count), 0) > 0 FROM pg_stat_user_tables WHERE relname = 't'")
+			  eq 't';
 		},
 		'autovacuum');
 	ok($done, 'autovacuum passes a full gate');
@@ -311,7 +305,10 @@ $gate->set(max_active_backends => 3);
 
 	$gate->set(max_active_backends => 0);
 	$gate->await_waiting(0);
-	my @rest = grep { my $s = $_; !grep { $_ == $s } @running } @sessions;
+	my @rest = grep {
+		my $s = $_;
+		!grep { $_ == $s } @running
+	} @sessions;
 	is(join(',', map { $_->finish } @rest), '1,1,1', 'no limit releases everybody');
 	is($rest[0]->query('SELECT 3'), '3', 'and they work on');
 	$_->quit foreach @sessions;
@@ -337,9 +334,8 @@ $gate->set(max_active_backends => 3);
 # Who may set what, and see what
 # ----------------------------------------------------------------
 
-$gate->value($_) foreach (
-	'CREATE ROLE plain LOGIN',
-	'CREATE ROLE monitor LOGIN IN ROLE pg_monitor',
+$gate->value($_)
+  foreach ('CREATE ROLE plain LOGIN', 'CREATE ROLE monitor LOGIN IN ROLE pg_monitor',
 	'CREATE ROLE dba LOGIN SUPERUSER');
 
 {
@@ -396,12 +392,14 @@ $gate->value($_) foreach (
 	$gate->value('ALTER ROLE plain SET admission_gate.bypass = on');
 	$plain = $gate->session(user => 'plain');
 	my $query = 'SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $holder->pid;
-	is($monitor->query($query), 'running', 'pg_monitor sees what the gate says of others, through ALTER ROLE ... SET bypass');
-	is($plain->query("SELECT gate_state IS NULL AND pool IS NULL AND state_change IS NULL AND wait_time IS NULL
+	is($monitor->query($query),
+		'running', 'pg_monitor sees what the gate says of others, through ALTER ROLE ... SET bypass');
+	is( $plain->query(
+			"SELECT gate_state IS NULL AND pool IS NULL AND state_change IS NULL AND wait_time IS NULL
 		FROM pg_stat_admission_gate_backends WHERE pid = " . $holder->pid),
-		't', 'other users see no more than the process id');
-	is($plain->query('SELECT max_active FROM pg_stat_admission_gate'),
-		'1', "everybody sees the pool's figures");
+		't',
+		'other users see no more than the process id');
+	is($plain->query('SELECT max_active FROM pg_stat_admission_gate'), '1', "everybody sees the pool's figures");
 	is($plain->start('SELECT pg_stat_admission_gate_reset()')->sqlstate, '42501', 'reset needs a grant');
 	$gate->value('GRANT EXECUTE ON FUNCTION pg_stat_admission_gate_reset() TO plain');
 	is($plain->start('SELECT pg_stat_admission_gate_reset()')->sqlstate, '00000', 'reset can be granted');
@@ -487,7 +485,12 @@ $gate->value($_) foreach (
 # A parallel query counts as one.
 {
 	my $parallel = $gate->session(
-		session => { min_parallel_table_scan_size => 0, parallel_setup_cost => 0, parallel_tuple_cost => 0, max_parallel_workers_per_gather => 2 });
+		session => {
+			min_parallel_table_scan_size => 0,
+			parallel_setup_cost => 0,
+			parallel_tuple_cost => 0,
+			max_parallel_workers_per_gather => 2
+		});
 	my ($one, $two) = map { $gate->session } 1 .. 2;
 	$gate->value('CREATE TABLE big AS SELECT i AS id FROM generate_series(1, 20000) i');
 	$gate->value('ANALYZE big');

@@ -35,10 +35,7 @@ sub start_pgbench
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/sleep.sql';
 	append_to_file($script, "SELECT pg_sleep(0.005);\n");
 	return IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', '8', '-T', '3600', '-f', $script,
-			'-h', $node->host, '-p', $node->port, 'postgres'
-		],
+		[ 'pgbench', '-n', '-c', '8', '-T', '3600', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>' => \my $out,
 		'2>' => \my $err);
 }
@@ -61,7 +58,11 @@ sub screen
 {
 	my (@options) = @_;
 
-	IPC::Run::run(screen_command(@options), '>' => \my $screen, '2>' => \my $err, IPC::Run::timeout($GateClient::patience));
+	IPC::Run::run(
+		screen_command(@options),
+		'>' => \my $screen,
+		'2>' => \my $err,
+		IPC::Run::timeout($GateClient::patience));
 	is($err, '', join ' ', 'the psql script does well', @options);
 	return $screen;
 }
@@ -157,10 +158,16 @@ sub test_pgwatch
 	my @rows = rows_of($monitor, $query{admission_gate});
 	my $after = $gate->value($longest);
 	cmp_ok(abs(delete($_->{epoch_ns}) / 1e9 - time), '<', 60, 'a row of pgwatch has the time') foreach @rows;
-	my ($waiting, $enforced) = map { my $name = $_; map { delete $_->{$name} } @rows } 'longest_waiting', 'enforced';
-	ok($before <= $waiting && $waiting <= $after, 'and the longest wait of those waiting') or diag "$before <= $waiting <= $after";
+	my ($waiting, $enforced) = map {
+		my $name = $_;
+		map { delete $_->{$name} } @rows
+	} 'longest_waiting', 'enforced';
+	ok($before <= $waiting && $waiting <= $after, 'and the longest wait of those waiting')
+	  or diag "$before <= $waiting <= $after";
 	is($enforced, 1, 'and whether the limit is enforced');
-	is_deeply(\@rows, [ rows_of($gate->observer, "SELECT $pools FROM pg_stat_admission_gate") ],
+	is_deeply(
+		\@rows,
+		[ rows_of($gate->observer, "SELECT $pools FROM pg_stat_admission_gate") ],
 		'and each number of the view, and nothing else');
 	is_deeply(
 		[ sort @{ $file->{metrics}{admission_gate}{gauges} } ],
@@ -169,10 +176,19 @@ sub test_pgwatch
 
 	@rows = rows_of($monitor, $query{admission_gate_waits});
 	delete $_->{epoch_ns} foreach @rows;
-	is_deeply(\@rows,
-		[ rows_of($gate->observer, 'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits FROM pg_stat_admission_gate_histogram') ],
+	is_deeply(
+		\@rows,
+		[
+			rows_of(
+				$gate->observer,
+				'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits FROM pg_stat_admission_gate_histogram'
+			)
+		],
 		'the waits are those of the histogram');
-	is_deeply([ sort keys %{ $file->{presets}{admission_gate}{metrics} } ], [ sort keys %query ], 'the preset has all metrics');
+	is_deeply(
+		[ sort keys %{ $file->{presets}{admission_gate}{metrics} } ],
+		[ sort keys %query ],
+		'the preset has all metrics');
 	$monitor->quit;
 	return;
 }
@@ -195,9 +211,8 @@ sub start_exporter
 			"--extend.query-path=$top/monitoring/postgres_exporter.yaml"
 		],
 		'>&' => \$exporter_log);
-	my $answers = $gate->await_true(
-		sub { $exporter->pump_nb; !$exporter->pumpable || scrape() },
-		'the exporter to answer');
+	my $answers =
+	  $gate->await_true(sub { $exporter->pump_nb; !$exporter->pumpable || scrape() }, 'the exporter to answer');
 	ok($answers && $exporter->pumpable, 'the exporter runs') or diag $exporter_log;
 	return;
 }
@@ -214,7 +229,8 @@ END { local $?; stop_exporter() }
 # The metrics of the gate: by name, and label "le" if there is one, the value
 sub scrape
 {
-	my $answer = HTTP::Tiny->new(timeout => $GateClient::patience, http_proxy => undef)->get("http://127.0.0.1:$port/metrics");
+	my $answer =
+	  HTTP::Tiny->new(timeout => $GateClient::patience, http_proxy => undef)->get("http://127.0.0.1:$port/metrics");
 	return if !$answer->{success};
 	my %metric;
 	while ($answer->{content} =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
@@ -250,7 +266,8 @@ sub expected_metrics
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;
-	for my $row (split /\n/, $gate->value('SELECT upper_bound / 1000, waits FROM pg_stat_admission_gate_histogram ORDER BY upper_bound'))
+	for my $row (split /\n/,
+		$gate->value('SELECT upper_bound / 1000, waits FROM pg_stat_admission_gate_histogram ORDER BY upper_bound'))
 	{
 		my ($bound, $waits) = split /\|/, $row;
 		$so_far += $waits;
@@ -266,7 +283,10 @@ sub expected_metrics
 sub rounded
 {
 	my ($metric) = @_;
-	return { map { my $value = $metric->{$_}; $_ => $value =~ /^[-+.\de]+$/ ? sprintf('%.6g', $value) : $value } keys %$metric };
+	return {
+		map { my $value = $metric->{$_}; $_ => $value =~ /^[-+.\de]+$/ ? sprintf('%.6g', $value) : $value }
+		  keys %$metric
+	};
 }
 
 sub test_exporter_under_load
@@ -294,10 +314,13 @@ sub test_exporter_at_rest
 	my $after = $gate->value($longest);
 
 	my $waiting = delete $metric->{admission_gate_longest_waiting_seconds};
-	is(delete $metric->{'type of admission_gate_longest_waiting_seconds'}, 'gauge', 'the longest wait of those waiting is a gauge');
+	is(delete $metric->{'type of admission_gate_longest_waiting_seconds'},
+		'gauge', 'the longest wait of those waiting is a gauge');
 	ok($before <= $waiting && $waiting <= $after, 'and is what the view shows') or diag "$before <= $waiting <= $after";
-	is_deeply(rounded($metric), rounded(expected_metrics()), 'the exporter shows each column of the views, and nothing else')
-	  or diag explain($metric), $exporter_log;
+	is_deeply(
+		rounded($metric),
+		rounded(expected_metrics()),
+		'the exporter shows each column of the views, and nothing else') or diag explain($metric), $exporter_log;
 	is($metric->{admission_gate_waiting}, 2, 'while the gate is full');
 	cmp_ok($metric->{admission_gate_wait_seconds_count}, '>', 0, 'and after waits');
 	is($metric->{admission_gate_timeouts_total}, 1, 'one of which timed out');

@@ -16,7 +16,8 @@ use Time::HiRes qw(time usleep);
 
 my $gate = GateTest->new('no_way_past', max_active_backends => 1, max_connections => 60);
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE ROLE plain LOGIN',
 	'GRANT CREATE ON SCHEMA public TO plain',
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
@@ -139,7 +140,8 @@ $gate->ok_quiet('after the bypass');
 # Rights that end during the wait
 # ----------------------------------------------------------------
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE ROLE reader LOGIN',
 	'CREATE ROLE readers',
 	'CREATE TABLE secret (a int, b int)',
@@ -150,15 +152,33 @@ $gate->value($_) foreach (
 # a result or a SQLSTATE
 my @cases = (
 	[ 'GRANT SELECT ON secret TO reader', 'SELECT a FROM secret', 'REVOKE SELECT ON secret FROM reader', '42501' ],
-	[ 'GRANT SELECT (a) ON secret TO reader', 'SELECT a FROM secret', 'REVOKE SELECT (a) ON secret FROM reader', '42501' ],
-	[ 'GRANT SELECT ON secret TO readers; GRANT readers TO reader', 'SELECT a FROM secret', 'REVOKE readers FROM reader', '42501' ],
+	[
+		'GRANT SELECT (a) ON secret TO reader',
+		'SELECT a FROM secret',
+		'REVOKE SELECT (a) ON secret FROM reader',
+		'42501'
+	],
+	[
+		'GRANT SELECT ON secret TO readers; GRANT readers TO reader',
+		'SELECT a FROM secret',
+		'REVOKE readers FROM reader', '42501'
+	],
 	[ 'ALTER ROLE reader SUPERUSER', 'SELECT a FROM secret', 'ALTER ROLE reader NOSUPERUSER', '42501' ],
-	[ 'GRANT EXECUTE ON FUNCTION answer TO reader; REVOKE EXECUTE ON FUNCTION answer FROM public', 'SELECT answer()',
-		'REVOKE EXECUTE ON FUNCTION answer FROM reader', '42501' ],
-	[ 'GRANT EXECUTE ON FUNCTION answer TO reader', 'SELECT answer()',
-		'CREATE OR REPLACE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 2; END $$', '2' ],
-	[ 'REVOKE readers FROM reader; GRANT UPDATE, SELECT ON secret TO reader', 'UPDATE secret SET b = 3 RETURNING b',
-		'REVOKE UPDATE ON secret FROM reader', '42501' ]);
+	[
+		'GRANT EXECUTE ON FUNCTION answer TO reader; REVOKE EXECUTE ON FUNCTION answer FROM public',
+		'SELECT answer()',
+		'REVOKE EXECUTE ON FUNCTION answer FROM reader', '42501'
+	],
+	[
+		'GRANT EXECUTE ON FUNCTION answer TO reader',
+		'SELECT answer()',
+		'CREATE OR REPLACE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 2; END $$', '2'
+	],
+	[
+		'REVOKE readers FROM reader; GRANT UPDATE, SELECT ON secret TO reader',
+		'UPDATE secret SET b = 3 RETURNING b',
+		'REVOKE UPDATE ON secret FROM reader', '42501'
+	]);
 
 for my $case (@cases)
 {
@@ -166,7 +186,8 @@ for my $case (@cases)
 
 	for my $way ('simple', 'cached')
 	{
-		$gate->value('REVOKE ALL ON secret FROM reader, readers; REVOKE readers FROM reader; ALTER ROLE reader NOSUPERUSER');
+		$gate->value(
+			'REVOKE ALL ON secret FROM reader, readers; REVOKE readers FROM reader; ALTER ROLE reader NOSUPERUSER');
 		$gate->value('CREATE OR REPLACE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$');
 		$gate->value($_) foreach split /; /, $grant;
 		my $session = $gate->session(user => 'reader');
@@ -259,7 +280,8 @@ ok_keep_slots(
 	$other->start('SELECT 1');
 	$gate->await_queued($other);
 	usleep(700_000);
-	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a parallel query keeps its slot while its workers work');
+	is($gate->counter('ARRAY[waiting, lends, stalls]'),
+		'{1,0,0}', 'a parallel query keeps its slot while its workers work');
 	$query->cancel;
 	$query->result;
 	is($other->finish, '1', 'and the next has it after it');

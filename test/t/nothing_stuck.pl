@@ -13,9 +13,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $gate = GateTest->new('nothing_stuck', max_active_backends => 1, max_connections => 60, superuser_reserved_connections => 2);
+my $gate =
+  GateTest->new('nothing_stuck', max_active_backends => 1, max_connections => 60, superuser_reserved_connections => 2);
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE ROLE plain LOGIN',
 	'CREATE ROLE analyst LOGIN',
 	'ALTER ROLE analyst SET admission_gate.pool = batch',
@@ -167,7 +169,8 @@ $gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
 	$gate->await_wait_event_type($behind, 'Lock');
 	my $worker = $gate->session(user => 'analyst');
 	$worker->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid, 'a worker');
+	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid,
+		'a worker');
 	$gate->set(max_active_backends => 0);
 	$locker->query('COMMIT');
 	$gate->ok_passes($behind, 'a backend that does not know yet that the gate is off does not queue');
@@ -199,7 +202,8 @@ $gate->ok_quiet('after switching off');
 	$dba[0]->start('BEGIN');
 	$gate->ok_passes($dba[0], 'a place that was given back is free again');
 	$dba[1]->hang_up;
-	$gate->await_true(sub { $gate->value('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $dba[1]->pid) eq '0' }, 'an end');
+	$gate->await_true(sub { $gate->value('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $dba[1]->pid) eq '0' },
+		'an end');
 	my $next = $gate->session(user => 'dba');
 	$next->start('SELECT 1');
 	$gate->ok_passes($next, 'so is that of a session that ended');

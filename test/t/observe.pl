@@ -84,7 +84,8 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$one->query('BEGIN');
 	$two->query('SELECT 1');
-	is($gate->value('SELECT would_queue, forced FROM pg_stat_admission_gate'), '0|1', 'forced admissions are counted as such');
+	is($gate->value('SELECT would_queue, forced FROM pg_stat_admission_gate'),
+		'0|1', 'forced admissions are counted as such');
 	$_->quit foreach ($one, $two);
 	$gate->ok_quiet('after a forced admission');
 }
@@ -97,9 +98,7 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	$gate->set(lend_after => 20);
 	my $holder = $gate->holder;
 	my $session = $gate->session;
-	$gate->await_true(
-		sub { $session->query('SELECT 1'); $gate->state($holder) eq 'lent' },
-		'the idle holder to lend');
+	$gate->await_true(sub { $session->query('SELECT 1'); $gate->state($holder) eq 'lent' }, 'the idle holder to lend');
 	is($gate->gauges, '0|1|0', 'an idle holder lends its slot');
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$session->query('SELECT 1');
@@ -153,8 +152,8 @@ $gate->set(mode => 'enforce');
 	is($gate->counter('retained'), '1', 'a slot is retained');
 	$gate->set(mode => 'observe');
 	$gate->await_true(sub { $gate->state($waiter) eq 'running' }, 'the waiter to be let in');
-	is($gate->value('SELECT running, retained, waiting FROM pg_stat_admission_gate'), '1|0|0',
-		'when the limit is no longer enforced, turns end');
+	is($gate->value('SELECT running, retained, waiting FROM pg_stat_admission_gate'),
+		'1|0|0', 'when the limit is no longer enforced, turns end');
 	kill CONT => $waiter->pid;
 	is($waiter->finish, '1', 'and the waiter enters');
 	$gate->set(mode => 'enforce', turn_length => 0);
@@ -167,10 +166,7 @@ $gate->set(mode => 'enforce');
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/select.sql';
 	append_to_file($script, "SELECT 1;\n");
 	my $pgbench = IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', '10', '-t', '1000', '-f', $script,
-			'-h', $node->host, '-p', $node->port, 'postgres'
-		],
+		[ 'pgbench', '-n', '-c', '10', '-t', '1000', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>' => \my $out,
 		'2>' => \my $err);
 	my $switches = 0;

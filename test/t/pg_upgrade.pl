@@ -47,7 +47,8 @@ my $old = GateTest->new(
 	%preloaded, %narrow);
 my $present = $old->value(q{SELECT extversion FROM pg_extension WHERE extname = 'admission_gate'});
 
-$old->value($_) foreach (
+$old->value($_)
+  foreach (
 	'CREATE ROLE monitor LOGIN',
 	'CREATE ROLE analyst LOGIN',
 	'ALTER ROLE monitor SET admission_gate.bypass = on',
@@ -84,7 +85,11 @@ my @kept = (
 	q{SELECT proname, proacl FROM pg_proc WHERE proname LIKE '%admission\_gate%' ORDER BY proname},
 	'SELECT extname, extversion FROM pg_extension ORDER BY extname');
 
-sub kept { my ($gate) = @_; return { map { $_ => $gate->value($_) } @kept }; }
+sub kept
+{
+	my ($gate) = @_;
+	return { map { $_ => $gate->value($_) } @kept };
+}
 
 my $before = kept($old);
 is(scalar(grep { $_ eq '' } values %$before), 0, 'there is something to be kept of each kind');
@@ -111,7 +116,8 @@ sub upgrade_to
 	my ($gate) = @_;
 	my $new = $gate->node;
 	my @command = (
-		'pg_upgrade', '--jobs=4',
+		'pg_upgrade',
+		'--jobs=4',
 		'--socketdir=' . $new->host,
 		'--old-bindir=' . $old->node->config_data('--bindir'),
 		'--old-datadir=' . $old->node->data_dir,
@@ -173,7 +179,8 @@ if (defined $behind)
 	is($session->query('SELECT extversion FROM pg_extension WHERE extname = $$admission_gate$$'),
 		$behind, 'an extension that was not updated before still is not');
 	$session->query('ALTER EXTENSION admission_gate UPDATE');
-	is_deeply(objects_in($session), objects_in($fresh), 'it can be updated, and then everything is as in a new installation');
+	is_deeply(objects_in($session), objects_in($fresh),
+		'it can be updated, and then everything is as in a new installation');
 	$_->quit foreach $session, $fresh;
 }
 $gate->node->stop;
@@ -181,8 +188,10 @@ $gate->node->stop;
 $gate = new_server('does_not_preload');
 upgrade_to($gate);
 ok_kept($gate, 'not preloaded');
-like($gate->observer->start('TABLE watched')->result->{error}{M} // '',
-	qr/must be loaded via "shared_preload_libraries"/, 'not preloaded: a view says what is missing');
+like(
+	$gate->observer->start('TABLE watched')->result->{error}{M} // '',
+	qr/must be loaded via "shared_preload_libraries"/,
+	'not preloaded: a view says what is missing');
 $gate->node->stop;
 $gate->configure(%preloaded);
 $gate->node->start;

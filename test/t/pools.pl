@@ -19,13 +19,14 @@ my $gate = GateTest->new(
 	max_connections => 150,
 	lend_after => -1,
 	pools => 'web: priority = 10; batch: max_active = 1');
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE ROLE web LOGIN SUPERUSER',
 	"ALTER ROLE web SET admission_gate.pool = 'web'",
 	'CREATE ROLE batch LOGIN SUPERUSER',
 	"ALTER ROLE batch SET admission_gate.pool = 'batch'");
 
-sub web { return $gate->session(user => 'web'); }
+sub web   { return $gate->session(user => 'web'); }
 sub batch { return $gate->session(user => 'batch'); }
 
 # Sets the pools and waits until they are as the view shows them: each by its name
@@ -35,7 +36,8 @@ sub set_pools
 	my ($pools, $shown) = @_;
 
 	$gate->set(pools => $pools);
-	$gate->await("SELECT string_agg(pool || ' ' || max_active, ', ' ORDER BY pool) = '$shown' FROM pg_stat_admission_gate",
+	$gate->await(
+		"SELECT string_agg(pool || ' ' || max_active, ', ' ORDER BY pool) = '$shown' FROM pg_stat_admission_gate",
 		"pools $shown");
 	return;
 }
@@ -74,7 +76,9 @@ sub ended
 # A pool's own limit
 # ----------------------------------------------------------------
 
-is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority), \', \' ORDER BY pool) FROM pg_stat_admission_gate'),
+is( $gate->value(
+		'SELECT string_agg(concat_ws(\' \', pool, max_active, priority), \', \' ORDER BY pool) FROM pg_stat_admission_gate'
+	),
 	'batch 1 0, default 4 0, web 4 10',
 	'each pool shows its limit, or that for all, and its priority');
 {
@@ -97,7 +101,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	ok_enters($two, 'the one slot goes to the one that waits');
 	$_->query('COMMIT') foreach ($other, $third);
 	is($gate->counter("concat_ws(' ', admitted, completed)", 'batch'), '2 2', 'and is counted there');
-	is($gate->value("SELECT pool, sum(waits) FROM pg_stat_admission_gate_histogram GROUP BY 1 HAVING sum(waits) > 0"),
+	is( $gate->value("SELECT pool, sum(waits) FROM pg_stat_admission_gate_histogram GROUP BY 1 HAVING sum(waits) > 0"),
 		'batch|1', 'its wait is in the histogram of its pool');
 	ended($one, $two, $other, $third);
 }
@@ -213,6 +217,7 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$ends->($web[1]);
 	$runs->($web[2], 'and the next of them');
 	$ends->($web[2]);
+
 	foreach my $session (@batch[ 1, 2 ])
 	{
 		$runs->($session, 'the low ones come when nobody else wants to');
@@ -235,10 +240,10 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$gate->await_queued($waiter);
 	my $error = $one_more->start('SELECT 1')->result->{error};
 	is($error->{C}, '53400', "a pool's queue may be full");
-	is($error->{D},
+	is( $error->{D},
 		'The limit of pool "batch" is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
 		'the error tells how its pool stands');
-	is($error->{H},
+	is( $error->{H},
 		'Try again later, or increase max_queue_length or max_active of pool "batch" in admission_gate.pools.',
 		'and what to set');
 	is($waiter->sqlstate, '53000', "a pool may have a queue_timeout");
@@ -280,7 +285,11 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$gate->await("SELECT running = 2 AND waiting = 1 FROM pg_stat_admission_gate WHERE pool = 'batch'",
 		'a waiter to enter a pool that has grown');
 	my $entered;
-	$gate->await_true(sub { ($entered) = grep { $_->done } ($two, $three) }, 'one of them to have its answer');
+	$gate->await_true(
+		sub {
+			($entered) = grep { $_->done } ($two, $three);
+		},
+		'one of them to have its answer');
 	my ($waits) = grep { $_ != $entered } ($two, $three);
 	$entered->finish;
 
@@ -307,7 +316,8 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$default->start('SELECT 1');
 	$gate->await_waiting(3);
 	set_pools('', 'batch 1, default 1');
-	is( $gate->value("SELECT pool, gate_state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
+	is( $gate->value(
+			"SELECT pool, gate_state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
 		"batch|running|1\ndefault|waiting|3",
 		'who waits for a pool that is removed, waits for the default pool; who is at work there goes on');
 	$one->query('COMMIT');
@@ -377,8 +387,9 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 		is_deeply($session->start('SELECT 1')->result->{notices}, [], 'once');
 		$session->quit;
 	}
-	is($gate->observer->start(q{ALTER ROLE CURRENT_USER SET admission_gate.pool = 'btach'})->result->{notices}[0],
-		'pool "btach" is not defined in admission_gate.pools', 'ALTER ROLE tells of an unknown pool');
+	is( $gate->observer->start(q{ALTER ROLE CURRENT_USER SET admission_gate.pool = 'btach'})->result->{notices}[0],
+		'pool "btach" is not defined in admission_gate.pools',
+		'ALTER ROLE tells of an unknown pool');
 	$gate->value('ALTER ROLE CURRENT_USER RESET admission_gate.pool');
 	$one->query("SET admission_gate.pool = 'BATCH'");
 	$one->query('BEGIN');
@@ -386,7 +397,10 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 		'batch', 'names are compared without regard to case');
 	ended($one, $two, $holder);
 
-	$gate->value($_) foreach ('CREATE ROLE nobody_special LOGIN', 'CREATE ROLE chooser LOGIN',
+	$gate->value($_)
+	  foreach (
+		'CREATE ROLE nobody_special LOGIN',
+		'CREATE ROLE chooser LOGIN',
 		'GRANT SET ON PARAMETER admission_gate.pool TO chooser');
 	my ($user, $chooser) = ($gate->session(user => 'nobody_special'), $gate->session(user => 'chooser'));
 	is($user->start("SET admission_gate.pool = 'batch'")->sqlstate, '42501', 'a user cannot choose a pool');
@@ -488,14 +502,21 @@ is( $gate->value('SELECT string_agg(concat_ws(\' \', pool, max_active, priority)
 	$gate->set(max_active_backends => 3, handoff_after => 5);
 	set_pools('a: max_active = 2, priority = 1; b: max_active = 1; c', 'a 2, b 1, c 3, default 3');
 	my $directory = PostgreSQL::Test::Utils::tempdir();
-	append_to_file("$directory/script", join '', map { "SET admission_gate.pool = '$_';\nSELECT pg_sleep(0.001);\n" } qw(a b c nowhere));
+	append_to_file("$directory/script", join '',
+		map { "SET admission_gate.pool = '$_';\nSELECT pg_sleep(0.001);\n" } qw(a b c nowhere));
 	my $pgbench = IPC::Run::start(
 		[
 			'pgbench', '-n', '-c', '40', '-j', '2', '-t', '50', '-f', "$directory/script",
 			'-h', $gate->node->host, '-p', $gate->node->port, 'postgres'
 		],
-		'>', \my $out, '2>', \my $err, IPC::Run::timeout($GateClient::patience));
-	my @pools = ('b: max_active = 1; c: max_active = 1, priority = -3', 'a', '', 'a: max_active = 2, priority = 1; b: max_active = 1; c');
+		'>',
+		\my $out,
+		'2>',
+		\my $err,
+		IPC::Run::timeout($GateClient::patience));
+	my @pools = (
+		'b: max_active = 1; c: max_active = 1, priority = -3',
+		'a', '', 'a: max_active = 2, priority = 1; b: max_active = 1; c');
 	# It dies of a program that has ended meanwhile.
 	while (eval { $pgbench->pump_nb })
 	{

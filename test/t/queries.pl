@@ -34,7 +34,8 @@ sub wait_once
 	my $worker = $gate->worker;
 	ref $start ? $start->($session) : $session->start($start);
 	$gate->await_queued($session);
-	$gate->await('SELECT wait_time > ' . ($ms // 0) . ' FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
+	$gate->await(
+		'SELECT wait_time > ' . ($ms // 0) . ' FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
 	$gate->stop_worker($worker);
 	$session->finish;
 	$worker->quit;
@@ -55,7 +56,8 @@ my %name;
 
 sub names
 {
-	return join ' ', map { $name{$_} // $_ } split /\n/, $gate->value('SELECT queryid FROM pg_stat_admission_gate_queries');
+	return join ' ', map { $name{$_} // $_ } split /\n/,
+	  $gate->value('SELECT queryid FROM pg_stat_admission_gate_queries');
 }
 
 # A statement with that name, which none of the other tests has
@@ -88,12 +90,16 @@ wait_once($session, $long, $gate->counter('total_wait_time'));
 is(names(), 'long short', 'the most waited comes first');
 wait_once($session, $short, $gate->counter('total_wait_time'));
 is(names(), 'short long', 'whatever came last');
-is( $gate->value('SELECT waits, total_wait_time > max_wait_time, max_wait_time > total_wait_time / 2 FROM pg_stat_admission_gate_queries LIMIT 1'),
-	'2|t|t', 'waits are added up, and the longest is kept');
+is( $gate->value(
+		'SELECT waits, total_wait_time > max_wait_time, max_wait_time > total_wait_time / 2 FROM pg_stat_admission_gate_queries LIMIT 1'
+	),
+	'2|t|t',
+	'waits are added up, and the longest is kept');
 is( $gate->value(
 		'SELECT abs(sum(q.total_wait_time) - p.total_wait_time) < 0.001, max(q.max_wait_time) = p.max_wait_time
 		FROM pg_stat_admission_gate_queries q, pg_stat_admission_gate p GROUP BY p.total_wait_time, p.max_wait_time'),
-	't|t', 'what was waited in all is shared out');
+	't|t',
+	'what was waited in all is shared out');
 
 $gate->value('CREATE DATABASE other');
 my $elsewhere = $gate->session(database => 'other');
@@ -229,7 +235,11 @@ SKIP:
 	# What waits, its statement as pg_stat_statements has it, how it is started
 	my @ways = (
 		[ 'a simple query', 'SELECT count(*) FROM pg_type', 'SELECT count(*) FROM pg_type' ],
-		[ 'the extended protocol', 'SELECT count(*) FROM pg_proc', sub { $_[0]->start_extended('SELECT count(*) FROM pg_proc') } ],
+		[
+			'the extended protocol',
+			'SELECT count(*) FROM pg_proc',
+			sub { $_[0]->start_extended('SELECT count(*) FROM pg_proc') }
+		],
 		[ 'a plan from the cache', 'SELECT count(*) FROM pg_cast', sub { $_[0]->start_prepared('cached') } ],
 		[
 			'a plan made for its values',
@@ -257,17 +267,22 @@ SKIP:
 		is( $gate->value(
 				'SELECT s.query, q.waits
 				FROM pg_stat_admission_gate_queries q LEFT JOIN pg_stat_statements s USING (userid, dbid, queryid)'),
-			"$statement|1", "$what is counted as in pg_stat_statements");
+			"$statement|1",
+			"$what is counted as in pg_stat_statements");
 	}
 
 	reset_waits();
 	run_pgbench();
-	is( $gate->value('SELECT queued > 0, (SELECT sum(waits) FROM pg_stat_admission_gate_queries) = queued FROM pg_stat_admission_gate'),
-		't|t', 'no wait is lost');
+	is( $gate->value(
+			'SELECT queued > 0, (SELECT sum(waits) FROM pg_stat_admission_gate_queries) = queued FROM pg_stat_admission_gate'
+		),
+		't|t',
+		'no wait is lost');
 	is( $gate->value(
 			'SELECT count(*), count(s.query)
 			FROM pg_stat_admission_gate_queries q LEFT JOIN pg_stat_statements s USING (userid, dbid, queryid)'),
-		'10|10', 'each query joins');
+		'10|10',
+		'each query joins');
 	$session->quit;
 }
 

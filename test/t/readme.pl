@@ -29,7 +29,8 @@ my $programs = PostgreSQL::Test::Utils::tempdir();
 my ($make) = grep { -x } map { "$_/make" } split /:/, $ENV{PATH};
 append_to_file("$programs/make", qq{#!/bin/sh\nexec '$make' -n -C '$top' PG_CONFIG='$bindir/pg_config' "\$@"\n});
 append_to_file("$programs/sudo", qq{#!/bin/sh\nexec "\$@"\n});
-append_to_file("$programs/$_", qq{#!/bin/sh\nexec test -e '$top/debian/control'\n}) foreach qw(pg_buildext dpkg-buildpackage);
+append_to_file("$programs/$_", qq{#!/bin/sh\nexec test -e '$top/debian/control'\n})
+  foreach qw(pg_buildext dpkg-buildpackage);
 chmod 0755, glob "$programs/*";
 
 # What the make that runs this has put into the environment is not for the other one.
@@ -47,7 +48,10 @@ my @restart = ('pg_ctl', 'restart', '-w', '-D', $node->data_dir, '-l', $node->lo
 my %command = (
 	sh => [ 'sh', '-eu', $file ],
 	sql => [ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $file ],
-	conf => [ 'sh', '-euc', 'cat "$1" >>"$2"; shift 2; exec "$@"', 'sh', $file, $node->data_dir . '/postgresql.conf', @restart ]);
+	conf => [
+		'sh', '-euc', 'cat "$1" >>"$2"; shift 2; exec "$@"',
+		'sh', $file, $node->data_dir . '/postgresql.conf', @restart
+	]);
 
 # ----------------------------------------------------------------
 # Commands
@@ -55,8 +59,11 @@ my %command = (
 
 my @blocks = $readme =~ /^```(\w+)\n(.*?)^```$/msg;
 cmp_ok(scalar @blocks, '>', 0, 'there are commands');
-is($node->safe_psql('postgres', "CREATE ROLE $_ LOGIN"), '', "the role $_ of the examples is there")
-  foreach do { my %role = map { $_ => 1 } $readme =~ /ALTER ROLE (\w+)/g; sort keys %role };
+is($node->safe_psql('postgres', "CREATE ROLE $_ LOGIN"), '', "the role $_ of the examples is there") foreach do
+{
+	my %role = map { $_ => 1 } $readme =~ /ALTER ROLE (\w+)/g;
+	sort keys %role;
+};
 
 while (my ($language, $block) = splice @blocks, 0, 2)
 {
@@ -66,14 +73,17 @@ while (my ($language, $block) = splice @blocks, 0, 2)
 	unlink $file;
 	append_to_file($file, $block);
 	my $output = '';
-	my $ended = eval { IPC::Run::run($command{$language}, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience)) };
+	my $ended = eval {
+		IPC::Run::run($command{$language}, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience));
+	};
 	ok($ended, "works: $name") or diag $output, $@;
 	note $block, $output;
 
 	# What it says of the limit comes true.
 	if (my ($limit) = $block =~ /max_active_backends = (\d+)/)
 	{
-		$gate->await("SELECT max_active = $limit FROM pg_stat_admission_gate WHERE pool = 'default'", "a limit of $limit");
+		$gate->await("SELECT max_active = $limit FROM pg_stat_admission_gate WHERE pool = 'default'",
+			"a limit of $limit");
 	}
 }
 
@@ -94,8 +104,11 @@ is_deeply(\@other, [], 'no command stands outside of the blocks that are run');
 	$gate->value('CREATE ROLE plain LOGIN');
 	my $session = $gate->session(user => 'plain', session => { 'admission_gate.queue_timeout' => 1 });
 	my $error = $session->start('SELECT 1')->result->{error};
-	my $said = join '', map { sprintf "    %s  %s\n", @$_ } [ 'ERROR:', $error->{M} ], [ 'DETAIL:', $error->{D} ], [ 'HINT:', $error->{H} ];
-	is(join("\n", map { s/\d+/N/gr } split /\n/, $said), join("\n", map { s/\d+/N/gr } split /\n/, $shown), 'the error is as it is shown');
+	my $said = join '', map { sprintf "    %s  %s\n", @$_ }[ 'ERROR:', $error->{M} ], [ 'DETAIL:', $error->{D} ],
+	  [ 'HINT:', $error->{H} ];
+	is( join("\n", map { s/\d+/N/gr } split /\n/, $said),
+		join("\n", map { s/\d+/N/gr } split /\n/, $shown),
+		'the error is as it is shown');
 	$_->quit foreach (@holders, $session);
 }
 

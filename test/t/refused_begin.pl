@@ -44,7 +44,8 @@ sub make_hopeless
 	$waiters[1]->start('SELECT 1');
 	$gate->await_queued($waiters[1]);
 	$gate->stop_worker($worker);
-	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
+	$gate->await(
+		'SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
 	return @waiters;
 }
 
@@ -102,10 +103,18 @@ for my $what (sort keys %refusals)
 	# At all isolation levels, and with what passes without a slot in between
 	for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	{
-		is(begin_refused($session, $refusal, "START TRANSACTION ISOLATION LEVEL $level"),
-			'START TRANSACTION T', "$what, $level: a block");
+		is( begin_refused($session, $refusal, "START TRANSACTION ISOLATION LEVEL $level"),
+			'START TRANSACTION T',
+			"$what, $level: a block");
 		is_deeply(
-			[ answers($session, 'SHOW transaction_isolation', 'SET LOCAL work_mem = 1000', 'SELECT sum(v) FROM t', 'COMMIT') ],
+			[
+				answers(
+					$session,
+					'SHOW transaction_isolation',
+					'SET LOCAL work_mem = 1000',
+					'SELECT sum(v) FROM t',
+					'COMMIT')
+			],
 			[ 'SHOW T', 'SET T', "$sqlstate E", 'ROLLBACK I' ],
 			'that fails where it needs the slot');
 	}
@@ -113,14 +122,21 @@ for my $what (sort keys %refusals)
 	# Savepoints
 	is(begin_refused($session, $refusal, 'BEGIN'), 'BEGIN T', "$what, savepoint: a block");
 	is_deeply(
-		[ answers($session, 'SAVEPOINT a', 'UPDATE t SET v = 1 WHERE id = 1', 'ROLLBACK TO a', 'UPDATE t SET v = 1 WHERE id = 1', 'COMMIT') ],
+		[
+			answers(
+				$session, 'SAVEPOINT a',
+				'UPDATE t SET v = 1 WHERE id = 1',
+				'ROLLBACK TO a',
+				'UPDATE t SET v = 1 WHERE id = 1', 'COMMIT')
+		],
 		[ "$sqlstate E", '25P02 E', '3B001 E', '25P02 E', 'ROLLBACK I' ],
 		'in which there is none to go back to');
 	is(table(), '0', 'and nothing is committed');
 
 	# COMMIT AND CHAIN
 	is(begin_refused($session, $refusal, 'BEGIN'), 'BEGIN T', "$what, chain: a block");
-	is_deeply([ answers($session, 'UPDATE t SET v = 1 WHERE id = 1', 'ROLLBACK AND CHAIN', 'SHOW work_mem', 'ROLLBACK') ],
+	is_deeply(
+		[ answers($session, 'UPDATE t SET v = 1 WHERE id = 1', 'ROLLBACK AND CHAIN', 'SHOW work_mem', 'ROLLBACK') ],
 		[ "$sqlstate E", 'ROLLBACK T', 'SHOW T', 'ROLLBACK I' ],
 		'whose successor is not refused');
 
@@ -129,9 +145,15 @@ for my $what (sort keys %refusals)
 	is_deeply([ answers($session, 'COMMIT') ], ['COMMIT I'], 'that is committed');
 
 	# The extended protocol
-	is(begin_refused($session, $refusal, sub { $_[0]->start_extended('BEGIN') }), 'BEGIN T', "$what, extended: a block");
+	is(begin_refused($session, $refusal, sub { $_[0]->start_extended('BEGIN') }), 'BEGIN T',
+		"$what, extended: a block");
 	is_deeply(
-		[ answers($session, sub { $_[0]->start_extended('UPDATE t SET v = 1 WHERE id = $1', 1) }, 'UPDATE t SET v = 1 WHERE id = 2', 'COMMIT') ],
+		[
+			answers(
+				$session,
+				sub { $_[0]->start_extended('UPDATE t SET v = 1 WHERE id = $1', 1) },
+				'UPDATE t SET v = 1 WHERE id = 2', 'COMMIT')
+		],
 		[ "$sqlstate E", '25P02 E', 'ROLLBACK I' ],
 		'that fails');
 	is(table(), '0', 'and nothing is committed');
@@ -156,7 +178,8 @@ for my $what (sort keys %refusals)
 	# The message as it would have been, with where it happened
 	is(begin_refused($session, $refusal, 'BEGIN'), 'BEGIN T', "$what, message: a block");
 	my $error = $session->start('SELECT 1')->result->{error};
-	like($error->{W} // '', qr/^while waiting for admission/, 'the error tells where it happened') if $refusal->{act} || $what eq 'statement_timeout';
+	like($error->{W} // '', qr/^while waiting for admission/, 'the error tells where it happened')
+	  if $refusal->{act} || $what eq 'statement_timeout';
 	like($error->{H} // '', qr/admission_gate\./, 'the error tells which setting to change') if $sqlstate =~ /^53/;
 	$session->query('ROLLBACK');
 
@@ -164,7 +187,8 @@ for my $what (sort keys %refusals)
 	$gate->stop_worker($worker);
 	$waiter->finish if $waiter;
 	$gate->ok_quiet("after $what");
-	is_deeply([ answers($session, 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT') ],
+	is_deeply(
+		[ answers($session, 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT') ],
 		[ 'BEGIN T', 'UPDATE 1 T', 'COMMIT I' ],
 		"$what: the session works afterwards");
 	$session->quit;

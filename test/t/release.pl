@@ -59,7 +59,8 @@ for my $phase (sort keys %{ $meta->{prereqs} })
 	for my $relation (sort keys %$prereqs)
 	{
 		like($relation, qr/^(?:requires|recommends|suggests|conflicts)$/, "META.json: $relation is a relation");
-		like($_, qr/^(?:0|$range(?:\s*,\s*$range)*)$/, "META.json: $_ is a range of versions") foreach values %{ $prereqs->{$relation} };
+		like($_, qr/^(?:0|$range(?:\s*,\s*$range)*)$/, "META.json: $_ is a range of versions")
+		  foreach values %{ $prereqs->{$relation} };
 	}
 }
 
@@ -101,7 +102,8 @@ SKIP:
 	open(my $nm, '-|', 'nm', '-D', '--defined-only', "$libraries/admission_gate.so") or die "nm: $!";
 	my @symbols = map { (split)[-1] } <$nm>;
 	ok(scalar(grep { $_ eq '_PG_init' } @symbols), 'the library exports what PostgreSQL calls');
-	is_deeply([ grep { !/^(?:Pg_magic_func|_PG_init|(?:pg_finfo_)?pg_(?:stat_(?:get_)?)?admission_gate\w*)$/ } @symbols ],
+	is_deeply(
+		[ grep { !/^(?:Pg_magic_func|_PG_init|(?:pg_finfo_)?pg_(?:stat_(?:get_)?)?admission_gate\w*)$/ } @symbols ],
 		[], 'and nothing else');
 }
 

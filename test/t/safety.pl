@@ -41,7 +41,8 @@ sub output_of
 	my (@command) = @_;
 
 	my $output = '';
-	my $ended = eval { IPC::Run::run(\@command, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience)); 1 };
+	my $ended =
+	  eval { IPC::Run::run(\@command, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience)); 1 };
 	$output .= $@ if !$ended;
 	chomp $output;
 	return $output;
@@ -51,7 +52,8 @@ sub output_of
 # Locked out
 # ----------------------------------------------------------------
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE ROLE web LOGIN',
 	'CREATE ROLE dba LOGIN SUPERUSER',
 	'CREATE ROLE passing_dba LOGIN SUPERUSER',
@@ -67,11 +69,15 @@ my %way_in = (
 # What he types then, and what the holder is told, if anything
 my %way_out = (
 	'cancels the holder' => {
-		type => ["SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"],
+		type => [
+			"SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"
+		],
 		sqlstate => '57014'
 	},
 	'terminates the holder' => {
-		type => ["SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"],
+		type => [
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()"
+		],
 		sqlstate => '57P01'
 	},
 	'lifts the limit' => {
@@ -119,7 +125,11 @@ sub ok_free
 	my ($what, @waiters) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$gate->await_true(sub { !grep { !$_->done } @waiters }, 'the queue to empty');
+	$gate->await_true(
+		sub {
+			!grep { !$_->done } @waiters;
+		},
+		'the queue to empty');
 	is(join(',', map { $_->done ? $_->finish : 'waits' } @waiters), join(',', (1) x @waiters), $what)
 	  or diag $gate->report;
 	return;
@@ -132,8 +142,10 @@ sub get_in_and_out
 	my ($holder, @waiters) = fill_the_server();
 
 	my $look = q{SELECT waiting FROM pg_stat_admission_gate};
-	my $holders = q{SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
-	is(psql($in, $look, $holders), join("\n", scalar @waiters, $holder->pid),
+	my $holders =
+	  q{SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
+	is( psql($in, $look, $holders),
+		join("\n", scalar @waiters, $holder->pid),
 		"$how_in, a superuser connects and sees the pool and its holder");
 	is(psql($in, @{ $out->{type} }), 't', "and $how_out");
 	ok_free('which lets everybody in', @waiters);
@@ -200,9 +212,10 @@ my %need = (
 	},
 	rewind_user => {
 		grants => [
-			map { "GRANT EXECUTE ON FUNCTION pg_catalog.$_ TO rewind_user" }
-			  'pg_ls_dir(text, boolean, boolean)', 'pg_stat_file(text, boolean)',
-			'pg_read_binary_file(text)', 'pg_read_binary_file(text, bigint, bigint, boolean)'
+			map { "GRANT EXECUTE ON FUNCTION pg_catalog.$_ TO rewind_user" } 'pg_ls_dir(text, boolean, boolean)',
+			'pg_stat_file(text, boolean)',
+			'pg_read_binary_file(text)',
+			'pg_read_binary_file(text, bigint, bigint, boolean)'
 		],
 		options => { statement_timeout => 2000 },
 		statements => [
@@ -219,9 +232,7 @@ my %need = (
 				AS $$ BEGIN SELECT rolname, rolpassword INTO name, hash FROM pg_authid WHERE rolname = i AND rolcanlogin; END $$},
 			'GRANT USAGE ON SCHEMA pgbouncer TO pgbouncer'
 		],
-		statements => [
-			[ 'SELECT name, hash FROM pgbouncer.user_lookup($1)', 'web' ]
-		]
+		statements => [ [ 'SELECT name, hash FROM pgbouncer.user_lookup($1)', 'web' ] ]
 	},
 	pgpool => {
 		role => 'IN ROLE pg_monitor',
@@ -283,9 +294,12 @@ sub start
 
 sub text_of { my ($statement) = @_; return (ref $statement ? $statement->[0] : $statement) =~ s/\s+/ /gr; }
 
-my %line = map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () }
-  slurp_file("$top/docs/bypass.md") =~ /^\| .* \| `([^`]+)` \|$/mg;
-is_deeply([ sort keys %line ], [ sort keys %need ], 'docs/bypass.md has a line for each that is tested here, and no others');
+my %line =
+  map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () } slurp_file("$top/docs/bypass.md") =~ /^\| .* \| `([^`]+)` \|$/mg;
+is_deeply(
+	[ sort keys %line ],
+	[ sort keys %need ],
+	'docs/bypass.md has a line for each that is tested here, and no others');
 
 for my $role (sort keys %need)
 {
@@ -333,9 +347,7 @@ $gate->ok_quiet('after those who bypass the gate');
 
 # A user finds no way around: not in what belongs to him either.
 {
-	$gate->value($_) foreach (
-		'CREATE DATABASE owned OWNER web',
-		'GRANT CREATE ON SCHEMA public TO web');
+	$gate->value($_) foreach ('CREATE DATABASE owned OWNER web', 'GRANT CREATE ON SCHEMA public TO web');
 	my $web = $gate->session(user => 'web');
 	for my $sql (
 		'ALTER DATABASE owned SET admission_gate.bypass = on',
@@ -351,13 +363,12 @@ $gate->ok_quiet('after those who bypass the gate');
 # What may be granted, and that it works
 {
 	$gate->value('CREATE ROLE operator LOGIN IN ROLE pg_monitor');
-	my @change = (
-		'ALTER SYSTEM SET admission_gate.max_active_backends = 2',
-		'SELECT pg_reload_conf()');
+	my @change = ('ALTER SYSTEM SET admission_gate.max_active_backends = 2', 'SELECT pg_reload_conf()');
 	my $operator = $gate->session(user => 'operator');
 	is($operator->start($_)->sqlstate, '42501', "without a grant, pg_monitor cannot say $_")
 	  foreach ('SET admission_gate.bypass = on', @change);
-	$gate->value($_) foreach (
+	$gate->value($_)
+	  foreach (
 		'GRANT SET ON PARAMETER admission_gate.bypass TO operator',
 		'GRANT ALTER SYSTEM ON PARAMETER admission_gate.max_active_backends TO operator',
 		'GRANT EXECUTE ON FUNCTION pg_reload_conf() TO operator');
@@ -372,14 +383,16 @@ $gate->ok_quiet('after those who bypass the gate');
 		$gate->ok_passes($operator, "with one, it can say so while the gate is full: $sql");
 	}
 	ok_free('which frees the queue', $waiter);
-	is($operator->start('ALTER SYSTEM SET admission_gate.handoff_after = 0')->sqlstate, '42501', 'a grant is for one setting');
+	is($operator->start('ALTER SYSTEM SET admission_gate.handoff_after = 0')->sqlstate,
+		'42501', 'a grant is for one setting');
 	$_->quit foreach ($holder, $waiter, $operator);
 	$gate->set(max_active_backends => 1);
 }
 
 # Members of a role see its sessions, as in pg_stat_activity; others do not.
 {
-	$gate->value($_) foreach (
+	$gate->value($_)
+	  foreach (
 		'CREATE ROLE member LOGIN IN ROLE web',
 		'CREATE ROLE stranger LOGIN',
 		map { "ALTER ROLE $_ SET admission_gate.bypass = on" } 'member', 'stranger');

@@ -34,8 +34,7 @@ sub pgbench
 
 	local $ENV{PGOPTIONS} = "-c admission_gate.queue_timeout=${GateClient::patience}s";
 	my ($out, $err) = ('', '');
-	IPC::Run::run([ 'pgbench', @arguments, '-h', $node->host, '-p', $node->port, 'postgres' ],
-		'>', \$out, '2>', \$err)
+	IPC::Run::run([ 'pgbench', @arguments, '-h', $node->host, '-p', $node->port, 'postgres' ], '>', \$out, '2>', \$err)
 	  or die "pgbench failed, perhaps its sessions gave up: $err";
 	return $out;
 }

@@ -18,7 +18,8 @@ my $gate = GateTest->new(
 	lend_after => -1,
 	max_prepared_transactions => 5);
 
-$gate->value($_) foreach (
+$gate->value($_)
+  foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t VALUES (1, 0)',
 	'CREATE FUNCTION v() RETURNS int STABLE LANGUAGE sql AS $$ SELECT v FROM t WHERE id = 1 $$',
@@ -37,8 +38,8 @@ sub while_waiting
 	my $holder = $gate->holder;
 	$start->();
 	$gate->await_queued($session);
-	is( $gate->value('SELECT backend_xmin IS NULL AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = '
-			  . $session->pid),
+	is( $gate->value(
+			'SELECT backend_xmin IS NULL AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = ' . $session->pid),
 		't',
 		"$what holds no snapshot while it waits");
 	$number++;
@@ -47,9 +48,12 @@ sub while_waiting
 	$holder->quit;
 	my $result = $session->result;
 	my $answer =
-		$result->{error} ? $result->{error}{M}
+		$result->{error}      ? $result->{error}{M}
 	  : $result->{copy} ne '' ? $result->{copy}
-	  : join ' ', map { map { $_ // '' } @$_ } @{ $result->{rows} };
+	  : join ' ', map {
+		map { $_ // '' }
+		  @$_
+	  } @{ $result->{rows} };
 	chomp $answer;
 	return ($answer, $number);
 }
@@ -86,14 +90,13 @@ sees_the_new_value_by($session, $_)
 	'COPY (SELECT v FROM t WHERE id = 1) TO STDOUT',
 	'CALL read_v(0)');
 
-sees_the_new_value('an unnamed extended statement', $session,
-	sub { $session->start_extended('SELECT v FROM t WHERE id = $1', 1) });
-sees_the_new_value('an unnamed extended statement without parameters', $session,
-	sub { $session->start_extended('SELECT v FROM t WHERE id = 1') });
-sees_the_new_value('an extended UPDATE ... RETURNING', $session,
-	sub { $session->start_extended('UPDATE t SET v = v WHERE id = $1 RETURNING v', 1) });
-sees_the_new_value('an extended CALL', $session,
-	sub { $session->start_extended('CALL read_v($1)', 0) });
+sees_the_new_value('an unnamed extended statement',
+	$session, sub { $session->start_extended('SELECT v FROM t WHERE id = $1', 1) });
+sees_the_new_value('an unnamed extended statement without parameters',
+	$session, sub { $session->start_extended('SELECT v FROM t WHERE id = 1') });
+sees_the_new_value('an extended UPDATE ... RETURNING',
+	$session, sub { $session->start_extended('UPDATE t SET v = v WHERE id = $1 RETURNING v', 1) });
+sees_the_new_value('an extended CALL', $session, sub { $session->start_extended('CALL read_v($1)', 0) });
 
 # Plans from the cache
 $session->query('SET plan_cache_mode = force_generic_plan');
@@ -106,18 +109,15 @@ for my $kind (sort keys %statement)
 {
 	$session->prepare($kind, $statement{$kind});
 	$session->start_prepared($kind, 1)->finish for (1 .. 2);
-	sees_the_new_value("a prepared $kind with a cached plan", $session,
-		sub { $session->start_prepared($kind, 1) });
-	sees_the_new_value("EXECUTE of a $kind with a cached plan", $session,
-		sub { $session->start("EXECUTE \"$kind\"(1)") });
-	sees_the_new_value("an extended EXECUTE of a $kind with a cached plan", $session,
-		sub { $session->start_extended("EXECUTE \"$kind\"(1)") });
+	sees_the_new_value("a prepared $kind with a cached plan", $session, sub { $session->start_prepared($kind, 1) });
+	sees_the_new_value("EXECUTE of a $kind with a cached plan",
+		$session, sub { $session->start("EXECUTE \"$kind\"(1)") });
+	sees_the_new_value("an extended EXECUTE of a $kind with a cached plan",
+		$session, sub { $session->start_extended("EXECUTE \"$kind\"(1)") });
 }
 $session->query('SET plan_cache_mode = force_custom_plan');
-sees_the_new_value('a prepared SELECT with a plan of its own', $session,
-	sub { $session->start_prepared('SELECT', 1) });
-sees_the_new_value('EXECUTE with a plan of its own', $session,
-	sub { $session->start('EXECUTE "SELECT"(1)') });
+sees_the_new_value('a prepared SELECT with a plan of its own', $session, sub { $session->start_prepared('SELECT', 1) });
+sees_the_new_value('EXECUTE with a plan of its own', $session, sub { $session->start('EXECUTE "SELECT"(1)') });
 $session->query('RESET plan_cache_mode');
 
 # An UPDATE without a result
@@ -126,16 +126,18 @@ $session->query('RESET plan_cache_mode');
 	$session->query('SET plan_cache_mode = force_generic_plan');
 	$session->start_prepared('plain_update', 1, -1)->finish for (1 .. 2);
 	my $next = $number + 1;
-	while_waiting('a prepared UPDATE with a cached plan', $session,
-		sub { $session->start_prepared('plain_update', 1, $next) });
-	is($gate->value('SELECT v FROM t WHERE id = 1'), $next + 1000,
+	while_waiting('a prepared UPDATE with a cached plan',
+		$session, sub { $session->start_prepared('plain_update', 1, $next) });
+	is( $gate->value('SELECT v FROM t WHERE id = 1'),
+		$next + 1000,
 		'a prepared UPDATE with a cached plan finds the row as committed while it waited');
 	$session->query('RESET plan_cache_mode');
 
 	$next = $number + 1;
 	while_waiting('an UPDATE', $session,
 		sub { $session->start("UPDATE t SET v = v + 1000 WHERE id = 1 AND v = $next") });
-	is($gate->value('SELECT v FROM t WHERE id = 1'), $next + 1000,
+	is( $gate->value('SELECT v FROM t WHERE id = 1'),
+		$next + 1000,
 		'an UPDATE finds the row as committed while it waited');
 }
 
@@ -170,21 +172,21 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	for my $begin ("BEGIN ISOLATION LEVEL $level", "START TRANSACTION ISOLATION LEVEL $level, READ ONLY")
 	{
 		while_waiting($begin, $session, sub { $session->start($begin) });
-		is($session->query('SELECT v FROM t WHERE id = 1'), $number,
-			"after $begin, the transaction sees what was committed while it waited");
+		is($session->query('SELECT v FROM t WHERE id = 1'),
+			$number, "after $begin, the transaction sees what was committed while it waited");
 		$session->query('COMMIT');
 	}
-	while_waiting("an extended BEGIN ISOLATION LEVEL $level", $session,
-		sub { $session->start_extended("BEGIN ISOLATION LEVEL $level") });
-	is($session->query('SELECT v FROM t WHERE id = 1'), $number,
-		"after it, the transaction sees what was committed while it waited");
+	while_waiting("an extended BEGIN ISOLATION LEVEL $level",
+		$session, sub { $session->start_extended("BEGIN ISOLATION LEVEL $level") });
+	is($session->query('SELECT v FROM t WHERE id = 1'),
+		$number, "after it, the transaction sees what was committed while it waited");
 	$session->query('COMMIT');
 	my $block = "BEGIN ISOLATION LEVEL $level; SELECT v FROM t WHERE id = 1; COMMIT";
 	sees_the_new_value("$block in one message", $session, sub { $session->start($block) });
 	$session->query("SET default_transaction_isolation = '$level'");
 	while_waiting("BEGIN with $level as default", $session, sub { $session->start('BEGIN') });
-	is($session->query('SELECT v FROM t WHERE id = 1'), $number,
-		"after it, the transaction sees what was committed while it waited");
+	is($session->query('SELECT v FROM t WHERE id = 1'),
+		$number, "after it, the transaction sees what was committed while it waited");
 	$session->query('COMMIT; RESET default_transaction_isolation');
 }
 
@@ -201,9 +203,8 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	$session->query("SET default_transaction_isolation = '$level'");
 	$session->start('SELECT v FROM t WHERE id = 1');
 	$gate->await_queued($session);
-	is( $gate->value('SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = ' . $session->pid),
-		't',
-		"a lone $level statement waits with a snapshot");
+	is($gate->value('SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = ' . $session->pid),
+		't', "a lone $level statement waits with a snapshot");
 	$number++;
 	$gate->value("UPDATE t SET v = $number WHERE id = 1");
 	$holder->query('COMMIT');
@@ -223,7 +224,9 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	$gate->await_waiting(10);
 	$gate->value("UPDATE t SET v = v + 1 WHERE id = 1") for (1 .. 20);
 	my $vacuum = $gate->observer->start('VACUUM (VERBOSE) t')->result;
-	like(join("\n", @{ $vacuum->{notices} }), qr/ 0 are dead but not yet removable/,
+	like(
+		join("\n", @{ $vacuum->{notices} }),
+		qr/ 0 are dead but not yet removable/,
 		'vacuum removes dead rows beside a queue of readers');
 	$holder->query('COMMIT');
 	is(join(',', map { $_->finish } @waiters), join(',', (1) x 10), 'the readers run');

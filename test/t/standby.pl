@@ -19,7 +19,8 @@ my $primary = GateTest->new(
 	max_standby_streaming_delay => '100ms',
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
-$primary->value($_) foreach (
+$primary->value($_)
+  foreach (
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
 	'CREATE TABLE gone (a int)',
@@ -124,7 +125,8 @@ sub catch_up
 
 # Lending
 $standby->piece(
-	'on a standby, an idle holder', { max_active_backends => 1, lend_after => 100 },
+	'on a standby, an idle holder',
+	{ max_active_backends => 1, lend_after => 100 },
 	sub {
 		my $holder = $standby->holder;
 		my $next = $standby->session;

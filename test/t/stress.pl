@@ -58,12 +58,11 @@ for my $mode ('simple', 'extended', 'prepared')
 	$node->command_ok(
 		[
 			'pgbench', '-n', '-c', '200', '-j', '4', '-t', '5', '-M', $mode,
-			'-f', "$directory/lone", '-f', "$directory/block", '-h', $node->host, '-p', $node->port,
-			'postgres'
+			'-f', "$directory/lone", '-f', "$directory/block", '-h', $node->host, '-p', $node->port, 'postgres'
 		],
 		"200 pgbench clients run at limit 2, $mode protocol");
-	is($gate->value('SELECT max(n) FROM seen'), '2',
-		"of 200 clients, 2 were at work at the same time and never more, $mode protocol");
+	is($gate->value('SELECT max(n) FROM seen'),
+		'2', "of 200 clients, 2 were at work at the same time and never more, $mode protocol");
 }
 $gate->ok_quiet('after pgbench');
 $gate->ok_adds_up('after pgbench');
@@ -81,15 +80,18 @@ my $crowd = GateCrowd->new($gate, 100);
 $gate->value('CREATE TABLE done (id int)');
 append_to_file("$directory/hot", "UPDATE t SET v = v + 1 WHERE id = 1;\n");
 append_to_file("$directory/transaction",
-	"\\set id random(1, 1000)\nBEGIN;\nSELECT v FROM t WHERE id = :id;\nUPDATE t SET v = v + 1 WHERE id = :id;\nINSERT INTO done VALUES (:id);\nCOMMIT;\n");
+	"\\set id random(1, 1000)\nBEGIN;\nSELECT v FROM t WHERE id = :id;\nUPDATE t SET v = v + 1 WHERE id = :id;\nINSERT INTO done VALUES (:id);\nCOMMIT;\n"
+);
 my ($out, $err) = ('', '');
 my $pgbench = IPC::Run::start(
 	[
 		'pgbench', '-n', '-c', '100', '-j', '2', '-T', '12', '-M', 'prepared', '--max-tries=0',
-		'-f', "$directory/hot", '-f', "$directory/transaction",
-		'-h', $node->host, '-p', $node->port, 'postgres'
+		'-f', "$directory/hot", '-f', "$directory/transaction", '-h', $node->host, '-p', $node->port, 'postgres'
 	],
-	'>', \$out, '2>', \$err,
+	'>',
+	\$out,
+	'2>',
+	\$err,
 	IPC::Run::timeout($GateClient::patience));
 
 $crowd->work(

@@ -61,7 +61,8 @@ for my $step (@steps)
 chdir $from or die $!;
 
 # Its end
-is( $node->safe_psql('postgres',
+is( $node->safe_psql(
+		'postgres',
 		q(SELECT count(*) FROM pg_settings WHERE name LIKE 'admission\_gate.%' AND source = 'configuration file')),
 	'0',
 	'no setting is left behind');

@@ -45,7 +45,10 @@ sub ok_works
 			WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND d.classid IN ('pg_proc'::regclass, 'pg_class'::regclass)
 				AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'admission_gate')});
 	cmp_ok(scalar @sources, '>', 0, "there is something in version $version");
-	my @fail = grep { my $source = $_; !eval { $session->query("SELECT * FROM $source"); 1 } } @sources;
+	my @fail = grep {
+		my $source = $_;
+		!eval { $session->query("SELECT * FROM $source"); 1 }
+	} @sources;
 	is_deeply(\@fail, [], "in version $version, all views and functions work with the present library");
 	return;
 }

@@ -81,16 +81,24 @@ sub waits_logged_by
 	is(waits_logged_by(sub { wait_once($session) }), '', 'a shorter wait than log_min_wait is not logged');
 
 	$gate->set(log_min_wait => 0);
-	is( waits_logged_by(sub { $session->query('SELECT 1') }), '', 'with log_min_wait = 0, who does not wait is not logged');
+	is(waits_logged_by(sub { $session->query('SELECT 1') }),
+		'', 'with log_min_wait = 0, who does not wait is not logged');
 	my $begin = time;
 	my $log = logged_by(sub { wait_once($session, 'SELECT 1 AS marked') });
 	my $took = 1000 * (time - $begin);
 	like($log, qr/$wait_line/, 'with log_min_wait = 0, a wait is logged');
 	my ($waited, $end) = $log =~ $wait_line;
-	is($end, 'admitted, pool "default", queue length 0 on arrival, position 1', 'with its end, pool and place in the queue');
-	cmp_ok(abs($waited - $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = '
-				. do { $session->query('BEGIN'); $session->pid })),
-		'<', 0.001, 'and the time that the view has');
+	is( $end,
+		'admitted, pool "default", queue length 0 on arrival, position 1',
+		'with its end, pool and place in the queue');
+	cmp_ok(
+		abs($waited - $gate->value(
+				'SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = '
+				  . do { $session->query('BEGIN'); $session->pid }
+			)),
+		'<',
+		0.001,
+		'and the time that the view has');
 	cmp_ok($waited, '<=', $took, 'which is not more than it took');
 	$session->query('COMMIT');
 	my ($pid) = $log =~ /\[(\d+)\] client backend LOG:  admission wait/;
@@ -107,7 +115,9 @@ sub waits_logged_by
 	my $next = $gate->session;
 	is( waits_logged_by(
 			sub {
-				wait_that_ends_by($session, 'SELECT 1',
+				wait_that_ends_by(
+					$session,
+					'SELECT 1',
 					sub {
 						$next->start('SELECT 1');
 						$gate->await_queued($next);
@@ -118,7 +128,8 @@ sub waits_logged_by
 						$session->start('SELECT 1');
 					});
 			}),
-		join("\n",
+		join(
+			"\n",
 			'canceled, pool "default", queue length 0 on arrival, position 1',
 			'admitted, pool "default", queue length 1 on arrival, position 2'),
 		'a wait that is cancelled, and one behind it');
@@ -136,8 +147,11 @@ sub waits_logged_by
 	like(
 		waits_logged_by(
 			sub {
-				wait_that_ends_by($session, 'SELECT 1',
-					sub { $gate->value('SELECT pg_terminate_backend(' . $session->pid . ')'); $gate->await_waiting(0); });
+				wait_that_ends_by(
+					$session,
+					'SELECT 1',
+					sub { $gate->value('SELECT pg_terminate_backend(' . $session->pid . ')'); $gate->await_waiting(0); }
+				);
 			}),
 		qr/^canceled, /,
 		'a wait that ends with the session');
@@ -178,7 +192,8 @@ sub waits_logged_by
 		});
 	my $lines = () = $log =~ /LOG:  admission wait ended/g;
 	my $left_out = 0;
-	$left_out += $1 while $log =~ /DETAIL:  (\d+) waits? before it w(?:as|ere) not logged, as 10 lines a second are the limit\.$/mg;
+	$left_out += $1
+	  while $log =~ /DETAIL:  (\d+) waits? before it w(?:as|ere) not logged, as 10 lines a second are the limit\.$/mg;
 	cmp_ok($left_out, '>', 0, 'of many waits, not all are logged');
 	is($lines + $left_out, $n + 1, 'but the log tells how many were left out');
 	$_->quit foreach ($holder, @sessions);
@@ -216,7 +231,8 @@ sub last_wait
 
 	wait_once($session, 'BEGIN');
 	$session->query('SELECT 1');
-	is( $session->query('SELECT pg_admission_gate_last_wait() > 0'), 't', 'in a block, it tells for how long that has waited');
+	is($session->query('SELECT pg_admission_gate_last_wait() > 0'),
+		't', 'in a block, it tells for how long that has waited');
 	$session->query('COMMIT');
 	is(last_wait($session), 'as shown', 'and still when it is over');
 	$session->query('BEGIN');
@@ -251,8 +267,10 @@ sub last_wait
 }
 
 # However they ended, and without a slot as well
-is($gate->value('SELECT queued = (SELECT sum(waits) FROM pg_stat_admission_gate_histogram) FROM pg_stat_admission_gate'),
-	't', 'every wait is in the histogram');
+is( $gate->value(
+		'SELECT queued = (SELECT sum(waits) FROM pg_stat_admission_gate_histogram) FROM pg_stat_admission_gate'),
+	't',
+	'every wait is in the histogram');
 
 $gate->ok_quiet('at the end');
 $gate->ok_adds_up('at the end');
