@@ -471,7 +471,8 @@ sub ok_one_slot
 # Afterwards, everything must be quiet.
 #
 # Then runs it with lending off.  That must get it stuck, which proves that it
-# tests lending, unless passes_without_lending tells why it does not.
+# tests lending, unless passes_without_lending tells why it does not; then the last
+# resort must not be what helped.
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
@@ -511,6 +512,7 @@ sub _try_without_lending
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $patience = $passes ? $GateClient::patience : $stuck_after;
+	my $stalls = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate');
 	my $events = Test2::API::intercept(
 		sub {
 			local $self->{fixed} = { lend_after => -1 };
@@ -521,6 +523,8 @@ sub _try_without_lending
 	if ($passes)
 	{
 		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
+		is($self->value('SELECT sum(stalls) FROM pg_stat_admission_gate'), $stalls,
+			"and not by the last resort: $what");
 	}
 	else
 	{

@@ -520,6 +520,8 @@ $gate->value($_)
 	is($gate->gauges, '1|0|0', 'a portal that was bound has a slot');
 	$session->message('C', "Pa\0")->flush->read_until('3');
 	is($gate->gauges, '1|0|0', 'and keeps it when another one is closed');
+	$session->parse('', 'SHOW work_mem')->bind('', '')->execute('')->flush->read_until('C');
+	is($gate->gauges, '1|0|0', 'and when a command ends that needs none');
 	$session->message('C', "Pb\0")->sync->result;
 	is($gate->gauges, '0|0|0', 'but not when it is closed itself');
 	$session->query('COMMIT');

@@ -27,7 +27,10 @@ $gate->value($_)
 	# A check that catches errors, and so works in a subtransaction
 	'CREATE FUNCTION checks(int) RETURNS bool LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM txid_current() FROM t; RETURN true; EXCEPTION WHEN division_by_zero THEN RETURN false; END $$',
-	'CREATE DOMAIN checked AS int CHECK (checks(value))');
+	'CREATE DOMAIN checked AS int CHECK (checks(value))',
+	# and one that runs a command
+	'CREATE FUNCTION makes(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE made (a int); RETURN true; END $$',
+	'CREATE DOMAIN making AS int CHECK (makes(value))');
 
 # ----------------------------------------------------------------
 # Commands, and what they evaluate before their statement is admitted
@@ -109,13 +112,42 @@ $gate->value('ALTER ROLE plain RESET ALL');
 	$gate->stop_worker($worker);
 }
 
+# DISCARD TEMP drops tables, if there are any.
+{
+	my $session = $gate->session(user => 'plain');
+	$session->query('CREATE TEMP TABLE temporary (a int)');
+	my $worker = $gate->worker;
+	$session->start('DISCARD TEMP; SELECT count(*) FROM t');
+	ok_waits_without_xid($session, 'DISCARD TEMP with a temporary table');
+	$gate->stop_worker($worker);
+}
+
 # The conversion of a parameter, which comes before everything that a hook sees
+for my $domain ([ checked => 'a query' ], [ making => 'a command' ])
+{
+	my ($name, $runs) = @$domain;
+	my $worker = $gate->worker;
+	$gate->value("ALTER ROLE plain SET admission_gate.gate_utility = off");
+	my $session = $gate->session(user => 'plain');
+	$session->parse('', "SELECT \$1::$name")->bind('', '', '1')->execute('')->sync;
+	ok_waits_without_xid($session, "a domain whose check runs $runs");
+	$gate->value('ALTER ROLE plain RESET ALL');
+	$gate->stop_worker($worker);
+}
+
+# Where a transaction takes an id that no hook sees, it does not enter for that.
 {
 	my $worker = $gate->worker;
-	my $session = $gate->session(user => 'plain');
-	$session->parse('', 'SELECT $1::checked')->bind('', '', '1')->execute('')->sync;
-	ok_waits_without_xid($session, 'a domain whose check runs a query');
+	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
+	$session->query('BEGIN');
+	$session->call_function($gate->value(q{SELECT 'txid_current'::regproc::oid}))->result;
+	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
+		'1', 'a function call of the fast-path protocol takes a transaction id');
+	$session->start('SELECT 1');
+	$gate->ok_waits($session, 'the transaction waits nevertheless');
 	$gate->stop_worker($worker);
+	$session->result;
+	$session->query('COMMIT');
 }
 $gate->ok_quiet('after the commands');
 
@@ -135,6 +167,19 @@ $gate->ok_quiet('after the commands');
 	$session->result;
 }
 $gate->ok_quiet('after the bypass');
+
+# SET CONSTRAINTS runs triggers: it has a slot for them.
+{
+	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
+	$session->query('BEGIN; SELECT 1');
+	my $worker = $gate->worker;
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$session->query('SET CONSTRAINTS ALL IMMEDIATE');
+	is($gate->counter('forced'), '1', 'in a transaction that was admitted, SET CONSTRAINTS takes a slot');
+	$session->query('COMMIT');
+	$gate->stop_worker($worker);
+}
+$gate->ok_quiet('after SET CONSTRAINTS');
 
 # ----------------------------------------------------------------
 # Rights that end during the wait
@@ -305,7 +350,7 @@ ok_keep_slots(
 	}
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$other->start('SELECT 1');
-	$gate->await_queued($other);
+	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
 	usleep(500_000);
 	my $counts = $gate->counter('ARRAY[waiting, lends, stalls]');
 	kill KILL => @hogs;
@@ -314,6 +359,61 @@ ok_keep_slots(
 	$gate->stop_worker($worker);
 	is($other->finish, '1', 'and the next has it after it');
 	$gate->set(lend_after => 100);
+}
+# So is one that waits for a disk.  It is stopped in such a wait, where neither its CPU
+# time nor its state tells.
+{
+	my ($worker, $other) = ($gate->session(session => { work_mem => 64 }), $gate->session);
+	$worker->start('DO $$ BEGIN LOOP PERFORM count(*) FROM generate_series(1, 100000); END LOOP; END $$');
+	$gate->await_true(
+		sub {
+			kill STOP => $worker->pid;
+			usleep(5_000);
+			return 1
+			  if $gate->value('SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $worker->pid) eq 'IO';
+			kill CONT => $worker->pid;
+			return 0;
+		},
+		'a wait for a disk');
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$other->start('SELECT 1');
+	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
+	usleep(500_000);
+	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a holder that waits for a disk keeps its slot');
+	kill CONT => $worker->pid;
+	$gate->stop_worker($worker);
+	is($other->finish, '1', 'and the next has it after it');
+}
+
+# And one that waits for an LWLock: here, of a page of an index, whose reader is slow to
+# compare.  From PostgreSQL 19 on, the lock of a page is no LWLock.
+SKIP:
+{
+	skip 'the lock of a page is no LWLock', 3 if $gate->value('SHOW server_version_num') >= 190000;
+
+	$gate->value($_)
+	  foreach (
+		'CREATE FUNCTION compares(int, int) RETURNS int LANGUAGE plpgsql AS
+			$$ BEGIN IF current_setting($a$application_name$a$) = $a$slow$a$ THEN PERFORM pg_sleep(2); END IF; RETURN btint4cmp($1, $2); END $$',
+		'CREATE OPERATOR CLASS slow_ops FOR TYPE int USING btree AS
+			OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compares(int, int)',
+		'CREATE TABLE compared (a int)',
+		'CREATE INDEX ON compared (a slow_ops)',
+		'INSERT INTO compared VALUES (1)');
+	my $reader = $gate->session(
+		session => { 'admission_gate.bypass' => 'on', application_name => 'slow', enable_seqscan => 'off' });
+	my ($holder, $other) = map { $gate->session } 1 .. 2;
+	$reader->start('SELECT count(*) FROM compared WHERE a = 1');
+	$gate->await_wait_event_type($reader, 'Timeout');
+	$holder->start('INSERT INTO compared VALUES (2)');
+	$gate->await_wait_event_type($holder, 'LWLock');
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$other->start('SELECT 1');
+	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
+	usleep(500_000);
+	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a holder that waits for an LWLock keeps its slot');
+	is($reader->finish, '1', 'the reader ends');
+	is($holder->sqlstate . $other->finish, '000001', 'then the holder and the next');
 }
 $gate->ok_quiet('at the end');
 $gate->ok_adds_up('at the end');

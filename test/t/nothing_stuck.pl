@@ -92,11 +92,12 @@ $gate->ok_quiet('after the last resort in a pool');
 	$_->query('BEGIN; SELECT 1') foreach @forced;
 	my $waiter = plain();
 	my $n = 0;
-	$forced[0]->start('SELECT pg_sleep(0.3)');
+	$forced[0]->start('SELECT pg_sleep(0.6)');
+	$gate->await_wait_event_type($forced[0], 'Timeout');
 	$waiter->start('SELECT 1');
 	my $done = $gate->await_true(
 		sub {
-			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(0.6)');
+			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(1.2)');
 			$forced[ ($n + 1) % 2 ]->result;
 			return $waiter->done;
 		},
