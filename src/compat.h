@@ -86,6 +86,18 @@
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
+/*
+ * 19: a wait for a buffer's content is no LWLock any more; it is of the class of that
+ * for a buffer's cleanup lock, which other sessions may keep from us for long
+ */
+#if PG_VERSION_NUM >= 190000
+#define GATE_IS_BUFFER_CONTENT_WAIT(event) \
+	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
+	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
+#else
+#define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
+#endif
+
 /* 19: a shared hash table has one size, no longer an initial and a maximal one */
 #if PG_VERSION_NUM >= 190000
 #define GATE_SHMEM_INIT_HASH(name, size, info, flags) \

@@ -87,10 +87,12 @@ is_idle_wait(uint32 wait_class)
 static void
 look_at_process(const PGPROC *proc, Sight *sight)
 {
-	uint32		wait_class = wait_event_of(proc) & WAIT_CLASS_MASK;
+	uint32		event = wait_event_of(proc);
+	uint32		wait_class = event & WAIT_CLASS_MASK;
 	uint64		cpu;
 
-	if (wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK)
+	if (wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
+		GATE_IS_BUFFER_CONTENT_WAIT(event))
 		sight->busy = true;
 	if (process_cpu_time(proc->pid, &cpu))
 		sight->cpu += cpu;
