@@ -4,7 +4,9 @@
 # checker spin visit every state of slots.pml, for a number of configurations.  What is proved stands at
 # the top of slots.pml.
 #
-# Usage: test/model/run.sh [--mutants] [NUMBER...]
+# Usage: test/model/run.sh [--quick | --mutants] [NUMBER...]
+#   --quick    only those lines of the list that have an asterisk: each part of the
+#              protocol once
 #   --mutants  instead, make the mistakes listed below, one at a time, and see
 #              that each is found in its configuration
 #   NUMBER     only these lines of the list, one after the other
@@ -21,24 +23,24 @@ here=$(cd "$(dirname "$0")" && pwd)
 model=$here/slots.pml
 script=$here/$(basename "$0")
 
-# Name, what to look for, parameters.  What to look for is "states" for the
+# Name, with an asterisk if quick, what to look for, parameters.  What to look for is "states" for the
 # assertions and dead ends, else the name of a temporal formula in slots.pml.
 configurations='
-cancels                  |states|-DINTERRUPTS=2
+*cancels                  |states|-DINTERRUPTS=2
 cancels, strict order    |states|-DINTERRUPTS=2 -DBARGING=0
-two rounds               |states|-DROUNDS=2
+*two rounds               |states|-DROUNDS=2
 two rounds, strict order |states|-DROUNDS=2 -DBARGING=0
 four backends            |states|-DBACKENDS=4
 four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DBARGING=0
 full queue               |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
 no queue                 |states|-DMAX_QUEUE=0 -DROUNDS=2
-forced entry             |states|-DFORCE=1 -DINTERRUPTS=1
+*forced entry             |states|-DFORCE=1 -DINTERRUPTS=1
 limit 1, 2, 1            |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
 limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DBARGING=0
-limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
+*limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
 limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
-contention               |states|-DLIMIT=2 -DADAPTS=2
+*contention               |states|-DLIMIT=2 -DADAPTS=2
 contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DBARGING=0
 contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DBARGING=0
 contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DBARGING=0
@@ -46,34 +48,34 @@ contention, limit 1, 2, 1|states|-DBACKENDS=2 -DLIMIT=1 -DADAPTS=2 -DRESIZERS=1 
 contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DBARGING=0
 contention, turns        |states|-DLIMIT=2 -DADAPTS=1 -DTURNS=1 -DBARGING=0
 contention, pools        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
-lending                  |states|-DLOOKS=2
+*lending                  |states|-DLOOKS=2
 lending, strict order    |states|-DLOOKS=2 -DBARGING=0 -DINTERRUPTS=1
 lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
 lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
 lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
+*turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
 turns, idle              |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1 -DTAKEOVER=1
 turns, idle, strict order|states|-DTURNS=1 -DIDLE -DINTERRUPTS=2 -DBARGING=0
 turns, limit 1, 2, 1     |states|-DBACKENDS=2 -DTURNS=1 -DIDLE -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 turns, limit 1, none, 1  |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 turns, lending           |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DLOOKS=2
 holder waits for a waiter|states|-DHIDDEN -DTAKEOVER=1
-holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
-last resort              |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
+*holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
+*last resort              |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, turns       |states|-DBACKENDS=2 -DRELIEFS=1 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
 holder never ends        |states|-DSTUCK -DTAKEOVER=1
-holder never ends        |finish|-DSTUCK -DTAKEOVER=1
+*holder never ends        |finish|-DSTUCK -DTAKEOVER=1
 and the watcher stops    |states|-DSTUCK -DSTOPPED -DTAKEOVER=1
 and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
-nobody starves           |served|-DFOREVER
+*nobody starves           |served|-DFOREVER
 nobody starves, strict   |served|-DFOREVER -DBARGING=0
 pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBARGING=0
 pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
 pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DBARGING=0
 pools, higher, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DINTERRUPTS=1 -DBARGING=0
 pools, lower, cancel     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DINTERRUPTS=1
-pools, limit 2, cancel   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
+*pools, limit 2, cancel   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
 pools, limit 2, higher   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
 pools, both with a limit |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
 pools, three rounds      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
@@ -89,11 +91,11 @@ pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
 pools, last resort       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DTAKEOVER=1
 pools, resort, higher    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DPRIORITY=1 -DLIMIT=2
 pools, holder never ends |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
-pools, holder never ends |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
+*pools, holder never ends |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
 pools, never ends, free  |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DSTUCK -DTAKEOVER=1
-full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
+*full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
 pools, limit 1, none, 1  |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
-pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
+*pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
 pool removed, higher     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=1 -DINTERRUPTS=1
 pool removed, lending    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=-1 -DLOOKS=1
 pool removed, other limit|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
@@ -256,7 +258,7 @@ check_configurations()
 		n=$((n + 1))
 		wanted "$n" || continue
 		search "$what" "$parameters"
-		name=$(trim "$name")
+		name=$(trim "${name#\*}")
 		[ "$what" = states ] || name="$name: $what"
 		if [ "$result" = none ]; then
 			tell yes "$n" "$name ($(states) states, $(seconds) s)" "$parameters"
@@ -293,15 +295,21 @@ jobs()
 }
 
 list=$configurations
+option=
 make_mistakes=no
-if [ "${1:-}" = --mutants ]; then
+if [ "${1:-}" = --quick ]; then
+	list=$(echo "$list" | sed -n 's/^\*/*/p')
+	option=--quick
+	shift
+elif [ "${1:-}" = --mutants ]; then
 	list=$mutants
 	make_mistakes=yes
+	option=--mutants
 	shift
 fi
 numbers="$*"
 case $numbers in
-	*[!0-9\ ]*) die "usage: $0 [--mutants] [NUMBER...]" ;;
+	*[!0-9\ ]*) die "usage: $0 [--quick | --mutants] [NUMBER...]" ;;
 esac
 
 for tool in spin gcc; do
@@ -326,7 +334,6 @@ cd "$work" || die "cannot enter $work"
 if [ -z "$numbers" ]; then
 	total=$(echo "$list" | grep -c '|')
 	echo "1..$total"
-	[ "$make_mistakes" = yes ] && option=--mutants || option=
 	# shellcheck disable=SC2086
 	seq "$total" | xargs -n 1 -P "$(jobs)" "$script" $option &
 	child=$!
