@@ -279,9 +279,9 @@ SKIP:
 		't|t',
 		'no wait is lost');
 	is( $gate->value(
-			'SELECT count(*), count(s.query)
+			'SELECT count(*) > 0, count(*) = count(s.query)
 			FROM pg_stat_admission_gate_queries q LEFT JOIN pg_stat_statements s USING (userid, dbid, queryid)'),
-		'10|10',
+		't|t',
 		'each query joins');
 	$session->quit;
 }
