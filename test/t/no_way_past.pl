@@ -318,8 +318,11 @@ ok_keep_slots(
 		'parallel_leader_participation = off');
 	$gate->set(max_active_backends => 1);
 	my ($query, $other) = map { $gate->session } 1 .. 2;
+	$gate->value('ALTER TABLE t SET (parallel_workers = 2)');
+	$gate->value('CREATE FUNCTION spins(int) RETURNS bool PARALLEL SAFE COST 10000 LANGUAGE plpgsql AS
+		$$ BEGIN LOOP END LOOP; END $$');
 	$query->query($parallel);
-	$query->start('SELECT count(*) FROM t a, t b, t c WHERE a.v + b.v + c.v = 0');
+	$query->start('SELECT count(*) FROM t WHERE spins(id)');
 	$gate->await("SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'", 'two workers');
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$other->start('SELECT 1');
@@ -331,6 +334,7 @@ ok_keep_slots(
 	$query->result;
 	is($other->finish, '1', 'and the next has it after it');
 }
+
 # A holder that gets no CPU, as others than the server want it, is at work.
 {
 	$gate->set(max_active_backends => 1, lend_after => 10);
