@@ -70,7 +70,7 @@ GATE_MODULE_MAGIC;
 /* What a utility command means to the gate. */
 typedef enum UtilityKind
 {
-	UTILITY_LIGHT,				/* passes: runs no user's code, takes no XID */
+	UTILITY_LIGHT,				/* passes: runs no code of users */
 	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
 	UTILITY_QUERY,				/* always needs a slot */
 	UTILITY_HEAVY				/* needs a slot if gate_utility says so, and

@@ -31,8 +31,10 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
@@ -322,7 +324,7 @@ refuse_hopeless_wait(void)
  * time, if queue_timeout expires, and whatever interrupts bring.
  */
 static pg_noinline void
-wait_for_slot(QueryDesc *query)
+wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SnapshotUsers snapshot_users;
 	SlotLimit	limit;
@@ -389,7 +391,8 @@ wait_for_slot(QueryDesc *query)
 	 * Rights may have been taken away meanwhile: see the catalogs as they
 	 * are.
 	 */
-	AcceptInvalidationMessages();
+	if (!begins_block)
+		AcceptInvalidationMessages();
 	snapshot_take_again(&snapshot_users);
 }
 
@@ -404,10 +407,15 @@ wait_for_slot_at_begin(void)
 
 	PG_TRY();
 	{
-		wait_for_slot(NULL);
+		wait_for_slot(NULL, true);
 	}
 	PG_CATCH();
 	{
+		/* With a slot, it was no refusal. */
+		if (holds_slot)
+			PG_RE_THROW();
+		LWLockReleaseAll();
+		pgstat_report_wait_end();
 		MemoryContextSwitchTo(TopMemoryContext);
 		refusal = CopyErrorData();
 		FlushErrorState();
@@ -427,10 +435,13 @@ enter_reserved(TimestampTz since)
 	Oid			user = GetSessionUserId();
 	int			size = 0;
 
+	/* A cancel here would be an error of BEGIN itself. */
+	HOLD_INTERRUPTS();
 	if (superuser_arg(user))
 		size = GATE_SUPERUSER_RESERVED + GATE_RESERVED;
 	else if (GATE_RESERVED > 0 && GATE_MAY_USE_RESERVED(user))
 		size = GATE_RESERVED;
+	RESUME_INTERRUPTS();
 	return size > 0 && slots_enter_reserved(size, since);
 }
 
@@ -453,7 +464,7 @@ try_after_yield(TimestampTz since)
 /*
  * A top-level statement begins: see to it that this backend holds a slot.
  * query: the descriptor that ExecutorStart was called with, otherwise NULL.
- * begins_block: it is BEGIN; then it never raises an error, but the next one does.
+ * begins_block: it is BEGIN; then an error of the wait is kept for the next one.
  * May wait and raise errors; the caller holds no LWLock.
  */
 void
@@ -496,7 +507,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	else if (begins_block)
 		wait_for_slot_at_begin();
 	else
-		wait_for_slot(query);
+		wait_for_slot(query, false);
 }
 
 /*

@@ -46,7 +46,7 @@ has_admission(ExplainState *es)
 }
 
 /*
- * explain_validate_options_hook: without ANALYZE, the gate is not met.
+ * explain_validate_options_hook: without ANALYZE, nothing is shown.
  */
 static void
 gate_explain_validate_options(ExplainState *es, List *options,

@@ -167,17 +167,20 @@ compare_wait_time(const void *a, const void *b)
 }
 
 /*
- * Remove the entries that have waited least.  The caller holds Lock exclusively.
+ * Remove the entries that have waited least; false if there is no memory to find them.
+ * The caller holds Lock exclusively, so this raises no error.
  */
-static void
+static bool
 evict_least(void)
 {
 	int			nentries = hash_get_num_entries(Table);
 	int			nvictims = Max(nentries * EVICT_PERCENT / 100, 1);
-	QueryWaitsEntry **entries = palloc_array(QueryWaitsEntry *, nentries);
+	QueryWaitsEntry **entries = palloc_extended(nentries * sizeof(QueryWaitsEntry *), MCXT_ALLOC_NO_OOM);
 	HASH_SEQ_STATUS scan;
 	int			i = 0;
 
+	if (entries == NULL)
+		return false;
 	hash_seq_init(&scan, Table);
 	while (i < nentries)
 		entries[i++] = (QueryWaitsEntry *) hash_seq_search(&scan);
@@ -187,10 +190,12 @@ evict_least(void)
 	for (i = 0; i < nvictims; i++)
 		hash_search(Table, &entries[i]->counts.key, HASH_REMOVE, NULL);
 	pfree(entries);
+	return true;
 }
 
 /*
- * Find the entry with that key or make one, in the place of another if need be.
+ * Find the entry with that key or make one, in the place of others if need be; NULL if
+ * there is no memory to do so.
  * The caller holds Lock exclusively.
  */
 static QueryWaitsEntry *
@@ -202,8 +207,8 @@ find_or_add(const QueryWaitsKey *key)
 	if (entry != NULL)
 		return entry;
 
-	if (hash_get_num_entries(Table) >= gate_max_tracked_queries)
-		evict_least();
+	if (hash_get_num_entries(Table) >= gate_max_tracked_queries && !evict_least())
+		return NULL;
 	entry = (QueryWaitsEntry *) hash_search(Table, key, HASH_ENTER, NULL);
 	entry->counts.waits = 0;
 	entry->counts.wait_time = 0;
@@ -235,6 +240,11 @@ query_waits_count(int64 queryid, uint64 waited)
 		LWLockRelease(Lock);
 		LWLockAcquire(Lock, LW_EXCLUSIVE);
 		entry = find_or_add(&key);
+		if (entry == NULL)
+		{
+			LWLockRelease(Lock);
+			return;
+		}
 	}
 
 	SpinLockAcquire(&entry->mutex);

@@ -4,7 +4,7 @@
  *		The configuration parameters: names, ranges, who may set them.
  *
  * Every backend has its own copy of each parameter.  The limit, its mode, the pools
- * and the time before lending must reach those that wait, too, and do not reread the
+ * lending and load control must reach those that wait, too, and do not reread the
  * configuration meanwhile; so these are published in shared memory, by the
  * processes that answer a reload at once and have no stale copy for long.
  *
@@ -18,7 +18,6 @@
 
 #include "miscadmin.h"
 #include "utils/guc.h"
-#include "utils/varlena.h"
 
 #include "bypass.h"
 #include "compat.h"
@@ -218,7 +217,7 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
-							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, only as many superusers as superuser_reserved_connections enter above the limit.",
+							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, superusers wait if superuser_reserved_connections of them have entered above the limit.",
 							 &bypass,
 							 false,
 							 PGC_SUSET, 0,

@@ -421,15 +421,15 @@ slots_try_barge(TimestampTz since)
 
 /*
  * Take a slot at once, above the limit if need be: for a backend that may not
- * wait, because others may wait for it.
+ * wait, because others may wait for it.  Returns whether it is above the limit.
  */
-void
+bool
 slots_force(TimestampTz since)
 {
 	bool		forced;
 
 	if (slots_try_take(since))
-		return;
+		return false;
 
 	forced = !count_in_beside_pool(true);
 	if (forced)
@@ -437,6 +437,7 @@ slots_force(TimestampTz since)
 	become_holder(since);
 	if (forced)
 		add_to_own(TOTAL_FORCED, 1);
+	return forced;
 }
 
 /*
@@ -459,7 +460,8 @@ slots_enter_reserved(int size, TimestampTz since)
 
 	if (!in_reserve)
 		return false;
-	slots_force(since);
+	if (!slots_force(since))
+		in_reserve = MySlotEntry->reserved = false; /* one was free after all */
 	return true;
 }
 

@@ -125,7 +125,7 @@ extern bool slots_available(void);
 /* The backend's own slot */
 extern bool slots_try_take(TimestampTz since);
 extern bool slots_try_barge(TimestampTz since);
-extern void slots_force(TimestampTz since);
+extern bool slots_force(TimestampTz since);
 extern bool slots_enter_reserved(int size, TimestampTz since);
 extern SlotEnqueued slots_enqueue(int max_queue_length, TimestampTz now,
 								  int *queue_length);

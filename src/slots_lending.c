@@ -168,7 +168,8 @@ take_back(SlotEntry *entry)
 static bool
 has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
 {
-	return busy || progress != entry->progress_seen || cpu < entry->cpu_seen ||
+	return busy || entry->quiet_since > now ||	/* the clock was set back */
+		progress != entry->progress_seen || cpu < entry->cpu_seen ||
 		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max(now - entry->quiet_since, 0);
 }
 

@@ -200,9 +200,10 @@ define_pool(int place, const PoolDefinition *definition)
 	if (place == Slots->npools)
 	{
 		pool->queue.head = pool->queue.tail = NOBODY;
-		slots_init_stall_clock(&pool->stall);
 		Slots->npools++;
 	}
+	if (strcmp(pool->definition.name, definition->name) != 0)
+		slots_init_stall_clock(&pool->stall);
 	pool->defined = true;
 	pool->definition = *definition;
 	pg_atomic_write_u32(&pool->effective_limit,

@@ -85,7 +85,11 @@ appoint_watcher(int procno, TimestampTz now)
 static bool
 watcher_is_late(TimestampTz now)
 {
-	return passed_since(*(volatile TimestampTz *) &Slots->watch_due, WATCH_GRACE, now);
+	TimestampTz due = *(volatile TimestampTz *) &Slots->watch_due;
+
+	/* If it is far ahead, the clock was set back. */
+	return passed_since(due, WATCH_GRACE, now) ||
+		due > TimestampTzPlusMilliseconds(now, 10 * WATCH_GRACE);
 }
 
 /*

@@ -369,7 +369,10 @@ is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
 {
 	uint64		seen = pg_atomic_read_u64(last);
 
-	return (uint64) now - seen >= interval &&
+	/* Another one may have read the clock later, or it was set back. */
+	int64		passed = now - (int64) seen;
+
+	return (passed >= (int64) interval || passed < -(int64) interval) &&
 		pg_atomic_compare_exchange_u64(last, &seen, now);
 }
 

@@ -39,6 +39,7 @@
 typedef struct Stall
 {
 	StallClock *clock;
+	int			patience;		/* ms */
 	int			waiter;			/* who enters next */
 	int			pool;			/* whose slots are all in use, or NOBODY if
 								 * that is so of all slots together */
@@ -85,10 +86,15 @@ is_stalled(StallClock *clock, int waiter, int pool, uint32 limit, TimestampTz no
 {
 	TimestampTz arrived = pg_atomic_read_u64(&entry_of(waiter)->since);
 
+	/* The system's clock may have been set back. */
+	clock->moved = Min(clock->moved, now);
+	if (arrived > now)
+		arrived = clock->moved;
 	stall->since = Max(clock->moved, arrived);
 	if (!passed_since(stall->since, clock->patience, now))
 		return false;
 	stall->clock = clock;
+	stall->patience = clock->patience;
 	stall->waiter = waiter;
 	stall->pool = pool;
 	stall->limit = limit;
@@ -150,7 +156,6 @@ relieve(const Stall *stall, TimestampTz now, WakeList *wakes)
 	SlotPool   *pool = pool_of(entry);
 	StallClock	of_all = Slots->stall;
 	StallClock	of_pool = pool->stall;
-	int			patience = stall->clock->patience;
 
 	slots_count_in(entry);
 	slots_grant(stall->waiter, now, wakes);
@@ -159,7 +164,7 @@ relieve(const Stall *stall, TimestampTz now, WakeList *wakes)
 	Slots->stall = of_all;
 	pool->stall = of_pool;
 	stall->clock->moved = now;
-	stall->clock->patience = Min(2 * patience, LAST_PATIENCE);
+	stall->clock->patience = Min(2 * stall->patience, LAST_PATIENCE);
 }
 
 /*
@@ -181,7 +186,7 @@ slots_relieve_stall(void)
 	if (!found)
 		return;
 
-	all_at_work = stall.clock->patience < LAST_PATIENCE && holders_are_at_work(&stall);
+	all_at_work = stall.patience < LAST_PATIENCE && holders_are_at_work(&stall);
 
 	SpinLockAcquire(&Slots->mutex);
 	if (find_stall(now, &still) && still.clock == stall.clock)

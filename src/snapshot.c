@@ -75,6 +75,7 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 
 	memset(users, 0, sizeof(*users));
 
+	InvalidateCatalogSnapshot();
 	if (IsolationUsesXactSnapshot())
 		return;
 
@@ -84,7 +85,6 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 	users->active_stack = pop_only_snapshot();
 	if (ActiveSnapshotSet())
 		return;
-	InvalidateCatalogSnapshot();
 	if (!users->active_stack)
 		return;
 

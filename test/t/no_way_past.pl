@@ -319,7 +319,8 @@ ok_keep_slots(
 	$gate->set(max_active_backends => 1);
 	my ($query, $other) = map { $gate->session } 1 .. 2;
 	$gate->value('ALTER TABLE t SET (parallel_workers = 2)');
-	$gate->value('CREATE FUNCTION spins(int) RETURNS bool PARALLEL SAFE COST 10000 LANGUAGE plpgsql AS
+	$gate->value(
+		'CREATE FUNCTION spins(int) RETURNS bool PARALLEL SAFE COST 10000 LANGUAGE plpgsql AS
 		$$ BEGIN LOOP END LOOP; END $$');
 	$query->query($parallel);
 	$query->start('SELECT count(*) FROM t WHERE spins(id)');
