@@ -149,7 +149,8 @@ run_suite() {
     FAILED=$((FAILED + failed))
 }
 
-# The differences and the ends of the logs of the suite that just ran.
+# The differences and the ends of the logs of the suite that just ran, and at last, as
+# a CI shows the end only, which tests have failed.
 show_failure() {
     local file
     for file in "$1.out" "$1.err"; do
@@ -167,6 +168,14 @@ show_failure() {
     for file in "$WORK"/src/log/*.log "$WORK"/src/output_iso/log/*.log "$WORK"/src/tmp_check/log/*.log; do
         [ -s "$file" ] && head_line "$file" && tail -n 20 "$file"
     done
+    head_line "failed in ${1##*/}"
+    failed_tests "$1" | cut -c 1-200 | head -n 20
+}
+
+# The tests that failed by the output of pg_regress, or what prove says of each.
+failed_tests() {
+    sed -n '/^not ok [0-9]/p; /^\(test\| \) .* \.\.\. FAILED/p; /(Wstat/p' "$1.out"
+    grep -A 8 'Failed test' "$1.err"
 }
 
 head_line() { printf -- '---- %s\n' "${1#"$WORK"/}"; }
