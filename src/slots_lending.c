@@ -145,7 +145,7 @@ lend(SlotEntry *entry, TimestampTz now)
 
 /* If that entry lends, what it holds counts again.  Mutex held. */
 static void
-take_back(SlotEntry *entry)
+take_back(SlotEntry *entry, TimestampTz now)
 {
 	uint32		lent = SLOT_LENT;
 
@@ -155,7 +155,10 @@ take_back(SlotEntry *entry)
 	/* Count first: from the exchange on, the owner may give it back. */
 	slots_count_in(entry);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
+	{
 		forget_lender(entry);
+		pg_atomic_write_u64(&entry->since, now);
+	}
 	else
 		count_out(entry);		/* the owner left */
 }
@@ -205,7 +208,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy)
 	progress = pg_atomic_read_u32(&entry->progress);
 	entry->at_work = has_worked(entry, progress, cpu, busy, now);
 	if (entry->at_work)
-		take_back(entry);
+		take_back(entry, now);
 	else if (lend_after >= 0 && passed_since(entry->quiet_since, lend_after, now))
 		lend(entry, now);
 
@@ -236,7 +239,7 @@ slots_holder_works(int procno)
 
 	now = GetCurrentTimestamp();
 	SpinLockAcquire(&Slots->mutex);
-	take_back(entry);
+	take_back(entry, now);
 	slots_settle(now, &wakes);
 	SpinLockRelease(&Slots->mutex);
 	slots_wake_all(&wakes);

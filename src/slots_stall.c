@@ -28,6 +28,7 @@
 
 #include "utils/timestamp.h"
 
+#include "settings.h"
 #include "slots.h"
 #include "slots_shared.h"
 
@@ -77,6 +78,18 @@ slots_note_entry(SlotEntry *entry, TimestampTz now)
 }
 
 /*
+ * How long (ms) the waiters of that clock have patience.  For as long as the settings
+ * have others go before them, they do not stand still.
+ */
+static int
+patience_of(const StallClock *clock)
+{
+	int64		others = Max(gate_handoff_after, gate_turn_length);
+
+	return Max(clock->patience, (int) Min(FIRST_PATIENCE + others, LAST_PATIENCE));
+}
+
+/*
  * Has that waiter, who is next by that clock, seen nobody enter for too long?  If so,
  * describe it.  pool and limit: as in Stall.  Mutex held.
  */
@@ -85,16 +98,17 @@ is_stalled(StallClock *clock, int waiter, int pool, uint32 limit, TimestampTz no
 		   Stall *stall)
 {
 	TimestampTz arrived = pg_atomic_read_u64(&entry_of(waiter)->since);
+	int			patience = patience_of(clock);
 
 	/* The system's clock may have been set back. */
 	clock->moved = Min(clock->moved, now);
 	if (arrived > now)
 		arrived = clock->moved;
 	stall->since = Max(clock->moved, arrived);
-	if (!passed_since(stall->since, clock->patience, now))
+	if (!passed_since(stall->since, patience, now))
 		return false;
 	stall->clock = clock;
-	stall->patience = clock->patience;
+	stall->patience = patience;
 	stall->waiter = waiter;
 	stall->pool = pool;
 	stall->limit = limit;
