@@ -79,12 +79,12 @@ slots_note_entry(SlotEntry *entry, TimestampTz now)
 
 /*
  * How long (ms) the waiters of that clock have patience.  For as long as the settings
- * have others go before them, they do not stand still.
+ * have others go before them, or keep their slots, they do not stand still.
  */
 static int
 patience_of(const StallClock *clock)
 {
-	int64		others = Max(gate_handoff_after, gate_turn_length);
+	int64		others = Max(Max(gate_handoff_after, gate_turn_length), slots_lend_after());
 
 	return Max(clock->patience, (int) Min(FIRST_PATIENCE + others, LAST_PATIENCE));
 }

@@ -446,7 +446,7 @@ sub ok_one_slot
 	my ($self, $pool) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => -1, handoff_after => 3_600_000);
+	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => 60_000, handoff_after => 3_600_000);
 	my ($first, @others) =
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$first->start('BEGIN');
@@ -515,7 +515,7 @@ sub _try_without_lending
 	my $stalls = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate');
 	my $events = Test2::API::intercept(
 		sub {
-			local $self->{fixed} = { lend_after => -1 };
+			local $self->{fixed} = { lend_after => 60_000 };
 			$self->_try_piece($what, $settings, $code, $patience);
 		});
 	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;

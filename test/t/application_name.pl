@@ -15,7 +15,7 @@ my $gate = GateTest->new(
 	'application_name',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	bypass_application_names => 'exact, "two words", "internal id=*"');
 
 $gate->value($_)

@@ -16,7 +16,7 @@ my $gate = GateTest->new(
 	'counters',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1);
+	lend_after => 60_000);
 
 my @totals = qw(admitted completed failed queued would_queue barged forced lends timeouts
   rejections cancels);
@@ -494,7 +494,7 @@ sub known_wait
 	# The waiter is stopped, so that it neither uses a slot it was granted nor
 	# takes one that is retained.  Strictly first come, a session that has more to
 	# do queues behind it; in its turn, it does all of it first.
-	$gate->set(lend_after => -1, handoff_after => 0);
+	$gate->set(lend_after => 60_000, handoff_after => 0);
 	for my $turn (0, 3_600_000)
 	{
 		$gate->set(turn_length => $turn);

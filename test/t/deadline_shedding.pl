@@ -15,7 +15,7 @@ my $gate = GateTest->new(
 	'deadline_shedding',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1);
+	lend_after => 60_000);
 
 my $hurried = $gate->session(
 	session => {

@@ -17,7 +17,7 @@ use Time::HiRes qw(time usleep);
 my $gate = GateTest->new(
 	'endings',
 	max_active_backends => 1,
-	lend_after => -1,
+	lend_after => 60_000,
 	max_connections => 150,
 	max_prepared_transactions => 5);
 my $node = $gate->node;

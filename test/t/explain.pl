@@ -15,7 +15,7 @@ my $gate = GateTest->new(
 	'explain',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1);
+	lend_after => 60_000);
 my $session = $gate->session;
 
 my $explain = 'EXPLAIN (ANALYZE, COSTS OFF, SUMMARY OFF, TIMING OFF, BUFFERS OFF, ADMISSION)';

@@ -109,7 +109,7 @@ $gate->piece(
 # Forced entry, too: the transaction began while there was no limit.
 $gate->piece(
 	'a row lock from before the limit',
-	{ max_active_backends => 0, lend_after => -1 },
+	{ max_active_backends => 0, lend_after => 60_000 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
@@ -125,7 +125,7 @@ $gate->piece(
 # And this one is in a subtransaction.
 $gate->piece(
 	'an advisory lock and a savepoint from before the limit',
-	{ max_active_backends => 0, lend_after => -1 },
+	{ max_active_backends => 0, lend_after => 60_000 },
 	sub {
 		my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 		$owner->query('BEGIN; SAVEPOINT a; SELECT pg_advisory_xact_lock(1)');
@@ -412,7 +412,7 @@ for my $case (
 
 $gate->piece(
 	'two-phase commit',
-	{ %client, lend_after => -1 },
+	{ %client, lend_after => 60_000 },
 	sub {
 		my ($owner, $waiter, $third) = map { $gate->session } 1 .. 3;
 		$owner->query("BEGIN; UPDATE t SET v = 1 WHERE id = 1; PREPARE TRANSACTION 'x'");
@@ -481,7 +481,7 @@ $gate->piece(
 
 $gate->piece(
 	'a reload of lend_after',
-	{ max_active_backends => 1, lend_after => -1 },
+	{ max_active_backends => 1, lend_after => 60_000 },
 	sub {
 		my $holder = $gate->holder;
 		my $waiter = $gate->session;

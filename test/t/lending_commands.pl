@@ -356,7 +356,7 @@ $gate->piece(
 # be lent.
 $gate->piece(
 	'logical replication',
-	{ max_active_backends => 1, lend_after => -1 },
+	{ max_active_backends => 1, lend_after => 60_000 },
 	sub {
 		$gate->value('CREATE DATABASE subscriber');
 		my $there = $gate->session(

@@ -125,8 +125,11 @@ $gate->ok_quiet('after a holder at work');
 $gate->set(turn_length => 4000);
 {
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$gate->node->pgbench('--no-vacuum --client=2 --time=6 --username=plain',
-		0, [qr/processed/], [qr/^(pgbench)?/], 'two sessions take turns', { turns => 'SELECT 1;' });
+	$gate->node->pgbench(
+		'--no-vacuum --client=2 --time=6 --username=plain',
+		0, [qr/processed/], [qr/^(pgbench)?/],
+		'two sessions take turns',
+		{ turns => 'SELECT 1;' });
 	is($gate->counter('stalls'), '0', 'while backends take turns, their length is waited for');
 	is($gate->counter('queued > 0'), 't', 'for some waited');
 }

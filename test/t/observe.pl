@@ -18,7 +18,7 @@ my $gate = GateTest->new(
 	max_active_backends => 1,
 	handoff_after => 0,
 	max_connections => 150,
-	lend_after => -1,
+	lend_after => 60_000,
 	log_statement => 'none');
 my $node = $gate->node;
 
@@ -106,7 +106,7 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	$holder->query('SELECT 1');
 	is($gate->gauges, '1|0|0', 'until it works again');
 	$_->quit foreach ($holder, $session);
-	$gate->set(lend_after => -1);
+	$gate->set(lend_after => 60_000);
 	$gate->ok_quiet('after lending');
 }
 

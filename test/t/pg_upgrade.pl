@@ -34,7 +34,7 @@ my %preloaded = (
 	pools => 'batch: max_active = 1');
 
 # Nobody gets a slot without luck.
-my %narrow = (max_active_backends => 1, max_queue_length => 0, lend_after => -1);
+my %narrow = (max_active_backends => 1, max_queue_length => 0, lend_after => 60_000);
 
 # ----------------------------------------------------------------
 # The old server

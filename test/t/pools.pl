@@ -17,7 +17,7 @@ my $gate = GateTest->new(
 	'pools',
 	max_active_backends => 4,
 	max_connections => 150,
-	lend_after => -1,
+	lend_after => 60_000,
 	pools => 'web: priority = 10; batch: max_active = 1');
 $gate->value($_)
   foreach (
@@ -435,7 +435,7 @@ is( $gate->value(
 	$one->query('SELECT 1');
 	gauges_are('and has it again at once', batch => '2 0 0');
 	$_->query('COMMIT') foreach ($one, $two);
-	$gate->set(lend_after => -1);
+	$gate->set(lend_after => 60_000);
 	ended($one, $two);
 }
 {

@@ -18,7 +18,7 @@ my $gate = GateTest->new(
 	'queries',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	compute_query_id => 'on',
 	max_tracked_queries => $places);
 my $node = $gate->node;

@@ -99,7 +99,7 @@ is_deeply(\@other, [], 'no command stands outside of the blocks that are run');
 {
 	my ($shown) = $readme =~ /^((?:    (?:ERROR|DETAIL|HINT): .*\n)+)/m;
 	$gate->value('ALTER SYSTEM RESET admission_gate.pools');
-	$gate->set(max_active_backends => 2, lend_after => -1);
+	$gate->set(max_active_backends => 2, lend_after => 60_000);
 	my @holders = map { $gate->holder } 1 .. 2;
 	$gate->value('CREATE ROLE plain LOGIN');
 	my $session = $gate->session(user => 'plain', session => { 'admission_gate.queue_timeout' => 1 });

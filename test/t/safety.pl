@@ -21,7 +21,7 @@ my $gate = GateTest->new(
 	'safety',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	max_connections => 30,
 	superuser_reserved_connections => 3,
 	init => { allows_streaming => 1 });

@@ -15,7 +15,7 @@ use Test::More;
 my $gate = GateTest->new(
 	'snapshot',
 	max_active_backends => 1,
-	lend_after => -1,
+	lend_after => 60_000,
 	max_prepared_transactions => 5);
 
 $gate->value($_)

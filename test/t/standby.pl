@@ -15,7 +15,7 @@ use Test::More;
 
 my $primary = GateTest->new(
 	'primary',
-	lend_after => -1,
+	lend_after => 60_000,
 	max_standby_streaming_delay => '100ms',
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
@@ -133,7 +133,7 @@ $standby->piece(
 		is($next->query('SELECT 1'), '1', 'on a standby, an idle holder lends its slot');
 		is($holder->query('SELECT 1'), '1', 'and goes on');
 	});
-$standby->set(lend_after => -1);
+$standby->set(lend_after => 60_000);
 
 # ----------------------------------------------------------------
 # Restart of the primary, restart of the standby, promotion

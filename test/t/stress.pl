@@ -24,7 +24,7 @@ my $gate = GateTest->new(
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
 	log_line_prefix => '%m [%p] %b %e ',
-	lend_after => -1);
+	lend_after => 60_000);
 my $node = $gate->node;
 
 # ----------------------------------------------------------------

@@ -16,7 +16,7 @@ my $gate = GateTest->new(
 	'waits',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	max_connections => 80);
 my $node = $gate->node;
 
