@@ -11,7 +11,8 @@
  * A statement walks one way: a hook here decides when the gate is met,
  * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
  * snapshot go for that time, src/slots.c has the semaphore and its queue, and
- * src/lending.c sees to it that no slot is held by a backend that does nothing.
+ * src/lending.c sees to it that no slot is held by a backend that does nothing, and
+ * src/contention.c looks whether fewer would get more done (src/limit_law.c).
  * src/settings.c has the parameters, src/bypass.c who needs no slot, src/pools.c
  * the list of pools, src/stats.c the views,
  * src/wait_log.c the lines in the server log, src/query_waits.c the waits by
@@ -59,6 +60,7 @@
 #include "admission.h"
 #include "bypass.h"
 #include "compat.h"
+#include "contention.h"
 #include "explain.h"
 #include "query_waits.h"
 #include "settings.h"
@@ -183,6 +185,7 @@ gate_shmem_request(void)
 	slots_shmem_request();
 	RequestAddinShmemSpace(wait_log_shmem_size());
 	query_waits_shmem_request();
+	contention_shmem_request();
 }
 
 static void
@@ -196,6 +199,7 @@ gate_shmem_startup(void)
 					 gate_pools, gate_lend_after, gate_load_control);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
+	contention_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -206,7 +210,7 @@ gate_shmem_startup(void)
 static inline bool
 gate_is_on(void)
 {
-	return unlikely(gate_max_active_backends > 0) &&
+	return unlikely(gate_max_active_backends != 0) &&
 		MyBackendType == B_BACKEND;
 }
 

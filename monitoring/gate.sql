@@ -7,7 +7,8 @@
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
 -- max_queue_length, deadline_shedding, a cancel or the like. limit: 3/8 while
--- only 3 of 8 slots are given out (effective_max_active).
+-- only 3 of 8 slots are given out (effective_max_active), 3/auto of a limit that
+-- finds itself. Below the pools: why, if fewer are given out or lately were.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -68,15 +69,27 @@ UNION ALL
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
 		format(:'pool_format', pool, mode,
-			concat_ws('/', nullif(effective_max_active, max_active), max_active), running, lent, retained, waiting,
+			concat_ws('/', nullif(nullif(effective_max_active, max_active), 0),
+				CASE max_active WHEN -1 THEN 'auto' ELSE max_active::text END), running, lent, retained, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools
 UNION ALL
-	SELECT 4, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
+	SELECT 4, 0, format(E'\n%s, since %s: %s of %s running backends waited for each other at the last look',
+		reason, date_trunc('second', reason_since)::timetz, blocked, working)
+	FROM pg_stat_admission_gate_limit
+	WHERE reason <> 'open'
+UNION ALL
+	SELECT 5, row_number() OVER (ORDER BY change_time DESC),
+		format('%s  %s -> %s, %s (%s of %s)', date_trunc('second', change_time)::timetz,
+			coalesce(nullif(old_limit, 0)::text, 'all'), coalesce(nullif(new_limit, 0)::text, 'all'),
+			reason, blocked, working)
+	FROM (SELECT * FROM pg_stat_admission_gate_limit_changes ORDER BY change_time DESC LIMIT 3) AS latest
+UNION ALL
+	SELECT 6, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
 	WHERE EXISTS (SELECT FROM waiters)
 UNION ALL
-	SELECT 5, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
+	SELECT 7, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
 		format(:'waiter_format', pid, round(wait_time::numeric, 1), usename, datname,
 			left(regexp_replace(query, '\s+', ' ', 'g'), 60))
 	FROM waiters

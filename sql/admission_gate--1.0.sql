@@ -110,6 +110,56 @@ COMMENT ON VIEW pg_stat_admission_gate_queries IS
 
 GRANT SELECT ON pg_stat_admission_gate_queries TO PUBLIC;
 
+CREATE FUNCTION pg_stat_get_admission_gate_limit(
+    OUT max_active_backends int4,
+    OUT effective_max_active int4,
+    OUT reason text,
+    OUT reason_since timestamptz,
+    OUT last_look timestamptz,
+    OUT working int4,
+    OUT blocked int4,
+    OUT open_rate float8,
+    OUT lowered_rate float8,
+    OUT open_until timestamptz
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_limit() IS
+    'statistics: how many slots are given out now, and why';
+
+CREATE VIEW pg_stat_admission_gate_limit AS
+    SELECT * FROM pg_stat_get_admission_gate_limit();
+
+COMMENT ON VIEW pg_stat_admission_gate_limit IS
+    'one row: how many slots are given out now, why, and what the last look at the running backends found';
+
+GRANT SELECT ON pg_stat_admission_gate_limit TO PUBLIC;
+
+CREATE FUNCTION pg_stat_get_admission_gate_limit_changes(
+    OUT change_time timestamptz,
+    OUT old_limit int4,
+    OUT new_limit int4,
+    OUT reason text,
+    OUT working int4,
+    OUT blocked int4
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE ROWS 256 PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_limit_changes() IS
+    'statistics: the latest changes of how many slots are given out';
+
+CREATE VIEW pg_stat_admission_gate_limit_changes AS
+    SELECT * FROM pg_stat_get_admission_gate_limit_changes();
+
+COMMENT ON VIEW pg_stat_admission_gate_limit_changes IS
+    'one row for each of the latest 256 changes of how many slots are given out: to or from all, or by half or more';
+
+GRANT SELECT ON pg_stat_admission_gate_limit_changes TO PUBLIC;
+
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void
 AS 'MODULE_PATHNAME'

@@ -10,7 +10,7 @@ WHERE name LIKE 'admission\_gate.%' AND (short_desc = '' OR extra_desc IS NULL);
 
 -- Bad values get an error and change nothing.  (Only its SQLSTATE is shown for
 -- numbers with a unit: PostgreSQL 18 words it differently.)
-ALTER SYSTEM SET admission_gate.max_active_backends = -1;
+ALTER SYSTEM SET admission_gate.max_active_backends = -2;
 ALTER SYSTEM SET admission_gate.max_active_backends = 'many';
 ALTER SYSTEM SET admission_gate.max_active_backends = 262144;
 ALTER SYSTEM SET admission_gate.max_queue_length = -2;

@@ -124,8 +124,13 @@ errdetail_gate(const SlotLimit *limit, long waited)
 								limit->slots,
 								limit->pool, limit->slots, limit->in_use, limit->lent,
 								limit->waiting, waited);
+	if (limit->finds_itself)
+		return errdetail_plural("The limit has found itself at %d slot, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								"The limit has found itself at %d slots, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								limit->effective,
+								limit->effective, limit->in_use, limit->lent, limit->waiting, waited);
 	if (limit->effective < limit->slots)
-		return errdetail("The limit is %d slots, lowered to %d as running backends block each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+		return errdetail("The limit is %d slots, lowered to %d as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 						 limit->slots, limit->effective, limit->in_use, limit->lent,
 						 limit->waiting, waited);
 	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
@@ -489,6 +494,8 @@ admission_enter(QueryDesc *query, bool begins_block)
 	if (likely(slots_try_take(since)))
 	{
 		note_admission();
+		if (unlikely(slots_look_is_due(since)))
+			contention_look();
 		return;
 	}
 

@@ -1,24 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * contention.c
- *		How many of those at work block each other.
+ *		How many of those at work wait for each other.
  *
  * Where many want the same rows, more at work do not get more done: who is let
  * in queues in the lock manager instead, and is woken and sent to sleep again
- * there for nearly every transaction before it.  So, while more than half of
- * the holders are blocked, fewer are let in, and more again after
- * (slots_contention.c).  Who is about to queue, where others wait
- * already, looks, at most every few milliseconds; and the watcher (see
- * slots.c) as long as the limit is lowered, since nobody else may come any
- * more.
+ * there for nearly every transaction before it; or they queue for the locks inside
+ * the server.  A look counts the holders that do, and those that work; the law of the
+ * limit (limit_law.c) tells what comes of it.
  *
- * Only those count that have been blocked for a short time.  A wait for a row
- * begins anew with each version of it; so who is blocked for longer is so by
- * one who keeps a lock, most likely, and would be if fewer ran, too; its slot
- * is lent after a while (lending.c).  Where such are the most, as behind an
- * ALTER TABLE, the others have but just come there, and do not count either.
+ * Locks that move are told from locks that somebody keeps, behind which fewer at work
+ * would wait for as long: those who wait for the same lock are a group, and it moves
+ * when one of them has come out of it since the last look, other than by an error.
+ * Who waits in a group that has not moved of late neither works nor is blocked; nor
+ * does who waits for its client or a clock.  Waits for the WAL to be written are
+ * waits for the disk, and many at a time are better.
  *
- * Locking: reads other backends' PGPROC without a lock, as lending.c does.
+ * Who looks: at most every few milliseconds, whoever is about to queue, and the
+ * watcher (see slots.c) as long as the limit is lowered.  If the limit finds itself,
+ * there may be no queue; then whoever comes by looks, less often.
+ *
+ * Locking: reads other backends' PGPROC without a lock, as lending.c does.  Two looks
+ * may overlap if one is delayed; what they remember is a hint.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -26,6 +29,10 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -33,68 +40,209 @@
 #include "lending.h"
 #include "slots.h"
 
-/* For how long a backend is blocked for a short time, us. */
-#define BRIEFLY_US		50000
+/* For how long a group that has not moved still counts, us */
+#define BRIEFLY_US		100000
 
-static inline bool
-is_blocked(PGPROC *proc)
+/* How many groups a look can tell apart; a power of two */
+#define GROUPS			256
+
+/* What the last look saw of a backend */
+typedef struct SeenWait
 {
-	return (wait_event_of(proc) & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
+	uint64		lock;			/* what it waited for, 0 if for nothing that
+								 * counts */
+	TimestampTz since;			/* when it began to, 0 if not known */
+	TimestampTz moved;			/* when its group last did */
+	uint64		failures;		/* of its transactions until then */
+} SeenWait;
+
+/* Those who wait for the same lock */
+typedef struct WaitGroup
+{
+	uint64		lock;			/* 0 if free */
+	TimestampTz moved;			/* when one came out of it, 0 if not known */
+} WaitGroup;
+
+/* By proc number */
+static SeenWait *seen_waits = NULL;
+
+static Size
+shmem_size(void)
+{
+	return mul_size(MaxBackends, sizeof(SeenWait));
+}
+
+/* Ask for the shared memory.  From a shmem_request_hook. */
+void
+contention_shmem_request(void)
+{
+	RequestAddinShmemSpace(shmem_size());
+}
+
+/* Create it, or find it if it exists.  The caller holds AddinShmemInitLock. */
+void
+contention_shmem_init(void)
+{
+	bool		found;
+
+	seen_waits = ShmemInitStruct("admission_gate waits", shmem_size(), &found);
+	if (!found)
+		memset(seen_waits, 0, shmem_size());
+}
+
+/* Is a wait of that kind one for another backend, on which fewer at work would help? */
+static inline bool
+is_for_lwlock(uint32 event)
+{
+	return ((event & WAIT_CLASS_MASK) == PG_WAIT_LWLOCK &&
+			event != (PG_WAIT_LWLOCK | WALWriteLock->tranche)) ||
+		GATE_IS_BUFFER_CONTENT_WAIT(event);
+}
+
+/* Does a process in a wait of that kind do nothing that others could be in the way of? */
+static inline bool
+is_idle(uint32 event)
+{
+	uint32		wait_class = event & WAIT_CLASS_MASK;
+
+	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
+		wait_class == PG_WAIT_EXTENSION;
 }
 
 /*
- * Has a blocked backend been so for a short time?  Of one that has just been given
- * the lock, PostgreSQL may not tell since when it waited: it goes on.
+ * What does that process wait for?  lock is 0 if for no other backend; else the
+ * address of a heavyweight lock, or the wait event, which no address is as low as.
  */
-static inline bool
-is_so_briefly(PGPROC *proc, TimestampTz now)
+static void
+see_wait(PGPROC *proc, uint32 event, SeenWait *wait)
 {
-	TimestampTz since = pg_atomic_read_u64(&proc->waitStart);
-
-	return since == 0 || now - since < BRIEFLY_US;
+	wait->lock = 0;
+	wait->since = 0;
+	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
+	{
+		wait->lock = (uint64) (uintptr_t) *(LOCK *volatile *) &proc->waitLock;
+		wait->since = pg_atomic_read_u64(&proc->waitStart);
+	}
+	else if (is_for_lwlock(event))
+		wait->lock = event;
 }
 
-/* Is there anything to look for, or to take back? */
-static bool
-is_wanted(void)
+/* The group of that lock, made if need be; NULL if there are too many. */
+static WaitGroup *
+group_of(WaitGroup *groups, uint64 lock)
 {
-	return slots_lowers_limit() || slots_limit_is_lowered();
+	uint32		at = murmurhash32((uint32) (lock >> 4) ^ (uint32) (lock >> 36));
+
+	for (int i = 0; i < 8; i++)
+	{
+		WaitGroup  *group = &groups[(at + i) % GROUPS];
+
+		if (group->lock == 0)
+			group->lock = lock;
+		if (group->lock == lock)
+			return group;
+	}
+	return NULL;
+}
+
+/* One has come out of the group, or may have moved with it, at that time. */
+static void
+note_move(WaitGroup *groups, uint64 lock, TimestampTz moved)
+{
+	WaitGroup  *group = group_of(groups, lock);
+
+	if (group != NULL)
+		group->moved = Max(group->moved, moved);
+}
+
+/* Is that the same wait?  When it began is not always known. */
+static inline bool
+is_same_wait(const SeenWait *a, const SeenWait *b)
+{
+	return a->lock == b->lock &&
+		(a->since == b->since || a->since == 0 || b->since == 0);
 }
 
 /*
- * Unless somebody has just done so: see how many holders are blocked, and have
- * fewer or more let in accordingly.
+ * Look at one backend, and remember what it waits for.  Returns whether it works.
+ */
+static bool
+look_at(int procno, WaitGroup *groups, TimestampTz now)
+{
+	SlotState	state = slots_state(procno);
+	SeenWait   *seen = &seen_waits[procno];
+	SeenWait	wait = {0};
+	bool		works = false;
+
+	if (state == SLOT_RUNNING || state == SLOT_LENT)
+	{
+		PGPROC	   *proc = GetPGProcByNumber(procno);
+		uint32		event = wait_event_of(proc);
+
+		see_wait(proc, event, &wait);
+		works = wait.lock == 0 && !is_idle(event);
+	}
+	if (wait.lock == 0 && seen->lock == 0)
+		return works;
+
+	wait.failures = slots_failures(procno);
+	if (seen->lock != 0 && is_same_wait(seen, &wait))
+	{
+		wait.moved = seen->moved;
+		note_move(groups, seen->lock, seen->moved);
+	}
+	else if (seen->lock != 0 && wait.failures == seen->failures)
+		note_move(groups, seen->lock, now);
+	*seen = wait;
+	return works;
+}
+
+/* Is that backend in a group that has moved of late? */
+static bool
+is_blocked_briefly(int procno, WaitGroup *groups, TimestampTz now)
+{
+	SeenWait   *seen = &seen_waits[procno];
+	WaitGroup  *group;
+
+	if (seen->lock == 0)
+		return false;
+	group = group_of(groups, seen->lock);
+	if (group != NULL && group->moved != 0)
+		seen->moved = group->moved;
+	else if (seen->moved == 0)
+		seen->moved = seen->since != 0 ? seen->since : now;
+	return now - seen->moved < BRIEFLY_US;
+}
+
+/*
+ * If it is time: see how many holders wait for each other, and have fewer or more let
+ * in accordingly.
  */
 void
 contention_look(void)
 {
+	WaitGroup	groups[GROUPS] = {0};
 	TimestampTz now;
-	int			running = 0;
-	int			briefly = 0;
-	int			for_long = 0;
+	uint32		working = 0;
+	uint32		blocked = 0;
+	uint32		begun = 0;
 
-	if (!is_wanted() || !slots_contention_unseen())
+	if (!slots_contention_unseen())
 		return;
 
 	now = GetCurrentTimestamp();
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
-		SlotState	state = slots_state(procno);
-		PGPROC	   *proc = GetPGProcByNumber(procno);
-
-		if (state != SLOT_RUNNING && state != SLOT_LENT)
-			continue;
-		if (state == SLOT_RUNNING)
-			running++;
-		if (is_blocked(proc))
-		{
-			if (state == SLOT_RUNNING && is_so_briefly(proc, now))
-				briefly++;
-			else
-				for_long++;
-		}
+		if (look_at(procno, groups, now))
+			working++;
+		begun += slots_progress(procno);
 	}
-	slots_adapt_limit(running, briefly > for_long ? briefly : 0);
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		if (is_blocked_briefly(procno, groups, now))
+			blocked++;
+	}
+	slots_adapt_limit(working + blocked, blocked, begun);
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * contention.h
- *		How many of those at work block each other.
+ *		How many of those at work wait for each other.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -10,6 +10,8 @@
 #ifndef ADMISSION_GATE_CONTENTION_H
 #define ADMISSION_GATE_CONTENTION_H
 
+extern void contention_shmem_request(void);
+extern void contention_shmem_init(void);
 extern void contention_look(void);
 extern void contention_watch(void);
 

@@ -80,7 +80,7 @@ is_publisher(void)
 static void
 assign_max_active_backends(int newval, void *extra)
 {
-	if (newval > 0 && gate_max_active_backends == 0 && MyProc != NULL)
+	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL)
 		ungated_transaction = MY_TRANSACTION;
 	if (is_publisher())
 		slots_set_limit(newval);
@@ -177,9 +177,9 @@ settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue until one is done. Zero means no limit.",
+							"Others wait in a queue until one is done. Zero means no limit, -1 that it finds itself: there is none until backends wait for each other.",
 							&gate_max_active_backends,
-							0, 0, SLOTS_MAX_LIMIT,
+							0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0,
 							NULL, assign_max_active_backends, NULL);
 
@@ -280,8 +280,8 @@ settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.load_control",
-							 "Admits fewer backends while those at work block each other by locks.",
-							 "While more than half of them are blocked, each for a short time, the limit is lowered step by step, and raised again after.",
+							 "Admits fewer backends while those at work wait for each other.",
+							 "While more than half of them wait for locks that move on, the limit is lowered step by step, and raised again after.",
 							 &gate_load_control,
 							 true,
 							 PGC_SIGHUP, 0,

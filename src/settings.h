@@ -30,7 +30,8 @@ typedef enum GateMode
  * Constant while a command runs, but for what a superuser sets inside it:
  * a backend rereads the configuration only between two commands.
  */
-extern int	gate_max_active_backends;	/* backends; 0 = no limit */
+extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = finds
+										 * itself */
 extern char *gate_pool;
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait for ever */

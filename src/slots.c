@@ -137,7 +137,7 @@ slots_shmem_request(void)
 }
 
 /*
- * Create the semaphore, with that limit (slots, 0 = none), enforced or only
+ * Create the semaphore, with that limit (see slots_set_limit), enforced or only
  * observed, those pools, that time before lending (see slots_set_lend_after) and
  * with or without load control, or find it if it exists.
  * The caller holds AddinShmemInitLock.
@@ -151,12 +151,13 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 
 	area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
+	slots_look = &Slots->look;
 	if (found)
 		return;
 
 	memset(Slots, 0, offsetof(SlotShared, entries));
 	pg_atomic_init_u32(&Slots->word, 0);
-	pg_atomic_init_u32(&Slots->effective_limit, limit > 0 ? limit : NO_LIMIT);
+	pg_atomic_init_u32(&Slots->effective_limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->heirs_coming, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
@@ -165,7 +166,8 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->load_control, load_control);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
-	pg_atomic_init_u64(&Slots->contention_seen, 0);
+	pg_atomic_init_u64(&Slots->look.seen, 0);
+	pg_atomic_init_u64(&Slots->look.interval, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = limit;
 	Slots->observing = observing;
@@ -174,6 +176,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	slots_init_stall_clock(&Slots->stall);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
+	slots_reset_law(GetCurrentTimestamp());
 
 	for (int i = 0; i < Slots->nentries; i++)
 	{
@@ -517,7 +520,7 @@ slots_enqueue(int max_queue_length, TimestampTz now, int *queue_length)
 	 * First the flags, then a last look for a free slot: a slot given back
 	 * before is seen here, one given back later comes to the queue.
 	 */
-	if (!Slots->observing && Slots->limit > 0)
+	if (!Slots->observing && Slots->limit != 0)
 	{
 		pg_atomic_fetch_or_u32(&pool->word, WORD_WAITERS);
 		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);

@@ -13,7 +13,9 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
+#include "port/atomics.h"
 
+#include "limit_law.h"
 #include "pools.h"
 
 /* The most slots a limit can name: PostgreSQL's own bound on backends. */
@@ -66,7 +68,7 @@ typedef struct SlotStats
 	char		pool[NAMEDATALEN];
 	int			priority;
 	int			limit;			/* slots, its own or else those of all pools;
-								 * 0 = no limit */
+								 * 0 = no limit, -1 = it finds itself */
 	int			effective_limit;	/* slots, as many are given out now; 0 =
 									 * no limit */
 	bool		observing;		/* the limit is not enforced */
@@ -96,6 +98,7 @@ typedef struct SlotStats
 typedef struct SlotLimit
 {
 	bool		is_of_pool;		/* else of all pools together */
+	bool		finds_itself;
 	char		pool[NAMEDATALEN];
 	int			slots;
 	int			effective;		/* slots; fewer while holders block each other */
@@ -103,6 +106,35 @@ typedef struct SlotLimit
 	int			lent;			/* backends */
 	int			waiting;		/* backends */
 } SlotLimit;
+
+/* How the limit for all stands, and why */
+typedef struct SlotLimitView
+{
+	int			set;			/* slots, 0 = no limit, -1 = finds itself */
+	bool		is_lowered;
+	LimitLaw	law;
+} SlotLimitView;
+
+/* How many changes of the limit are kept */
+#define SLOTS_LIMIT_CHANGES	256
+
+/* A change of the limit: to or from all, or by half or more since the one before */
+typedef struct SlotLimitChange
+{
+	TimestampTz time;
+	uint32		from;			/* slots, 0 = one for each backend */
+	uint32		to;				/* likewise */
+	LimitReason reason;
+	uint32		working;		/* holders, as in LimitSight */
+	uint32		blocked;
+} SlotLimitChange;
+
+/* When somebody last looked for contention, and is to again though nobody waits */
+typedef struct SlotLook
+{
+	pg_atomic_uint64 seen;		/* TimestampTz */
+	pg_atomic_uint64 interval;	/* us */
+} SlotLook;
 
 /* What is known of one backend. */
 typedef struct SlotBackend
@@ -170,10 +202,25 @@ extern bool slots_may_lend(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_holder_works(int procno);
 
-/* Contention: whoever looks tells how many holders are blocked */
-extern bool slots_lowers_limit(void);
+/* Contention: whoever looks tells how many holders wait for each other */
+extern SlotLook *slots_look;
 extern bool slots_limit_is_lowered(void);
 extern bool slots_contention_unseen(void);
-extern void slots_adapt_limit(int running, int blocked);
+extern uint32 slots_progress(int procno);
+extern uint64 slots_failures(int procno);
+extern void slots_adapt_limit(uint32 working, uint32 blocked, uint32 begun);
+extern void slots_get_limit(SlotLimitView *view);
+extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES]);
+
+/*
+ * Is a backend that has taken a slot, for a statement of that time, to look for
+ * contention?  A hint, as the hot path asks; slots_contention_unseen tells for certain.
+ */
+static inline bool
+slots_look_is_due(TimestampTz since)
+{
+	return (uint64) since - pg_atomic_read_u64(&slots_look->seen) >=
+		pg_atomic_read_u64(&slots_look->interval);
+}
 
 #endif							/* ADMISSION_GATE_SLOTS_H */

@@ -409,7 +409,7 @@ release_one(void)
 
 	SpinLockAcquire(&Slots->mutex);
 	waiter = any_waiter();
-	if (Slots->limit > 0 && !Slots->observing)
+	if (Slots->limit != 0 && !Slots->observing)
 		found = false;			/* another process has set a limit since */
 	else if (Slots->retained.head != NOBODY)
 		slots_end_turn(Slots->retained.head, now, &wakes);
@@ -437,13 +437,15 @@ release_all(void)
 }
 
 /*
- * Set the limit (slots, 0 = none).  If it was raised, waiters enter; if there is none,
+ * Set the limit (slots, 0 = none, -1 = it finds itself).  If it was raised, waiters enter; if there is none,
  * all do, as the limits of pools do not hold then; if it was lowered, holders finish
  * and new ones wait.
  */
 void
 slots_set_limit(int limit)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	SpinLockAcquire(&Slots->mutex);
 
 	/*
@@ -453,7 +455,7 @@ slots_set_limit(int limit)
 	if (Slots->limit != limit)
 	{
 		Slots->limit = limit;
-		pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
+		slots_reset_law(now);
 	}
 	SpinLockRelease(&Slots->mutex);
 
@@ -472,8 +474,14 @@ slots_set_limit(int limit)
 void
 slots_set_observing(bool observing)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	SpinLockAcquire(&Slots->mutex);
-	Slots->observing = observing;
+	if (Slots->observing != observing)
+	{
+		Slots->observing = observing;
+		slots_reset_law(now);
+	}
 	SpinLockRelease(&Slots->mutex);
 
 	if (observing)

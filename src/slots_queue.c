@@ -286,8 +286,8 @@ slots_priority_of(int next, TimestampTz now)
 
 /*
  * The last step under the mutex: have the word say whether somebody waits who
- * could have a free slot; and if one is free, see to it that the next knows.  If
- * there is no such waiter, the limit is not lowered any more.
+ * could have a free slot, or the limit is lowered; and if one is free, see to it that
+ * the next knows.  If there is no such waiter, the limit is not lowered any more.
  */
 void
 slots_settle(TimestampTz now, WakeList *wakes)
@@ -296,19 +296,21 @@ slots_settle(TimestampTz now, WakeList *wakes)
 	bool		flag = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
 
 	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, now));
-	if (next == NOBODY)
-	{
-		if (flag)
-			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
-		if (unlikely(slots_limit_is_lowered()))
-			pg_atomic_write_u32(&Slots->effective_limit, slots_whole_limit());
-		return;
-	}
 
 	/* First the flag, then the look, as when a waiter arrives. */
-	if (!flag)
+	if ((next != NOBODY || slots_limit_is_lowered()) && !flag)
+	{
+		flag = true;
 		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
-	if (slot_is_free() && !entry_of(next)->called)
+	}
+	if (next == NOBODY)
+	{
+		if (slots_limit_is_lowered() && slot_is_free())
+			slots_restore_limit(now);
+		if (flag && !slots_limit_is_lowered())
+			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+	}
+	else if (slot_is_free() && !entry_of(next)->called)
 	{
 		entry_of(next)->called = true;
 		wake_later(wakes, next);

@@ -14,7 +14,8 @@
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
  * queues, the retained list, the time of the last inheritance, the watcher,
  * the lenders' numbers, the stall clocks, the limits as set (of that for all, a hint without it),
- * whether they are only observed, and the totals kept in the pools.  The words
+ * whether they are only observed, the law of the limit and its changes, and the totals
+ * kept in the pools.  The words
  * and the effective limits are atomics, read by all; the effective limits are
  * written under it.  So are the histograms of waits and the times per place,
  * written at the end of a wait only.  Slots->pools_lock, an LWLock taken
@@ -37,6 +38,7 @@
 #include "storage/proc.h"
 #include "storage/spin.h"
 
+#include "limit_law.h"
 #include "pools.h"
 #include "slots.h"
 
@@ -181,10 +183,11 @@ typedef struct SlotShared
 										 * slots_contention.c); NO_LIMIT if
 										 * there is none; mutex to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
-	char		padding[PG_CACHE_LINE_SIZE - 3 * sizeof(pg_atomic_uint32)];
+	SlotLook	look;			/* for contention */
+	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SlotLook)];
 
 	slock_t		mutex;
-	int			limit;			/* as set */
+	int			limit;			/* as set: 0 = none, -1 = finds itself */
 	bool		observing;		/* nobody queues; see slots_set_observing */
 	EntryList	retained;
 	pg_atomic_uint32 heirs_coming;	/* granted a slot given back, and not
@@ -203,10 +206,12 @@ typedef struct SlotShared
 	pg_atomic_uint32 load_control;	/* bool: may the limit be lowered? */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
-	pg_atomic_uint64 contention_seen;	/* when anybody last looked for
-										 * contention */
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
+	LimitLaw	law;			/* mutex */
+	uint32		limit_shown;	/* by the latest of the changes: mutex */
+	uint64		nchanges;		/* there have been: mutex */
+	SlotLimitChange changes[SLOTS_LIMIT_CHANGES];	/* mutex */
 	uint32		epochs;			/* reset epochs there have been: mutex */
 	TimestampTz stats_reset;	/* mutex */
 
@@ -275,6 +280,10 @@ extern void slots_join_pool(void);
 extern void slots_wake_watcher(void);
 extern void slots_forget_lending(void);
 
+/* slots_contention.c */
+extern void slots_reset_law(TimestampTz now);
+extern void slots_restore_limit(TimestampTz now);
+
 /* slots_stall.c */
 extern void slots_init_stall_clock(StallClock *clock);
 extern void slots_note_entry(SlotEntry *entry, TimestampTz now);
@@ -318,12 +327,17 @@ slots_in_use(void)
 	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
 }
 
-/* The limit for all as set, in slots.  Mutex held, or a hint. */
+/*
+ * The limit for all as set, in slots; if it finds itself, there is a slot for every
+ * backend.  Mutex held, or a hint.
+ */
 static inline uint32
 slots_whole_limit(void)
 {
 	int			limit = *(const volatile int *) &Slots->limit;
 
+	if (limit < 0)
+		return Slots->nentries;
 	return limit > 0 ? limit : NO_LIMIT;
 }
 

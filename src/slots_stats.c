@@ -206,6 +206,7 @@ slots_get_my_limit(SlotLimit *limit)
 	uint32		in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
 
 	SpinLockAcquire(&Slots->mutex);
+	limit->finds_itself = Slots->limit < 0;
 	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
 	if (limit->is_of_pool)
 	{
@@ -216,7 +217,7 @@ slots_get_my_limit(SlotLimit *limit)
 	}
 	else
 	{
-		limit->slots = Slots->limit;
+		limit->slots = slots_whole_limit();
 		limit->effective = pg_atomic_read_u32(&Slots->effective_limit);
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
@@ -252,6 +253,21 @@ sum_own_totals(uint64 sums[POOL_PLACES][OWN_TOTALS])
 }
 
 /*
+ * How many slots a pool has at most now, 0 if there is no limit, or none yet.
+ * Mutex held.
+ */
+static int
+effective_limit(SlotPool *pool)
+{
+	bool		is_open = Slots->limit < 0 && !slots_limit_is_lowered();
+
+	if (Slots->limit == 0 || (is_open && !pool_has_limit(pool)))
+		return 0;
+	return Min(pg_atomic_read_u32(&pool->effective_limit),
+			   pg_atomic_read_u32(&Slots->effective_limit));
+}
+
+/*
  * Fill in what the pool itself knows.
  */
 static void
@@ -261,8 +277,7 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
 	stats->priority = pool->definition.priority;
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
-	stats->effective_limit = Slots->limit == 0 ? 0 :
-		Min(stats->limit, pg_atomic_read_u32(&Slots->effective_limit));
+	stats->effective_limit = effective_limit(pool);
 	stats->observing = Slots->observing;
 	stats->queued = pool->totals[TOTAL_QUEUED] - pool->pool_baseline[TOTAL_QUEUED];
 	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];

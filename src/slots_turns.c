@@ -106,6 +106,7 @@ slots_retain(void)
 {
 	WakeList	wakes = {0};
 	TimestampTz now;
+	int			next;
 	uint32		running = SLOT_RUNNING;
 
 	if (!slots_others_wait() || !my_pool_is_current())
@@ -116,8 +117,9 @@ slots_retain(void)
 		return false;
 
 	SpinLockAcquire(&Slots->mutex);
-	if (slots_others_wait() && !above_limit() &&
-		slots_priority_of(slots_next_waiter(now), now) <= my_pool_priority &&
+	next = slots_next_waiter(now);
+	if ((next != NOBODY || pool_of(MySlotEntry)->queue.head != NOBODY) && !above_limit() &&
+		slots_priority_of(next, now) <= my_pool_priority &&
 		pg_atomic_compare_exchange_u32(&MySlotEntry->state, &running,
 									   SLOT_RETAINED))
 	{

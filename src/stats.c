@@ -27,6 +27,8 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit_changes);
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 GATE_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
 
@@ -36,6 +38,14 @@ static const char *const state_names[] = {
 	[SLOT_RUNNING] = "running",
 	[SLOT_LENT] = "lent",
 	[SLOT_RETAINED] = "retained"
+};
+
+static const char *const reason_names[] = {
+	[LIMIT_OPEN] = "open",
+	[LIMIT_CONTENTION] = "contention",
+	[LIMIT_RELIEF] = "relief",
+	[LIMIT_NO_WAITER] = "no waiter",
+	[LIMIT_NO_GAIN] = "no gain"
 };
 
 static void
@@ -241,6 +251,86 @@ pg_stat_get_admission_gate_queries(PG_FUNCTION_ARGS)
 		values[5] = milliseconds(query->max_wait_time);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* A time, or null if it is 0 */
+static Datum
+time_or_null(int64 time, bool *isnull)
+{
+	*isnull = time == 0;
+	return TimestampTzGetDatum(time);
+}
+
+/* A rate, or null if it is not known */
+static Datum
+rate_or_null(double rate, bool *isnull)
+{
+	*isnull = rate == 0;
+	return Float8GetDatum(rate);
+}
+
+/*
+ * pg_stat_get_admission_gate_limit() returns setof record
+ *
+ * One row: how the limit for all stands, and why.  Rates are statements per second.
+ */
+Datum
+pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	SlotLimitView view;
+	LimitLaw   *law = &view.law;
+	Datum		values[10];
+	bool		nulls[10] = {0};
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	slots_get_limit(&view);
+
+	values[0] = Int32GetDatum(view.set);
+	values[1] = Int32GetDatum(view.is_lowered || view.set > 0 ? law->limit : 0);
+	values[2] = CStringGetTextDatum(reason_names[law->reason]);
+	values[3] = TimestampTzGetDatum(law->since);
+	values[4] = time_or_null(law->last.most == 0 ? 0 : law->last.now, &nulls[4]);
+	values[5] = Int32GetDatum(law->last.working);
+	values[6] = Int32GetDatum(law->last.blocked);
+	values[7] = rate_or_null(law->open_rate, &nulls[7]);
+	values[8] = rate_or_null(law->closed_rate, &nulls[8]);
+	values[9] = time_or_null(law->barred_until > GetCurrentTimestamp() ? law->barred_until : 0, &nulls[9]);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * pg_stat_get_admission_gate_limit_changes() returns setof record
+ *
+ * One row for each of the latest changes of the limit for all.
+ */
+Datum
+pg_stat_get_admission_gate_limit_changes(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	SlotLimitChange *changes = palloc(SLOTS_LIMIT_CHANGES * sizeof(SlotLimitChange));
+	int			n;
+
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	n = slots_get_limit_changes(changes);
+	for (int i = 0; i < n; i++)
+	{
+		SlotLimitChange *change = &changes[i];
+		Datum		values[6];
+		bool		nulls[6] = {0};
+
+		values[0] = TimestampTzGetDatum(change->time);
+		values[1] = Int32GetDatum(change->from);
+		values[2] = Int32GetDatum(change->to);
+		values[3] = CStringGetTextDatum(reason_names[change->reason]);
+		values[4] = Int32GetDatum(change->working);
+		values[5] = Int32GetDatum(change->blocked);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
 }

@@ -11,6 +11,7 @@
 #   tap        test/t/*.pl by prove, which start their own servers
 # and, without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
+#   simulator  test/simulator/run.sh, which tries the law of the limit on known loads
 # and, if named in TESTS (make test-full does):
 #   mutants    the same with mistakes in the protocol, which have to be found
 # and, if named in TESTS (or by make neighbours), as it needs many packages:
@@ -26,8 +27,8 @@
 # valgrind, and then looks at what that has found: see test/valgrind.sh.
 #
 # From the environment (make test NAME=value):
-#   TESTS          suites to run, default "regress isolation tap model", with
-#                  valgrind the first two
+#   TESTS          suites to run, default "regress isolation tap simulator
+#                  model", with valgrind the first two
 #   REGRESS        regression tests to run, by name
 #   ISOLATION      isolation tests to run, by name
 #   TAP_FILES      TAP files to run, such as test/t/name.pl
@@ -59,15 +60,15 @@ CHOICE=${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOU
 OTHER_TESTS=${TESTS:-regress isolation tap}
 OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,counters,lending,lending_commands,no_way_past,refused_begin,nothing_stuck,explain}.pl)}
 
-TESTS=${TESTS:-regress isolation tap model}
+TESTS=${TESTS:-regress isolation tap simulator model}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0} + ${SOAK:-10} * 60))}
 
 check_suites() {
     local suite
     for suite in $TESTS; do
         case $suite in
-            regress | isolation | tap | model | mutants | neighbours | soak) ;;
-            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap model mutants neighbours soak" ;;
+            regress | isolation | tap | simulator | model | mutants | neighbours | soak) ;;
+            *) die "unknown suite \"$suite\" in TESTS: choose from regress isolation tap simulator model mutants neighbours soak" ;;
         esac
     done
 }
@@ -206,6 +207,8 @@ run_soak() {
     run_prove soak test/soak/soak.pl
     sed -n 's/^# \(seed:\|minute\|soak,\)/\1/p' "$WORK/log/soak.out"
 }
+
+run_simulator() { PG_CONFIG="$STAGE/pg_config" run_suite simulator test/simulator "$WORK/src/test/simulator/run.sh"; }
 
 run_model() {
     local numbers=${MODEL:---quick}

@@ -41,6 +41,13 @@ limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DBARGIN
 *limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
 limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
 *contention               |states|-DLIMIT=2 -DADAPTS=2
+*contention, finds itself |states|-DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF
+finds itself, two rounds |states|-DBACKENDS=2 -DROUNDS=2 -DLIMIT=2 -DADAPTS=3 -DFINDS_ITSELF -DINTERRUPTS=1
+finds itself, set to 1, 2|states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
+finds itself, strict     |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DBARGING=0
+finds itself, pools      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF
+finds itself, turns      |states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DTURNS=1 -DROUNDS=2
+finds itself, lending    |states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DLOOKS=1 -DROUNDS=2
 contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DBARGING=0
 contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DBARGING=0
 contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DBARGING=0
@@ -132,6 +139,7 @@ M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|
 M_ADAPT_SILENTLY    |no call when the limit is used in full again      |states|-DLIMIT=2 -DADAPTS=2
 M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DLIMIT=2 -DADAPTS=2
 M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
+M_LOWER_UNSEEN      |the hot path meets a lowered limit                |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF
 M_RELIEF_UNCOUNTED  |who is let in above the limit does not count      |states|-DRELIEFS=1
 M_RELIEF_SILENTLY   |nobody is seen to after somebody is let in so     |states|-DRELIEFS=1
 M_RELIEF_NEVER      |nobody is let in above the limit                  |states|-DSTUCK

@@ -46,8 +46,8 @@
  *	   a while when somebody takes the last slot of a pool.  The lenders' flag
  *	   says whether there are any.  Nobody waits in a pool that is gone.  While
  *	   there is no limit, nobody waits in any queue, nor retains a slot, but for
- *	   the first of the exemptions.  The limit is lowered for contention only
- *	   while the flag of all is set.  All this holds, too, where whoever enters a
+ *	   the first of the exemptions.  While the limit is lowered for contention,
+ *	   the flag of all is set, though nobody may wait.  All this holds, too, where whoever enters a
  *	   queue, or wakes up in one, takes the watch over from one who is late
  *	   (TAKEOVER).
  * (e) Nobody starves: with backends that never stop coming (FOREVER), a waiter
@@ -146,6 +146,8 @@
 #ifndef ADAPTS
 #define ADAPTS		0			/* looks for contention */
 #endif
+								/* FINDS_ITSELF: the limit is adapted even if
+								 * nobody waits */
 #ifndef TURNS
 #define TURNS		0			/* 1: a slot may be retained */
 #endif
@@ -212,6 +214,8 @@
 
 #define M_ADAPT_SILENTLY	34	/* no call when the limit is used in full again */
 #define M_STAY_LOWERED		35	/* the limit stays lowered when nobody waits */
+#define M_LOWER_UNSEEN		45	/* the flag of all is clear when it is lowered
+								 * though nobody waits */
 
 #define M_RELIEF_UNCOUNTED	36	/* who is let in above the limit does not count */
 #define M_RELIEF_SILENTLY	37	/* no call, and the flag stays, after that */
@@ -261,6 +265,9 @@ byte effective_limit = LIMIT;
 #if ADAPTS
 byte limit = LIMIT;
 #define WHOLE_LIMIT		OR_NONE(limit)
+#define IS_LOWERED		(effective_limit != WHOLE_LIMIT)
+#else
+#define IS_LOWERED		false
 #endif
 
 bool mutex;
@@ -845,12 +852,26 @@ inline slots_grant(p, of_all)
 	}
 }
 
-/* The part of slots_settle() for when nobody waits who could have a slot */
-inline use_whole_limit()
+/* While the limit is lowered, the flag of all is set. */
+inline flag_lowered()
 {
 #if ADAPTS
 	if
-	:: effective_limit != WHOLE_LIMIT && MUTANT != M_STAY_LOWERED ->
+	:: IS_LOWERED && !(word & WORD_WAITERS) && MUTANT != M_LOWER_UNSEEN ->
+		word = word | WORD_WAITERS
+	:: else
+	fi
+#else
+	skip
+#endif
+}
+
+/* slots_restore_limit(), which slots_settle() calls if nobody waits and a slot is free */
+inline restore_limit()
+{
+#if ADAPTS
+	if
+	:: IS_LOWERED && IN_USE < effective_limit && MUTANT != M_STAY_LOWERED ->
 		effective_limit = WHOLE_LIMIT
 	:: else
 	fi
@@ -866,24 +887,26 @@ inline use_whole_limit()
 inline slots_settle(call)
 {
 #if POOLS == 1
+#if ADAPTS
+	if
+	:: queue[0].head == NOBODY ->
+		flag_lowered();
+		restore_limit()
+	:: else
+	fi;
+#endif
 	d_step {
 		if
-		:: queue[0].head == NOBODY && MUTANT != M_FLAG_STAYS ->
+		:: queue[0].head == NOBODY && !IS_LOWERED && MUTANT != M_FLAG_STAYS ->
 			word = word & ~WORD_WAITERS
-		:: queue[0].head == NOBODY && MUTANT == M_FLAG_STAYS
+		:: queue[0].head == NOBODY && !IS_LOWERED && MUTANT == M_FLAG_STAYS
 		:: queue[0].head != NOBODY && call &&
 		   IN_USE < effective_limit && !called[queue[0].head] ->
 			called[queue[0].head] = true;
 			wake_later(queue[0].head)
 		:: else
 		fi
-	};
-#if ADAPTS
-	if
-	:: queue[0].head == NOBODY -> use_whole_limit()
-	:: else
-	fi
-#endif
+	}
 #else
 	slots_next_waiter();
 #if PRIORITY != 0
@@ -894,8 +917,12 @@ inline slots_settle(call)
 #endif
 	if
 	:: next_one == NOBODY ->
-		word = word & ~WORD_WAITERS;
-		use_whole_limit()
+		flag_lowered();
+		restore_limit();
+		if
+		:: !IS_LOWERED -> word = word & ~WORD_WAITERS
+		:: else
+		fi
 	:: else ->
 		if
 		:: !(word & WORD_WAITERS) && MUTANT != M_FLAG_LEFT_OUT ->
@@ -962,12 +989,18 @@ inline slots_resume_turn()
 #define MY_POOL_IS_ABOVE	false
 #endif
 
+#if POOLS == 1
+#define NEXT_WAITS		(queue[0].head != NOBODY)
+#else
+#define NEXT_WAITS		(next_one != NOBODY)
+#endif
+
 /*
  * Do others wait, the next not of higher priority, and do the limits hold?  Nothing
  * depends on the two counts, so it is as good to look at both at once.
  */
 #define MAY_RETAIN \
-	(((word & WORD_WAITERS) != 0 || MY_POOL_WAITS) && \
+	((NEXT_WAITS || MY_POOL_WAITS) && \
 	 (next_one == NOBODY || PRIORITY_OF(next_one) <= MY_PRIORITY) && \
 	 IN_USE <= effective_limit && !MY_POOL_IS_ABOVE)
 
@@ -1632,13 +1665,19 @@ inline slots_set_limit(new_limit)
 #endif
 }
 
+#ifdef FINDS_ITSELF
+#define MAY_ADAPT	true
+#else
+#define MAY_ADAPT	(word & WORD_WAITERS)
+#endif
+
 #if ADAPTS
 /* slots_adapt_limit(), in steps down of one slot, and up of any number */
 inline slots_adapt_limit()
 {
 	SpinLockAcquire();
 	if
-	:: WHOLE_LIMIT != NO_LIMIT && (word & WORD_WAITERS) ->
+	:: WHOLE_LIMIT != NO_LIMIT && MAY_ADAPT ->
 		if
 		:: effective_limit < WHOLE_LIMIT -> effective_limit = effective_limit + 1
 		:: effective_limit < WHOLE_LIMIT -> effective_limit = WHOLE_LIMIT
@@ -2272,7 +2311,8 @@ init
 #define CALLED \
 	(queue[0].head == NOBODY || IN_USE >= effective_limit || resizing > 0 || called[queue[0].head])
 #define FLAGS_RIGHT \
-	(((word & WORD_WAITERS) != 0) == (queue[0].head != NOBODY) && \
+	((((word & WORD_WAITERS) != 0) == (queue[0].head != NOBODY || IS_LOWERED) || \
+	  (ADAPTS && resizing > 0 && (word & WORD_WAITERS))) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define ALL_COUNTED		(IN_USE >= holders)
 #define POOLS_CLEAN \
@@ -2290,7 +2330,7 @@ init
 	(((pool_word[i] & WORD_WAITERS) != 0) == (queue[i].head != NOBODY))
 #define FLAGS_RIGHT \
 	(POOL_FLAG_RIGHT(0) && POOL_FLAG_RIGHT(1) && \
-	 ((word & WORD_WAITERS) == 0 || SOMEBODY_WAITS) && \
+	 ((word & WORD_WAITERS) == 0 || SOMEBODY_WAITS || IS_LOWERED || (ADAPTS && resizing > 0)) && \
 	 ((word & WORD_WAITERS) != 0 || NEXT == NOBODY || resizing > 0 || settling > 0) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define POOL_COUNTED(i)	((pool_word[i] & WORD_COUNT) >= pool_holders[i])

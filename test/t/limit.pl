@@ -16,7 +16,7 @@ use Test::More;
 my $gate = GateTest->new(
 	'limit',
 	max_active_backends => 1,
-	lend_after => -1,
+	lend_after => 60_000,
 	wal_level => 'logical',
 	max_prepared_transactions => 5,
 	init => { allows_streaming => 'logical' });
@@ -371,7 +371,7 @@ $gate->value($_)
 	# Wrong values change nothing.
 	my $session = $gate->session;
 	for my $sql (
-		"ALTER SYSTEM SET admission_gate.max_active_backends = -1",
+		"ALTER SYSTEM SET admission_gate.max_active_backends = -2",
 		"ALTER SYSTEM SET admission_gate.max_active_backends = many",
 		"ALTER SYSTEM SET admission_gate.max_queue_length = -2",
 		"ALTER SYSTEM SET admission_gate.lend_after = '-2'",

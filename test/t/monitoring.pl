@@ -23,7 +23,7 @@ my $package = 'prometheus-postgres-exporter';
 my $gate = GateTest->new(
 	'monitoring',
 	max_active_backends => 2,
-	lend_after => -1);
+	lend_after => 60_000);
 my $node = $gate->node;
 
 my ($role_commands) = slurp_file("$top/docs/monitoring.md") =~ /^```sql\n(.*?)^```$/ms;
@@ -238,7 +238,8 @@ sub scrape
 		my ($name, $labels, $value) = ($1, $2, $3);
 		my ($le) = $labels =~ /\ble="([^"]+)"/;
 		$metric{ defined $le ? "$name $le" : $name } = $value;
-		$metric{"$name has no pool"} = $labels if $labels !~ /\bpool="default"/;
+		my $label = $name =~ /^admission_gate_limit_/ ? 'reason="' : 'pool="default"';
+		$metric{"$name has not $label"} = $labels if $labels !~ /\b$label/;
 	}
 	$metric{"type of $1"} = $2 while $answer->{content} =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
 	return \%metric;
@@ -263,6 +264,9 @@ sub expected_metrics
 	}
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
+
+	my $limit = decode_json($gate->value('SELECT row_to_json(l) FROM pg_stat_admission_gate_limit l'));
+	$add->("admission_gate_limit_$_", 'gauge', $limit->{$_}) foreach qw(effective_max_active working blocked);
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;

@@ -1,0 +1,455 @@
+/*-------------------------------------------------------------------------
+ *
+ * simulate.c
+ *		The law of the limit on loads whose best limit is known.
+ *
+ * A load tells, for so many at work, how many of them wait for each other and how many
+ * statements are done in a second; both waver by some 20 % and remember how they did.
+ * The law is looked up as the server does it: often while some wait, else now and then.
+ * Each load is run with a thousand seeds, under the law and with fixed limits, and what
+ * is done is compared.  Prints TAP, and with an argument instead what one run of the
+ * load of that name did, second by second.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "limit_law.h"
+
+/* The tests are no part of a server. */
+#undef printf
+#undef snprintf
+
+#define SEEDS			1000
+#define FIXED_SEEDS		20		/* for a fixed limit */
+#define TICK			5000	/* us; how often the server looks while some
+								 * wait */
+#define TICKS_PER_SECOND (1000000 / TICK)
+#define OPEN_TICKS		4		/* ticks from one look to the next while none
+								 * does */
+#define MOST			1000	/* backends there can be */
+
+/* How much and for how long (ticks) noise wavers */
+#define NOISE			0.2
+#define NOISE_MEMORY	40.0
+
+/* What so many at work do */
+typedef struct Work
+{
+	double		rate;			/* statements per second */
+	double		blocked;		/* how many wait for each other */
+	double		working;		/* how many do that or anything else */
+} Work;
+
+typedef struct Load
+{
+	const char *name;
+	int			clients;
+	int			seconds;
+	Work		(*work) (double at_work, double time);
+	double		share_of_best;	/* of the best fixed limit, at least */
+	double		share_of_open;	/* of no limit, at least */
+	int			most;			/* the limit as set, or 0 */
+} Load;
+
+typedef struct Outcome
+{
+	double		done;			/* statements per second, but for the first
+								 * five */
+	double		closed;			/* part of the time with fewer slots than
+								 * there are clients */
+	double		by_second[120];
+	int			limit_by_second[120];
+} Outcome;
+
+/* ----------------------------------------------------------------
+ *		Loads
+ * ----------------------------------------------------------------
+ */
+
+/* Of so many that want any of so many rows, how many can go on? */
+static double
+not_blocked(double at_work, double rows)
+{
+	return rows * (1 - exp(-at_work / rows));
+}
+
+/* One row; each that waits for it makes the others slower. */
+static Work
+hot_row(double at_work, double time)
+{
+	double		blocked = Max(at_work - 1, 0);
+
+	return (Work)
+	{
+		3000	   *Min(at_work, 1) / (1 + blocked / 90),
+					blocked,
+					at_work
+	};
+}
+
+/* TPC-B: ten branches, two cores */
+static Work
+ten_rows(double at_work, double time)
+{
+	double		going = not_blocked(at_work, 10);
+	double		blocked = at_work - going;
+
+	return (Work)
+	{
+		800		   *Min(going, 4) / (1 + blocked / 300),
+					blocked,
+					at_work
+	};
+}
+
+/* Rows wanted by one in a thousand */
+static Work
+random_rows(double at_work, double time)
+{
+	double		going = not_blocked(at_work, 100000);
+
+	return (Work)
+	{
+		13000	   *Min(going / 16, 1),
+					at_work - going,
+					at_work
+	};
+}
+
+/* Two cores, no locks */
+static Work
+reads(double at_work, double time)
+{
+	return (Work)
+	{
+		15000	   *Min(at_work, 2),
+					0,
+					at_work
+	};
+}
+
+/* A lock inside the server on 64 cores: best at some fifty, and worse the more there are */
+static Work
+many_cores(double at_work, double time)
+{
+	double		blocked = Max(at_work - 50, 0) * 0.9;
+
+	return (Work)
+	{
+		10000	   *Min(at_work, 50) / (1 + blocked / 200),
+					blocked,
+					at_work
+	};
+}
+
+/* Disks that do two hundred things at a time */
+static Work
+slow_disk(double at_work, double time)
+{
+	return (Work)
+	{
+		20		   *Min(at_work, 200),
+					at_work * 0.05,
+					at_work
+	};
+}
+
+/* Fewer than a half wait for each other, and fewer slots would do less. */
+static Work
+below_half(double at_work, double time)
+{
+	return (Work)
+	{
+		20		   *at_work,
+					at_work * 0.35,
+					at_work
+	};
+}
+
+/* Half of the clients want one row, and the others read. */
+static Work
+row_beside_reads(double at_work, double time)
+{
+	/* First come, first served: as many of each are let in. */
+	double		row = at_work / 2;
+	Work		work = hot_row(row, time);
+
+	work.rate += at_work >= 400 ? 20000 : work.rate;
+	work.working += Min(at_work / 2, 3);
+	return work;
+}
+
+/* One row and reads, in turns of thirty seconds */
+static Work
+in_turns(double at_work, double time)
+{
+	return fmod(time, 60) < 30 ? hot_row(at_work, time) : reads(at_work, time);
+}
+
+static Work
+in_other_turns(double at_work, double time)
+{
+	return fmod(time, 60) < 30 ? reads(at_work, time) : hot_row(at_work, time);
+}
+
+/* Every ten seconds all stand still for three, behind a lock that is kept. */
+static Work
+with_stalls(double at_work, double time)
+{
+	if (fmod(time, 10) > 7)
+		return (Work)
+	{
+		0, 0, 0
+	};
+	return random_rows(at_work, time);
+}
+
+/* And behind one that moves now and then */
+static Work
+with_jams(double at_work, double time)
+{
+	if (fmod(time, 10) > 9.7)
+		return (Work)
+	{
+		100, at_work * 0.9, at_work
+	};
+	return random_rows(at_work, time);
+}
+
+static const Load loads[] = {
+	{"one row, 64 clients", 64, 40, hot_row, 0.95, 0.98, 0},
+	{"one row, 500 clients", 500, 40, hot_row, 0.95, 0.98, 0},
+	{"one row, 1000 clients", 1000, 40, hot_row, 0.95, 0.98, 0},
+	{"ten rows, 64 clients", 64, 40, ten_rows, 0.95, 0.98, 0},
+	{"ten rows, 500 clients", 500, 40, ten_rows, 0.95, 0.98, 0},
+	{"a lock on many cores, 500 clients", 500, 40, many_cores, 0.85, 0.98, 0},
+	{"a lock on many cores, 60 clients", 60, 40, many_cores, 0.95, 0.98, 0},
+	{"random rows", 500, 40, random_rows, 0, 0.98, 0},
+	{"reads", 500, 40, reads, 0, 0.98, 0},
+	{"reads of one client", 1, 40, reads, 0, 0.98, 0},
+	{"reads of four clients", 4, 40, reads, 0, 0.98, 0},
+	{"a slow disk", 500, 40, slow_disk, 0, 0.98, 0},
+	{"fewer than a half blocked", 500, 40, below_half, 0, 0.98, 0},
+	{"one row beside reads", 500, 120, row_beside_reads, 0, 0.95, 0},
+	{"one row and reads in turns", 500, 120, in_turns, 0, 0.98, 0},
+	{"reads and one row in turns", 500, 120, in_other_turns, 0, 0.98, 0},
+	{"stalls", 500, 60, with_stalls, 0, 0.98, 0},
+	{"jams", 500, 60, with_jams, 0, 0.98, 0},
+	{"one row, 8 slots set", 500, 40, hot_row, 0.95, 0.98, 8},
+	{"reads, 8 slots set", 500, 40, reads, 0, 0.98, 8},
+};
+
+/* ----------------------------------------------------------------
+ *		Runs
+ * ----------------------------------------------------------------
+ */
+
+static uint64 seed;
+
+/* A number from 0 to 1 */
+static double
+random_number(void)
+{
+	seed = seed * UINT64CONST(6364136223846793005) + UINT64CONST(1442695040888963407);
+	return (double) (seed >> 11) / (UINT64CONST(1) << 53);
+}
+
+/* One of mean 0 and deviation 1, nearly normal */
+static double
+random_normal(void)
+{
+	return (random_number() + random_number() + random_number() + random_number() - 2) * sqrt(3);
+}
+
+/* The next value of a noise that remembers */
+static double
+waver(double noise)
+{
+	static double memory = 0;
+	static double news = 0;
+
+	if (memory == 0)
+	{
+		memory = exp(-1 / NOISE_MEMORY);
+		news = NOISE * sqrt(1 - memory * memory);
+	}
+	return memory * noise + news * random_normal();
+}
+
+/*
+ * Run a load with that seed, under the law if fixed is 0, else with so many slots.
+ */
+static Outcome
+run(const Load *load, uint64 number, int fixed)
+{
+	int			most = load->most > 0 ? load->most : MOST;
+	int			ticks = load->seconds * TICKS_PER_SECOND;
+	double		at_work = Min(load->clients, fixed > 0 ? fixed : most);
+	double		begun = 0;
+	double		rate_noise = 0;
+	double		sight_noise = 0;
+	LimitLaw	state;
+	Outcome		outcome = {0};
+
+	seed = number * UINT64CONST(0x9E3779B97F4A7C15) + 1;
+	limit_law_init(&state, most, 1);
+	for (int tick = 1; tick <= ticks; tick++)
+	{
+		double		time = (double) tick / TICKS_PER_SECOND;
+		int			second = (tick - 1) / TICKS_PER_SECOND;
+		int			slots = fixed > 0 ? fixed : state.limit;
+		double		may_work = Min(load->clients, slots);
+		Work		work;
+		double		done;
+
+		rate_noise = waver(rate_noise);
+		sight_noise = waver(sight_noise);
+		work = load->work(at_work, time);
+		done = Max(work.rate * (1 + rate_noise), 0) / TICKS_PER_SECOND;
+		begun += done;
+		outcome.by_second[second] += done;
+		outcome.limit_by_second[second] = slots;
+		if (second >= 5)
+			outcome.done += done / (load->seconds - 5);
+		if (slots < Min(load->clients, most))
+			outcome.closed += 1.0 / ticks;
+
+		/* Who is at work leaves when it is done; who waits comes at once. */
+		at_work = at_work > may_work ? Max(at_work - done, may_work) : may_work;
+
+		if (fixed == 0 && (load->clients > state.limit || tick % OPEN_TICKS == 0))
+		{
+			double		blocked = Min(Max(work.blocked * (1 + sight_noise), 0), work.working);
+			LimitSight	sight = {
+				.now = (int64) tick * TICK,
+				.most = most,
+				.in_use = (uint32) lround(at_work),
+				.working = (uint32) lround(work.working),
+				.blocked = (uint32) lround(blocked),
+				.begun = (uint32) (int64) begun
+			};
+
+			limit_law_look(&state, &sight);
+		}
+	}
+	return outcome;
+}
+
+/* What the best of the fixed limits does, on the average of some seeds */
+static double
+best_fixed(const Load *load, int *limit)
+{
+	static const int limits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 50, 64, 128, 256, 450, 1000};
+	double		best = 0;
+
+	for (int i = 0; i < (int) lengthof(limits); i++)
+	{
+		double		done = 0;
+
+		if (load->most > 0 && limits[i] > load->most)
+			continue;
+		for (int number = 0; number < FIXED_SEEDS; number++)
+			done += run(load, number, limits[i]).done / FIXED_SEEDS;
+		if (done > best)
+		{
+			best = done;
+			*limit = limits[i];
+		}
+	}
+	return best;
+}
+
+/* Run a load with all seeds; returns whether the law is good enough. */
+static bool
+try(const Load *load, int number)
+{
+	int			best_limit = 0;
+	double		best = best_fixed(load, &best_limit);
+	double		done = 0;
+	double		open = 0;
+	double		closed = 0;
+	double		worst = 1e9;
+	bool		ok;
+
+	for (int i = 0; i < SEEDS; i++)
+	{
+		Outcome		outcome = run(load, i, 0);
+
+		done += outcome.done / SEEDS;
+		closed += outcome.closed / SEEDS;
+		worst = Min(worst, outcome.done);
+	}
+	for (int i = 0; i < FIXED_SEEDS; i++)
+		open += run(load, i, load->most > 0 ? load->most : MOST).done / FIXED_SEEDS;
+	ok = done >= load->share_of_best * best && done >= load->share_of_open * open;
+	printf("%sok %d - %s: %.2f of the best limit (%d), %.2f of none (worst seed %.2f), closed %.0f %% of the time\n",
+		   ok ? "" : "not ", number, load->name, done / best, best_limit, done / open, worst / open,
+		   closed * 100);
+	return ok;
+}
+
+/* After a change of the load, is the new level reached within five seconds? */
+static bool
+try_changes(const Load *load, int number)
+{
+	int			late = 0;
+
+	for (int i = 0; i < SEEDS; i++)
+	{
+		Outcome		outcome = run(load, i, 0);
+
+		for (int change = 0; change < load->seconds; change += 30)
+		{
+			double		level = 0;
+			double		then = 0;
+
+			for (int s = 10; s < 30; s++)
+				level += outcome.by_second[change + s] / 20;
+			for (int s = 5; s < 10; s++)
+				then += outcome.by_second[change + s] / 5;
+			late += then < 0.8 * level;
+		}
+	}
+	printf("%sok %d - %s: on the new level within 5 s, but %d of %d times\n",
+		   late * 1000 > SEEDS * load->seconds / 30 ? "not " : "", number, load->name, late,
+		   SEEDS * load->seconds / 30);
+	return late * 1000 <= SEEDS * load->seconds / 30;
+}
+
+int
+main(int argc, char **argv)
+{
+	int			number = 0;
+	bool		ok = true;
+
+	for (int i = 0; i < (int) lengthof(loads); i++)
+	{
+		const Load *load = &loads[i];
+
+		if (argc > 1)
+		{
+			Outcome		outcome;
+
+			if (strcmp(argv[1], load->name) != 0)
+				continue;
+			outcome = run(load, 1, 0);
+			for (int s = 0; s < load->seconds; s++)
+				printf("%3d s: %7.0f done, %4d slots\n", s, outcome.by_second[s], outcome.limit_by_second[s]);
+			continue;
+		}
+		ok &= try(load, ++number);
+		if (load->work == in_turns || load->work == in_other_turns)
+			ok &= try_changes(load, ++number);
+	}
+	if (argc <= 1)
+		printf("1..%d\n", number);
+	return ok ? 0 : 1;
+}

@@ -1,0 +1,172 @@
+# Proves that with max_active_backends = -1 the gate is open, closes while backends wait
+# for each other, and only then, and opens again; and that the views tell.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use GateTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $gate = GateTest->new(
+	'limit_finds_itself',
+	max_active_backends => -1,
+	max_connections => 100,
+	log_statement => 'none');
+my $node = $gate->node;
+
+$gate->value('CREATE TABLE sale (id int PRIMARY KEY, sold int)');
+$gate->value('INSERT INTO sale SELECT id, 0 FROM generate_series(1, 100) id');
+
+# So many clients begin to run a script, over and over.
+sub crowd
+{
+	my ($clients, $script) = @_;
+
+	my $file = PostgreSQL::Test::Utils::tempdir() . "/script$clients";
+	unlink $file;
+	append_to_file($file, $script);
+	return IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600,
+			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
+		],
+		'>',
+		'/dev/null');
+}
+
+sub stop_crowd
+{
+	$_->signal('TERM'), $_->finish foreach @_;
+	return $gate->ok_quiet('the crowd is gone');
+}
+
+sub limit_is { return $gate->value("SELECT $_[0] FROM pg_stat_admission_gate_limit"); }
+
+sub await_limit
+{
+	my ($condition, $what) = @_;
+	return ok($gate->await_true(sub { limit_is($condition) eq 't' }, $what), $what);
+}
+
+# How often has the gate been closed?
+sub closings { return $gate->value('SELECT count(*) FROM pg_stat_admission_gate_limit_changes WHERE old_limit = 0'); }
+
+# Until somebody has looked for so many ms from now on
+sub await_looks
+{
+	my ($ms) = @_;
+	my $until = $gate->value("SELECT clock_timestamp() + interval '$ms ms'");
+	return $gate->await_true(sub { limit_is("last_look > '$until'") eq 't' }, "looks for $ms ms");
+}
+
+# Holds its row while it sleeps, so that others are blocked even where there is one CPU.
+my $hot_row = 'UPDATE sale SET sold = sold + 1 WHERE id = 1 RETURNING pg_sleep(0.002);';
+
+is(limit_is("ROW(max_active_backends, effective_max_active, reason, open_rate, lowered_rate, open_until)"),
+	'(-1,0,open,,,)', 'at first, the gate is open');
+is($gate->value('SELECT ROW(max_active, effective_max_active) FROM pg_stat_admission_gate'),
+	'(-1,0)', 'the pool has no limit');
+
+# Nobody waits for anybody.
+my $crowd = crowd(32, 'SELECT pg_sleep(0.001);');
+await_looks(1500);
+is($gate->value('SELECT ROW(effective_max_active, queued, forced) FROM pg_stat_admission_gate'),
+	'(0,0,0)', 'while nobody is blocked, the gate stays open and nobody queues, though somebody looks');
+stop_crowd($crowd);
+
+# Nearly all wait for one who keeps a lock.
+my $locker = $gate->session;
+$locker->query('BEGIN; LOCK TABLE sale');
+my @stuck = map { $gate->session } 1 .. 32;
+$_->start('SELECT count(*) FROM sale') foreach @stuck;
+$gate->await_wait_event_type($_, 'Lock') foreach @stuck;
+$crowd = crowd(4, 'SELECT pg_sleep(0.001);');
+await_looks(1500);
+is($gate->value('SELECT ROW(effective_max_active, queued, forced) FROM pg_stat_admission_gate'),
+	'(0,0,0)', 'while all wait for a lock that is kept, the gate stays open');
+is(limit_is('blocked'), '0', 'and none counts as blocked');
+$locker->query('COMMIT');
+$_->finish, $_->quit foreach @stuck;
+stop_crowd($crowd);
+is(closings(), '0', 'nothing has changed so far');
+
+# One row, wanted by all
+$crowd = crowd(32, $hot_row);
+await_limit("effective_max_active > 0", 'while all want the same row, the gate closes');
+$gate->await("SELECT waiting > 0 FROM pg_stat_admission_gate WHERE effective_max_active BETWEEN 1 AND 16");
+await_limit('effective_max_active > 0 AND lowered_rate > 0', 'it is seen whether that pays');
+like(limit_is('reason'), qr/^(contention|relief)$/, 'and the reason is told');
+is( $gate->value(
+		'SELECT ROW(old_limit, new_limit BETWEEN 1 AND 31, reason, blocked * 2 > working, change_time <= now())
+			FROM pg_stat_admission_gate_limit_changes ORDER BY change_time LIMIT 1'),
+	'(0,t,contention,t,t)',
+	'so is what it came of');
+
+my $hurried = $gate->session(session => { 'admission_gate.queue_timeout' => '1ms' });
+my $error;
+$gate->await_true(
+	sub {
+		$error = $hurried->start('SELECT 1')->result->{error};
+		return $error
+		  && $error->{D} =~ /^The limit has found itself at \d+ slots?, as running backends wait for each other \(/;
+	},
+	'an error that tells');
+is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
+$hurried->quit;
+
+$gate->set(load_control => 'off');
+$gate->await('SELECT effective_max_active = 0 AND waiting = 0 FROM pg_stat_admission_gate');
+my $closings = closings();
+my $until = $gate->value('SELECT admitted + 500 FROM pg_stat_admission_gate');
+$gate->await("SELECT admitted > $until FROM pg_stat_admission_gate");
+is(closings(), $closings, 'with load_control = off, the gate is open and stays so');
+$gate->set(load_control => 'on');
+await_limit('effective_max_active > 0', 'with load_control = on, it closes again');
+
+$gate->set(mode => 'observe');
+$gate->await('SELECT effective_max_active = 0 AND waiting = 0 FROM pg_stat_admission_gate');
+pass('while the limit is only observed, the gate is open');
+$gate->set(mode => 'enforce');
+await_limit('effective_max_active > 0', 'when it is enforced again, the gate closes');
+stop_crowd($crowd);
+is(limit_is('effective_max_active'), '0', 'when nobody waits, the gate is open');
+
+# One row, and many who want something else, of whom more is done than of the row
+my @crowds = (crowd(40, $hot_row), crowd(8, 'SELECT 1;'));
+$gate->await(q{SELECT count(*) > 0 FROM pg_stat_admission_gate_limit_changes WHERE reason = 'no gain'});
+await_limit("open_until > last_look OR reason <> 'no gain'",
+	'where less is done with fewer slots, the gate opens for a while');
+is( $gate->value(q{SELECT bool_and(new_limit = 0) FROM pg_stat_admission_gate_limit_changes WHERE reason = 'no gain'}),
+	't', 'for all');
+stop_crowd(@crowds);
+
+# A pool's own limit holds.
+$gate->set(pools => 'batch: max_active = 1');
+my ($holder, $waiter) = map { $gate->session(session => { 'admission_gate.pool' => 'batch' }) } 1 .. 2;
+$holder->query('BEGIN');
+$waiter->start('SELECT 1');
+$gate->await_queued($waiter);
+is( $gate->value(
+		q{SELECT ROW(max_active, effective_max_active, running, waiting)
+		FROM pg_stat_admission_gate WHERE pool = 'batch'}),
+	'(1,1,1,1)',
+	'the limit of a pool holds');
+is($gate->session->query('SELECT 1'), '1', 'while others pass');
+$holder->query('COMMIT');
+is($waiter->finish, '1', 'a slot of the pool is passed on');
+
+# A limit that is set
+$gate->set(max_active_backends => 5);
+is(limit_is('ROW(max_active_backends, effective_max_active)'), '(5,5)', 'a limit that is set is shown');
+$gate->set(max_active_backends => 0);
+is(limit_is('ROW(max_active_backends, effective_max_active)'), '(0,0)', 'and so is none');
+
+$gate->ok_adds_up('at the end');
+$node->stop;
+
+done_testing();
