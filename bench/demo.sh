@@ -18,8 +18,8 @@
 #
 # From the environment (make demo NAME=value):
 #   CLIENTS    default 300, less where the machine allows fewer
-#   LIMIT      admission_gate.max_active_backends when on; default four times
-#              the cores
+#   LIMIT      admission_gate.max_active_backends when on; default -1: it finds
+#              itself
 #   ROUNDS     default 3
 #   DURATION   seconds per run, default 14
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -30,8 +30,7 @@
 . "$(dirname "$0")/common.sh"
 
 CLIENTS=${CLIENTS:-300}
-CORES=$(nproc)
-LIMIT=${LIMIT:-$((4 * CORES))}
+LIMIT=${LIMIT:--1}
 ROUNDS=${ROUNDS:-3}
 DURATION=${DURATION:-14}
 WARM_UP=4
@@ -200,7 +199,8 @@ inside() {
     print_machine
 }
 
-check_positive CLIENTS LIMIT ROUNDS DURATION
+check_positive CLIENTS ROUNDS DURATION
+[ "$LIMIT" = -1 ] || check_positive LIMIT
 [ "$DURATION" -gt $SKIP ] || die "DURATION must be more than $SKIP: the first $SKIP seconds do not count"
 if [ "${1:-}" = --inside ]; then
     inside

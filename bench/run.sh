@@ -18,7 +18,7 @@
 #   DURATION   counted seconds of each run, default 5, of mixed 20
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4, 8 or 16 per core as each workload says
-#   VARIANTS   such as "off gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
+#   VARIANTS   such as "off auto gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
 #              handoff_after=0": see docs/benchmarks.md
 #   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
 #              variant "tuned", the gate with these
@@ -35,7 +35,7 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers knee knobs instructions waiting shared_memory two_nodes"
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto knee knobs instructions waiting shared_memory two_nodes"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of

@@ -56,6 +56,12 @@
 #define SLOTS_PER_STEP	4
 
 /*
+ * As many slots are given out in any case: so few are not in each other's way, and the
+ * next are there already while one that is let in has yet to be given a CPU.
+ */
+#define LEAST_SLOTS		4
+
+/*
  * A trial ends after SHORT_TRIAL if it is clear by then, and else after LONG_TRIAL.
  * What of the former rate is no loss, and what is a clear one
  */
@@ -117,6 +123,13 @@ blocked_above(const LimitSight *sight, int part)
 	return (uint64) sight->blocked * 100 > (uint64) sight->working * part;
 }
 
+/* The least limit. */
+static uint32
+bottom(const LimitSight *sight)
+{
+	return Min(sight->most, LEAST_SLOTS);
+}
+
 /* One step down, from what is in use if that is less. */
 static void
 lower(LimitLaw *state, const LimitSight *sight)
@@ -124,7 +137,7 @@ lower(LimitLaw *state, const LimitSight *sight)
 	uint32		base = Min(state->limit, sight->in_use);
 	uint32		step = 1 + base / SLOTS_PER_STEP;
 
-	set_limit(state, base > step ? base - step : 1, LIMIT_CONTENTION, sight->now);
+	set_limit(state, Max(base - Min(base, step), bottom(sight)), LIMIT_CONTENTION, sight->now);
 }
 
 /* One step up. */
@@ -154,7 +167,8 @@ look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 	else
 		state->evidence = Max(state->evidence - DOUBT * passed, 0);
 
-	if (!contended || !(trusted || state->evidence >= EVIDENCE) || sight->in_use < 2)
+	if (!contended || !(trusted || state->evidence >= EVIDENCE) ||
+		sight->in_use <= bottom(sight))
 		return;
 	if (!trusted)
 	{
@@ -207,7 +221,7 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 		state->trusted_until = sight->now + TRUST;
 	else if (state->at_bottom)
 		judge(state, sight);
-	else if (has_come_to_bear && (!too_many || state->limit == 1))
+	else if (has_come_to_bear && (!too_many || state->limit == bottom(sight)))
 	{
 		state->at_bottom = true;
 		start_counting(state, sight);

@@ -2,6 +2,7 @@
 
     off              the library preloaded, no limit
     gate             a limit, all else default
+    auto             the gate with a limit that finds itself (-1)
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
     turns            the gate with turn_length = 20
@@ -31,7 +32,7 @@ SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>[0-9]+))?"
 class Variant:
     name: str  # as it was given
     kind: str  # off, gate, limit, trick, pgbouncer or without
-    slots: int = 0  # of the gate, or clients at work
+    slots: int = 0  # of the gate (-1: it finds itself), or clients at work
     settings: tuple = ()  # of (name, value)
     processes: int = 0  # of pgbouncer
     pool: int = 0  # connections of each of them
@@ -57,6 +58,8 @@ def parse(name, limit, tuned):
             unknown(name)
         return Variant(name, "gate", limit, rate=rate)
     slots = int(match["number"] or limit)
+    if match["name"] == "auto":
+        return Variant(name, "gate", -1, alone=alone)
     settings = {
         "gate": (),
         "turns": (("admission_gate.turn_length", "20"),),

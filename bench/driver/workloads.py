@@ -155,6 +155,7 @@ MIXED = Workload(
 
 POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgbouncer2:16"
 LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 load_control=off:8 load_control=off:32"
+AUTO = "off auto gate:8 gate:32 gate:128"
 KNOBS = (
     "off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100 "
     "turn_length=0 turn_length=2 turn_length=5 turn_length=20"
@@ -214,6 +215,16 @@ BENCHMARKS = {
         "Which limit",
         (500,),
         tuple((workload, LIMITS) for workload in (HOT_ROW, TPCB_10, UPDATE, SELECT_ONLY)),
+        long=True,
+    ),
+    "auto": Benchmark(
+        "The limit that finds itself",
+        (64, 500, 1000, 4000),
+        tuple(
+            (workload, AUTO) for workload in (HOT_ROW, HOT_ROW_BLOCK, TPCB_10, UPDATE, SELECT_ONLY, JSON, CONNECT_NEW)
+        )
+        + ((MIXED, "off auto gate:16 pools"),),
+        duration=10,
         long=True,
     ),
     "knobs": Benchmark(
