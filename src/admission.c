@@ -124,7 +124,7 @@ errdetail_gate(const SlotLimit *limit, long waited)
 								limit->slots,
 								limit->pool, limit->slots, limit->in_use, limit->lent,
 								limit->waiting, waited);
-	if (limit->finds_itself)
+	if (limit->finds_itself && limit->effective < limit->slots)
 		return errdetail_plural("The limit has found itself at %d slot, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 								"The limit has found itself at %d slots, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 								limit->effective,
@@ -152,13 +152,13 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 	if (limit->is_of_pool)
 		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	if (of_pool && limit->effective < limit->slots)
+	if (of_pool && (limit->finds_itself || limit->effective < limit->slots))
 		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	if (of_pool)
 		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
 					   setting, limit->pool);
-	if (limit->effective < limit->slots)
+	if (limit->finds_itself || limit->effective < limit->slots)
 		return errhint("Try again later, or increase admission_gate.%s.", setting);
 	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
 				   setting);
@@ -319,6 +319,8 @@ refuse_hopeless_wait(void)
 							  limit.waiting,
 							  (unsigned long long) (expected / 1000),
 							  (unsigned long long) (left / 1000)),
+			 limit.finds_itself ?
+			 errhint("Try again later, increase statement_timeout, or set admission_gate.deadline_shedding to off.") :
 			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
 }
 
@@ -467,6 +469,31 @@ try_after_yield(TimestampTz since)
 }
 
 /*
+ * The free path was not free: take a slot if one is there all the same, enter above the
+ * limit if this backend may not or need not wait, or wait.  As admission_enter.
+ */
+static pg_noinline void
+enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
+{
+	if (slots_lenders_unseen())
+		lending_recall();
+
+	if (slots_try_barge(since))
+		note_admission();
+	else if (!may_wait())
+	{
+		slots_force(since);
+		note_admission();
+	}
+	else if (try_after_yield(since) || enter_reserved(since))
+		note_admission();
+	else if (begins_block)
+		wait_for_slot_at_begin();
+	else
+		wait_for_slot(query, false);
+}
+
+/*
  * A top-level statement begins: see to it that this backend holds a slot.
  * query: the descriptor that ExecutorStart was called with, otherwise NULL.
  * begins_block: it is BEGIN; then an error of the wait is kept for the next one.
@@ -492,29 +519,11 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_take(since)))
-	{
 		note_admission();
-		if (unlikely(slots_look_is_due(since)))
-			contention_look();
-		return;
-	}
-
-	if (slots_lenders_unseen())
-		lending_recall();
-
-	if (slots_try_barge(since))
-		note_admission();
-	else if (!may_wait())
-	{
-		slots_force(since);
-		note_admission();
-	}
-	else if (try_after_yield(since) || enter_reserved(since))
-		note_admission();
-	else if (begins_block)
-		wait_for_slot_at_begin();
 	else
-		wait_for_slot(query, false);
+		enter_or_wait(query, begins_block, since);
+	if (unlikely(slots_look_is_due(since)))
+		contention_look();
 }
 
 /*

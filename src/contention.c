@@ -116,13 +116,14 @@ is_idle(uint32 event)
 static void
 see_wait(PGPROC *proc, uint32 event, SeenWait *wait)
 {
-	wait->lock = 0;
+	/*
+	 * It may be about to look for a deadlock, with another wait event or
+	 * none.
+	 */
+	wait->lock = (uint64) (uintptr_t) *(LOCK *volatile *) &proc->waitLock;
 	wait->since = 0;
-	if ((event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
-	{
-		wait->lock = (uint64) (uintptr_t) *(LOCK *volatile *) &proc->waitLock;
+	if (wait->lock != 0)
 		wait->since = pg_atomic_read_u64(&proc->waitStart);
-	}
 	else if (is_for_lwlock(event))
 		wait->lock = event;
 }
@@ -188,8 +189,9 @@ look_at(int procno, WaitGroup *groups, TimestampTz now)
 	wait.failures = slots_failures(procno);
 	if (seen->lock != 0 && is_same_wait(seen, &wait))
 	{
-		wait.moved = seen->moved;
-		note_move(groups, seen->lock, seen->moved);
+		wait.moved = Min(seen->moved, now); /* the clock may have been set
+											 * back */
+		note_move(groups, seen->lock, wait.moved);
 	}
 	else if (seen->lock != 0 && wait.failures == seen->failures)
 		note_move(groups, seen->lock, now);
@@ -210,39 +212,38 @@ is_blocked_briefly(int procno, WaitGroup *groups, TimestampTz now)
 	if (group != NULL && group->moved != 0)
 		seen->moved = group->moved;
 	else if (seen->moved == 0)
-		seen->moved = seen->since != 0 ? seen->since : now;
+		seen->moved = seen->since != 0 ? Min(seen->since, now) : now;
 	return now - seen->moved < BRIEFLY_US;
 }
 
-/*
- * If it is time: see how many holders wait for each other, and have fewer or more let
- * in accordingly.
- */
-void
-contention_look(void)
+/* See how many holders wait for each other, and have fewer or more let in by that. */
+static pg_noinline void
+look_at_all(void)
 {
 	WaitGroup	groups[GROUPS] = {0};
-	TimestampTz now;
+	TimestampTz now = GetCurrentTimestamp();
 	uint32		working = 0;
 	uint32		blocked = 0;
-	uint32		begun = 0;
 
-	if (!slots_contention_unseen())
-		return;
-
-	now = GetCurrentTimestamp();
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		if (look_at(procno, groups, now))
 			working++;
-		begun += slots_progress(procno);
 	}
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		if (is_blocked_briefly(procno, groups, now))
 			blocked++;
 	}
-	slots_adapt_limit(working + blocked, blocked, begun);
+	slots_adapt_limit(working + blocked, blocked);
+}
+
+/* If it is time, look. */
+void
+contention_look(void)
+{
+	if (slots_contention_unseen())
+		look_at_all();
 }
 
 /*

@@ -13,12 +13,12 @@
  *	   the last step has come to bear, until few enough do; and a quarter more at each
  *	   look when too few do.  So the limit stays where about a third of the holders
  *	   wait, as most gets done there.
- *	 - When it has gone down, the statements that are begun are counted and compared
- *	   with those before.  If they are fewer by more than a tenth, it was a mistake,
- *	   as beside one wanted row there may be many who want something else: all slots
- *	   are given out, and for a while nothing is tried, the longer the more often
- *	   this has happened.
- *	 - If it was none, the next time needs no evidence, unless it comes much later.
+ *	 - When it has gone down, the admissions are counted and compared with those
+ *	   before, in a trial and from then on.  If they are fewer by more than a tenth,
+ *	   it was a mistake, as beside one wanted row there may be many who want something
+ *	   else: all slots are given out, and for a while nothing is tried, the longer the
+ *	   more often this has happened.
+ *	 - If it was none, the next time needs little evidence, unless it comes much later.
  *
  * Nothing here knows of shared memory, processes or clocks: the same object is in the
  * server and in test/simulator, which tries it on loads whose best limit is known.
@@ -35,8 +35,12 @@
 #define MS				INT64CONST(1000)
 #define SECOND			(1000 * MS)
 
-/* Of the time between two looks, what counts: nobody looks while nobody comes. */
+/*
+ * Nobody looks while nobody comes.  Of the time between two looks, so much counts at
+ * most; after a longer pause, what was seen before says nothing.
+ */
 #define LONGEST_GAP		(100 * MS)
+#define PAUSE			(1 * SECOND)
 
 /*
  * Which part (%) of the holders wait for each other: where that is reason to give out
@@ -46,8 +50,12 @@
 #define TOO_MANY		40
 #define TOO_FEW			30
 
-/* For how long there has to be contention before anything is done about it */
-#define EVIDENCE		(500 * MS)
+/*
+ * For how long there has to be contention before anything is done about it; and if it
+ * is known that fewer slots get more done
+ */
+#define EVIDENCE		(1 * SECOND)
+#define TRUSTED_EVIDENCE (100 * MS)
 
 /* A look without contention takes so many times its time from the evidence. */
 #define DOUBT			2
@@ -63,12 +71,16 @@
 
 /*
  * A trial ends after SHORT_TRIAL if it is clear by then, and else after LONG_TRIAL.
- * What of the former rate is no loss, and what is a clear one
+ * What of the former rate is a clear gain, no loss, and a clear loss
  */
 #define SHORT_TRIAL		(250 * MS)
 #define LONG_TRIAL		(2 * SECOND)
+#define CLEAR_GAIN		1.2
 #define NO_LOSS			0.9
 #define CLEAR_LOSS		0.5
+
+/* A later count of admissions is one part in so many of the rate with fewer slots. */
+#define RATE_WEIGHT		3
 
 /* For how long the outcome of a trial is believed */
 #define TRUST			(5 * SECOND)
@@ -86,15 +98,16 @@ set_limit(LimitLaw *state, uint32 limit, LimitReason reason, int64 now)
 	}
 }
 
-/* Count the statements that begin from this look on. */
+/* Count the admissions from this look on. */
 static void
 start_counting(LimitLaw *state, const LimitSight *sight)
 {
+	state->is_counting = true;
 	state->count_start = sight->now;
-	state->count_begun = sight->begun;
+	state->count_admitted = sight->admitted;
 }
 
-/* How many statements per second have begun since then, 0 if no time has passed. */
+/* How many admissions per second there have been since then, 0 if no time has passed. */
 static double
 rate_since_start(const LimitLaw *state, const LimitSight *sight)
 {
@@ -102,7 +115,7 @@ rate_since_start(const LimitLaw *state, const LimitSight *sight)
 
 	if (passed <= 0)
 		return 0;
-	return (double) (uint32) (sight->begun - state->count_begun) * SECOND / passed;
+	return (double) (uint32) (sight->admitted - state->count_admitted) * SECOND / passed;
 }
 
 /* Give out all slots, as of now. */
@@ -149,60 +162,83 @@ raise_limit(LimitLaw *state, const LimitSight *sight)
 	set_limit(state, Min(state->limit + step, sight->most), LIMIT_RELIEF, sight->now);
 }
 
-/* All slots are given out: is there reason to give out fewer? */
+/*
+ * All slots are given out: is there reason to give out fewer?  Admissions are counted
+ * as long as there is contention, also while it is known that fewer slots are no gain:
+ * so they are known the better, the more often that was tried.
+ */
 static void
 look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 {
-	bool		contended = blocked_above(sight, CONTENDED);
 	bool		trusted = sight->now < state->trusted_until;
+	int64		wanted = trusted ? TRUSTED_EVIDENCE : EVIDENCE;
 
-	if (sight->now < state->barred_until)
-		return;
-	if (contended)
+	if (!blocked_above(sight, CONTENDED))
 	{
-		if (state->evidence == 0)
-			start_counting(state, sight);
-		state->evidence += Max(passed, 1);
-	}
-	else
 		state->evidence = Max(state->evidence - DOUBT * passed, 0);
-
-	if (!contended || !(trusted || state->evidence >= EVIDENCE) ||
-		sight->in_use <= bottom(sight))
+		state->is_counting &= state->evidence > 0;
 		return;
+	}
+	if (!state->is_counting)
+		start_counting(state, sight);
+	state->evidence = Min(state->evidence + passed, EVIDENCE);
+	if (state->evidence < wanted || sight->now < state->barred_until ||
+		Min(sight->in_use, sight->working) <= bottom(sight))
+		return;
+
+	state->on_trial = !trusted;
+	state->at_bottom = false;
 	if (!trusted)
 	{
 		state->open_rate = rate_since_start(state, sight);
 		state->closed_rate = 0;
-		state->on_trial = true;
-		state->at_bottom = false;
 	}
 	state->evidence = 0;
 	lower(state, sight);
 }
 
-/* Has the trial shown what it is to show?  Then go by it. */
+/* Fewer slots got less done: give out all, and try that no more for a while. */
+static void
+give_up(LimitLaw *state, const LimitSight *sight)
+{
+	state->on_trial = false;
+	state->trusted_until = 0;
+	state->barred_until = sight->now + state->bar;
+	state->bar = Min(2 * state->bar, LAST_BAR);
+	state->is_counting = false;
+	set_limit(state, sight->most, LIMIT_NO_GAIN, sight->now);
+}
+
+/*
+ * Has the trial shown what it is to show?  Then go by it.  After it, what each further
+ * LONG_TRIAL shows is taken into account: the trial may have had good luck.
+ */
 static void
 judge(LimitLaw *state, const LimitSight *sight)
 {
 	int64		passed = sight->now - state->count_start;
 	double		rate = rate_since_start(state, sight);
-	bool		no_loss = rate >= NO_LOSS * state->open_rate;
-	bool		clear = no_loss || rate < CLEAR_LOSS * state->open_rate;
+	bool		is_clear = state->on_trial &&
+	(rate >= CLEAR_GAIN * state->open_rate || rate < CLEAR_LOSS * state->open_rate);
 
-	if (passed < (clear ? SHORT_TRIAL : LONG_TRIAL))
+	if (!state->on_trial)
+		state->trusted_until = sight->now + TRUST;
+	if (passed < (is_clear ? SHORT_TRIAL : LONG_TRIAL))
 		return;
 
-	state->on_trial = false;
-	state->closed_rate = rate;
-	if (no_loss)
+	if (state->closed_rate == 0)
+		state->closed_rate = rate;
+	else
+		state->closed_rate += (rate - state->closed_rate) / RATE_WEIGHT;
+	start_counting(state, sight);
+
+	if (state->closed_rate < NO_LOSS * state->open_rate)
+		give_up(state, sight);
+	else if (state->on_trial)
 	{
+		state->on_trial = false;
 		state->bar = FIRST_BAR;
-		return;
 	}
-	state->barred_until = sight->now + state->bar;
-	state->bar = Min(2 * state->bar, LAST_BAR);
-	set_limit(state, sight->most, LIMIT_NO_GAIN, sight->now);
 }
 
 /* Fewer slots are given out. */
@@ -217,9 +253,7 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 	else if (!blocked_above(sight, TOO_FEW))
 		raise_limit(state, sight);
 
-	if (!state->on_trial)
-		state->trusted_until = sight->now + TRUST;
-	else if (state->at_bottom)
+	if (state->at_bottom)
 		judge(state, sight);
 	else if (has_come_to_bear && (!too_many || state->limit == bottom(sight)))
 	{
@@ -239,7 +273,13 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 	uint32		old_limit = state->limit;
 
 	/* The clock may have been set, either way. */
-	passed = passed < 0 ? 0 : Min(passed, LONGEST_GAP);
+	if (passed < 0 || passed > PAUSE)
+	{
+		state->evidence = 0;
+		start_counting(state, sight);
+		passed = 0;
+	}
+	passed = Min(passed, LONGEST_GAP);
 	state->barred_until = Min(state->barred_until, sight->now + LAST_BAR);
 	state->trusted_until = Min(state->trusted_until, sight->now + TRUST);
 	state->last = *sight;
@@ -258,6 +298,6 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 void
 limit_law_no_waiter(LimitLaw *state, uint32 most, int64 now)
 {
-	state->on_trial = false;
+	state->on_trial = state->is_counting = false;
 	set_limit(state, most, LIMIT_NO_WAITER, now);
 }

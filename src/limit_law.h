@@ -32,7 +32,7 @@ typedef struct LimitSight
 	uint32		working;		/* holders that do something, or wait for each
 								 * other */
 	uint32		blocked;		/* those of them that wait for each other */
-	uint32		begun;			/* statements begun so far, modulo 2^32 */
+	uint32		admitted;		/* admissions so far, modulo 2^32 */
 } LimitSight;
 
 /* What the law remembers.  All times in us. */
@@ -44,14 +44,16 @@ typedef struct LimitLaw
 	LimitSight	last;			/* the last look */
 
 	int64		evidence;		/* for how long there has been contention */
-	int64		count_start;	/* statements are counted since then */
-	uint32		count_begun;	/* and were that many at that time */
-	double		open_rate;		/* statements per second before the limit was
+	bool		is_counting;
+	int64		count_start;	/* admissions are counted since then */
+	uint32		count_admitted; /* and were that many at that time */
+	double		open_rate;		/* admissions per second before the limit was
 								 * lowered, 0 if not known */
 	double		closed_rate;	/* and while it was, 0 likewise */
 	bool		on_trial;		/* it has yet to be seen whether fewer slots
 								 * get more done */
-	bool		at_bottom;		/* the trial has begun to count */
+	bool		at_bottom;		/* the limit has come down as far as it goes:
+								 * admissions are counted */
 	int64		trusted_until;	/* until then it is known that they do */
 	int64		barred_until;	/* until then, that they do not */
 	int64		bar;			/* for how long that is believed next time */

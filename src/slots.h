@@ -122,7 +122,7 @@ typedef struct SlotLimitView
 typedef struct SlotLimitChange
 {
 	TimestampTz time;
-	uint32		from;			/* slots, 0 = one for each backend */
+	uint32		from;			/* slots, 0 = all */
 	uint32		to;				/* likewise */
 	LimitReason reason;
 	uint32		working;		/* holders, as in LimitSight */
@@ -133,8 +133,14 @@ typedef struct SlotLimitChange
 typedef struct SlotLook
 {
 	pg_atomic_uint64 seen;		/* TimestampTz */
-	pg_atomic_uint64 interval;	/* us */
+	pg_atomic_uint64 interval;	/* us, and SLOTS_LOOK_SLACK more */
 } SlotLook;
+
+/*
+ * A statement that began so long (us) before the last look has not missed one.  If it
+ * is longer, the clock was set back.
+ */
+#define SLOTS_LOOK_SLACK	INT64CONST(1000000)
 
 /* What is known of one backend. */
 typedef struct SlotBackend
@@ -206,9 +212,8 @@ extern void slots_holder_works(int procno);
 extern SlotLook *slots_look;
 extern bool slots_limit_is_lowered(void);
 extern bool slots_contention_unseen(void);
-extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
-extern void slots_adapt_limit(uint32 working, uint32 blocked, uint32 begun);
+extern void slots_adapt_limit(uint32 working, uint32 blocked);
 extern void slots_get_limit(SlotLimitView *view);
 extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES]);
 
@@ -219,7 +224,7 @@ extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES])
 static inline bool
 slots_look_is_due(TimestampTz since)
 {
-	return (uint64) since - pg_atomic_read_u64(&slots_look->seen) >=
+	return (uint64) since - pg_atomic_read_u64(&slots_look->seen) + SLOTS_LOOK_SLACK >=
 		pg_atomic_read_u64(&slots_look->interval);
 }
 

@@ -60,19 +60,45 @@ look_interval(void)
 }
 
 /*
+ * The law has spoken: go by it, and take it down if that is worth a line.  Mutex held,
+ * to be followed by slots_settle(), or the shared memory is being made.
+ */
+static void
+apply_law(TimestampTz now)
+{
+	uint32		limit = Slots->law.limit < slots_whole_limit() ? Slots->law.limit : 0;
+	uint32		shown = Slots->limit_shown;
+	SlotLimitChange *change;
+
+	pg_atomic_write_u32(&Slots->effective_limit, Slots->law.limit);
+	if ((limit == 0) == (shown == 0) &&
+		((limit > shown / 2 && limit / 2 < shown) || abs((int) limit - (int) shown) < LEAST_CHANGE))
+		return;
+
+	change = &Slots->changes[Slots->nchanges++ % SLOTS_LIMIT_CHANGES];
+	change->time = now;
+	change->from = shown;
+	change->to = limit;
+	change->reason = Slots->law.reason;
+	change->working = Slots->law.last.working;
+	change->blocked = Slots->law.last.blocked;
+	Slots->limit_shown = limit;
+}
+
+/*
  * Begin anew with all slots given out, as many as are set now.  Mutex held, to be
  * followed by slots_settle(), or the shared memory is being made.
  */
 void
 slots_reset_law(TimestampTz now)
 {
-	bool		looks = finds_itself() && pg_atomic_read_u32(&Slots->load_control) != 0;
+	bool		looks = finds_itself() && !Slots->observing &&
+	pg_atomic_read_u32(&Slots->load_control) != 0;
 
 	limit_law_init(&Slots->law, slots_whole_limit(), now);
-	Slots->limit_shown = Slots->law.limit;
-	pg_atomic_write_u32(&Slots->effective_limit, Slots->law.limit);
+	apply_law(now);
 	pg_atomic_write_u64(&Slots->look.interval,
-						looks ? OPEN_INTERVALS * look_interval() : NEVER);
+						looks ? OPEN_INTERVALS * look_interval() + SLOTS_LOOK_SLACK : NEVER);
 }
 
 /*
@@ -133,42 +159,15 @@ slots_contention_unseen(void)
 }
 
 /*
- * The law has spoken: go by it, and take it down if that is worth a line.  Mutex held,
- * to be followed by slots_settle().
- */
-static void
-apply_law(TimestampTz now)
-{
-	uint32		whole = slots_whole_limit();
-	uint32		limit = Slots->law.limit;
-	uint32		shown = Slots->limit_shown;
-	SlotLimitChange *change;
-
-	pg_atomic_write_u32(&Slots->effective_limit, limit);
-	if ((limit < whole) == (shown < whole) &&
-		((limit > shown / 2 && limit / 2 < shown) || abs((int) limit - (int) shown) < LEAST_CHANGE))
-		return;
-
-	change = &Slots->changes[Slots->nchanges++ % SLOTS_LIMIT_CHANGES];
-	change->time = now;
-	change->from = finds_itself() && shown == whole ? 0 : shown;
-	change->to = finds_itself() && limit == whole ? 0 : limit;
-	change->reason = Slots->law.reason;
-	change->working = Slots->law.last.working;
-	change->blocked = Slots->law.last.blocked;
-	Slots->limit_shown = limit;
-}
-
-/*
  * So many holders were seen that work or wait for each other, and so many of them that
- * wait; so many statements have begun so far, modulo 2^32: give out fewer slots, or
- * more, up to the limit.
+ * wait: give out fewer slots, or more, up to the limit.
  */
 void
-slots_adapt_limit(uint32 working, uint32 blocked, uint32 begun)
+slots_adapt_limit(uint32 working, uint32 blocked)
 {
 	WakeList	wakes = {0};
 	TimestampTz now = GetCurrentTimestamp();
+	uint32		admitted = slots_total_admitted();
 
 	SpinLockAcquire(&Slots->mutex);
 	if (is_adaptable())
@@ -179,7 +178,7 @@ slots_adapt_limit(uint32 working, uint32 blocked, uint32 begun)
 			.in_use = slots_in_use(),
 			.working = working,
 			.blocked = blocked,
-			.begun = begun
+			.admitted = admitted
 		};
 
 		if (limit_law_look(&Slots->law, &sight))

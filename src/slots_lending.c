@@ -93,13 +93,6 @@ slots_state(int procno)
 	return pg_atomic_read_u32(&entry_of(procno)->state);
 }
 
-/* How many statements that backend has begun so far, modulo 2^32. */
-uint32
-slots_progress(int procno)
-{
-	return pg_atomic_read_u32(&entry_of(procno)->progress);
-}
-
 /* How many of its transactions, or statements, have failed while it is in its pool. */
 uint64
 slots_failures(int procno)

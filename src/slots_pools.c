@@ -444,6 +444,7 @@ release_all(void)
 void
 slots_set_limit(int limit)
 {
+	WakeList	wakes = {0};
 	TimestampTz now = GetCurrentTimestamp();
 
 	SpinLockAcquire(&Slots->mutex);
@@ -456,8 +457,10 @@ slots_set_limit(int limit)
 	{
 		Slots->limit = limit;
 		slots_reset_law(now);
+		slots_settle(now, &wakes);
 	}
 	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
 
 	if (limit == 0)
 		release_all();
@@ -474,6 +477,7 @@ slots_set_limit(int limit)
 void
 slots_set_observing(bool observing)
 {
+	WakeList	wakes = {0};
 	TimestampTz now = GetCurrentTimestamp();
 
 	SpinLockAcquire(&Slots->mutex);
@@ -481,8 +485,10 @@ slots_set_observing(bool observing)
 	{
 		Slots->observing = observing;
 		slots_reset_law(now);
+		slots_settle(now, &wakes);
 	}
 	SpinLockRelease(&Slots->mutex);
+	slots_wake_all(&wakes);
 
 	if (observing)
 		release_all();

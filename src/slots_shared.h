@@ -209,7 +209,8 @@ typedef struct SlotShared
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
 	LimitLaw	law;			/* mutex */
-	uint32		limit_shown;	/* by the latest of the changes: mutex */
+	uint32		limit_shown;	/* by the latest of the changes, 0 = all:
+								 * mutex */
 	uint64		nchanges;		/* there have been: mutex */
 	SlotLimitChange changes[SLOTS_LIMIT_CHANGES];	/* mutex */
 	uint32		epochs;			/* reset epochs there have been: mutex */
@@ -292,6 +293,7 @@ extern void slots_note_first_waiter(StallClock *clock, TimestampTz now);
 /* slots_stats.c */
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
 extern void slots_start_totals(int place);
+extern uint32 slots_total_admitted(void);
 
 /* ----------------------------------------------------------------
  *		Small steps

@@ -195,6 +195,22 @@ add_to_gauges(SlotStats *stats, SlotState state)
 }
 
 /*
+ * How many admissions there have been since the server started, modulo 2^32.  No lock:
+ * what a backend takes to another pool just now may be left out or count twice.
+ */
+uint32
+slots_total_admitted(void)
+{
+	uint64		sum = 0;
+
+	for (int i = 0; i < Slots->npools; i++)
+		sum += pg_atomic_read_u64(&Slots->pools[i].past_totals[TOTAL_ADMITTED]);
+	for (int procno = 0; procno < Slots->nentries; procno++)
+		sum += pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_ADMITTED]);
+	return (uint32) sum;
+}
+
+/*
  * Fill in how the limit stands that keeps this backend waiting, the backend itself
  * left out: that of its pool if all of it is in use, else that for all pools
  * together.

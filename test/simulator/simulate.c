@@ -43,7 +43,7 @@
 /* What so many at work do */
 typedef struct Work
 {
-	double		rate;			/* statements per second */
+	double		rate;			/* admissions per second */
 	double		blocked;		/* how many wait for each other */
 	double		working;		/* how many do that or anything else */
 } Work;
@@ -187,6 +187,30 @@ row_beside_reads(double at_work, double time)
 	return work;
 }
 
+/* Most wait for each other, but with fewer slots a fifth less is done. */
+static Work
+needs_all(double at_work, double time)
+{
+	return (Work)
+	{
+		5000	   *(at_work >= 400 ? 1 : 0.8),
+					at_work * 0.7,
+					at_work
+	};
+}
+
+/* Nearly all are idle in their transactions, and two of the other three wait. */
+static Work
+mostly_idle(double at_work, double time)
+{
+	return (Work)
+	{
+		1000	   *at_work / 500,
+					2,
+					3
+	};
+}
+
 /* One row and reads, in turns of thirty seconds */
 static Work
 in_turns(double at_work, double time)
@@ -239,6 +263,8 @@ static const Load loads[] = {
 	{"a slow disk", 500, 40, slow_disk, 0, 0.98, 0},
 	{"fewer than a half blocked", 500, 40, below_half, 0, 0.98, 0},
 	{"one row beside reads", 500, 120, row_beside_reads, 0, 0.95, 0},
+	{"fewer slots get less done", 500, 120, needs_all, 0, 0.94, 0},
+	{"most are idle in transaction", 500, 40, mostly_idle, 0, 0.98, 0},
 	{"one row and reads in turns", 500, 120, in_turns, 0, 0.98, 0},
 	{"reads and one row in turns", 500, 120, in_other_turns, 0, 0.98, 0},
 	{"stalls", 500, 60, with_stalls, 0, 0.98, 0},
@@ -293,7 +319,7 @@ run(const Load *load, uint64 number, int fixed)
 	int			most = load->most > 0 ? load->most : MOST;
 	int			ticks = load->seconds * TICKS_PER_SECOND;
 	double		at_work = Min(load->clients, fixed > 0 ? fixed : most);
-	double		begun = 0;
+	double		admitted = 0;
 	double		rate_noise = 0;
 	double		sight_noise = 0;
 	LimitLaw	state;
@@ -314,7 +340,7 @@ run(const Load *load, uint64 number, int fixed)
 		sight_noise = waver(sight_noise);
 		work = load->work(at_work, time);
 		done = Max(work.rate * (1 + rate_noise), 0) / TICKS_PER_SECOND;
-		begun += done;
+		admitted += done;
 		outcome.by_second[second] += done;
 		outcome.limit_by_second[second] = slots;
 		if (second >= 5)
@@ -334,7 +360,7 @@ run(const Load *load, uint64 number, int fixed)
 				.in_use = (uint32) lround(at_work),
 				.working = (uint32) lround(work.working),
 				.blocked = (uint32) lround(blocked),
-				.begun = (uint32) (int64) begun
+				.admitted = (uint32) (int64) admitted
 			};
 
 			limit_law_look(&state, &sight);
@@ -424,6 +450,53 @@ try_changes(const Load *load, int number)
 	return late * 1000 <= SEEDS * load->seconds / 30;
 }
 
+/* The law at a look after so many us more, with so many admissions more */
+static void
+look(LimitLaw *state, LimitSight *sight, int64 later, uint32 more)
+{
+	sight->now += later;
+	sight->admitted += more;
+	limit_law_look(state, sight);
+}
+
+/* What was seen before a pause, or before the clock was set, says nothing. */
+static bool
+try_pauses(int *number)
+{
+	static const int64 pauses[] = {INT64CONST(3600000000), INT64CONST(-3600000000)};
+	bool		all_ok = true;
+
+	for (int i = 0; i < (int) lengthof(pauses); i++)
+	{
+		LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 90};
+		LimitLaw	state;
+		bool		ok;
+
+		limit_law_init(&state, MOST, sight.now);
+		for (int n = 0; n < 180; n++)
+			look(&state, &sight, TICK, 10);
+		look(&state, &sight, pauses[i], 10);
+		ok = state.limit == MOST;
+		for (int n = 0; n < 300 && state.limit == MOST; n++)
+			look(&state, &sight, TICK, 10);
+		ok &= state.limit < MOST && fabs(state.open_rate - 2000) < 100;
+
+		/* In a trial, which ends all the same */
+		sight.in_use = sight.working = 4;
+		while (!state.at_bottom)
+			look(&state, &sight, TICK, 10);
+		look(&state, &sight, pauses[i], 10);
+		ok &= state.on_trial;
+		for (int n = 0; n < 500; n++)
+			look(&state, &sight, TICK, 15);
+		ok &= !state.on_trial && fabs(state.closed_rate - 3000) < 200;
+		printf("%sok %d - a pause of %d s is no evidence, and no trial\n", ok ? "" : "not ", ++*number,
+			   (int) (pauses[i] / 1000000));
+		all_ok &= ok;
+	}
+	return all_ok;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -450,6 +523,9 @@ main(int argc, char **argv)
 			ok &= try_changes(load, ++number);
 	}
 	if (argc <= 1)
+	{
+		ok &= try_pauses(&number);
 		printf("1..%d\n", number);
+	}
 	return ok ? 0 : 1;
 }

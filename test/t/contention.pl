@@ -107,7 +107,7 @@ $gate->set(load_control => 'off');
 ok(is_whole_for(20, 50), 'with load_control = off, all slots are given out again, soon');
 ok(is_whole_for(200), 'and it stays so');
 $gate->set(load_control => 'on');
-await_limit("$lowered AND waiting > 0", 'with 0.5 again, fewer are');
+await_limit("$lowered AND waiting > 0", 'with load_control = on, fewer are again');
 
 # All wait for one that does not go on.
 my $observer = $gate->observer;
