@@ -37,7 +37,7 @@ my ($coordinator, @workers) = my @nodes = map {
 		shared_preload_libraries => 'citus, admission_gate',
 		max_connections => 200,
 		handoff_after => 0,
-		lend_after => -1,
+		lend_after => 60_000,
 		deadlock_timeout => '100ms',
 		'citus.local_hostname' => $host,
 		'citus.node_conninfo' => 'sslmode=disable')
@@ -119,7 +119,7 @@ sub ok_finishes
 	$client->start($everywhere);
 	$coordinator->await_true(sub { $client->done }, 'a query that lends its slot');
 	is($client->sqlstate, '00000', 'or until it lends its slot');
-	set_all(lend_after => -1);
+	set_all(lend_after => 60_000);
 
 	set_all(%names);
 	my $admitted = $coordinator->counter('admitted');

@@ -23,7 +23,7 @@ my $gate = GateTest->new(
 	'behind_odyssey',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1);
+	lend_after => 60_000);
 my $pooler = GatePooler->new($gate);
 my $dir = $pooler->host;
 
@@ -155,7 +155,9 @@ start_odyssey(qq{authentication "none"\n$discard_all});
 $session = $pooler->session;
 is($session->start('SELECT 5')->sqlstate, '53000', "a role's queue_timeout is an error");
 ok(!$session->closed, 'that the session survives');
-is($session->start('BEGIN ISOLATION LEVEL READ COMMITTED')->sqlstate, '53000', 'at a BEGIN with options, too');
+is($session->start('BEGIN ISOLATION LEVEL READ COMMITTED')->sqlstate, '00000', 'after a BEGIN with options');
+is($session->start('SELECT 5')->sqlstate, '53000', 'the first statement has the error');
+$session->query('ROLLBACK');
 is($session->query('SHOW work_mem'), '4MB', 'and goes on');
 $session->quit;
 $gate->value('ALTER ROLE app RESET admission_gate.queue_timeout');

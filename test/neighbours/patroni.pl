@@ -279,7 +279,7 @@ await_status($_, 'health', 'the new connection of Patroni') foreach @nodes;
 # ----------------------------------------------------------------
 
 {
-	set_everywhere(\@gates, max_active_backends => 1, lend_after => -1);
+	set_everywhere(\@gates, max_active_backends => 1, lend_after => 60_000);
 	my @sessions;
 	for my $gate (@gates)
 	{
@@ -359,7 +359,7 @@ sub work_until
 		$gate = leader() if !$finishing && grep { !$_ || $_->{session}->closed } @crowd[ 0 .. $clients - 1 ];
 		for my $client (@crowd[ 0 .. $clients - 1 ])
 		{
-			if ($client && $client->{session}->done)
+			if ($client && defined $client->{id} && $client->{session}->done)
 			{
 				my $sqlstate = $client->{session}->sqlstate;
 				$acknowledged{ $client->{id} } = 1 if $sqlstate eq '00000';

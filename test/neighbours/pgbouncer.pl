@@ -21,7 +21,7 @@ my $gate = GateTest->new(
 	'behind_pgbouncer',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1);
+	lend_after => 60_000);
 
 # As pgbouncer's manual has it
 $gate->value($_)
@@ -151,7 +151,7 @@ $holder->quit;
 {
 	stop_pgbouncer();
 	start_pgbouncer("server_check_query = SELECT 'alive'\nserver_check_delay = 0");
-	$gate->set(max_active_backends => 1, lend_after => -1, handoff_after => 0);
+	$gate->set(max_active_backends => 1, lend_after => 60_000, handoff_after => 0);
 	is(answer(start_client("SELECT 'third'")), 'third', 'a client has used a connection');
 	$holder = $gate->holder;
 	$client = start_client("SELECT 'fourth'");

@@ -22,7 +22,7 @@ my $gate = GateTest->new(
 	'behind_pgpool',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	log_connections => 'on',
 	client_connection_check_interval => 100);
 $gate->value($_) foreach ('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
@@ -145,11 +145,16 @@ for my $queue_timeout (0, 200)
 }
 $session->query('SET admission_gate.queue_timeout = 200');
 is($session->start('SELECT a FROM known')->sqlstate, '53000', 'when pgpool knows the table, queue_timeout is an error');
-is($session->start('BEGIN')->sqlstate, '53000', 'and at a BEGIN');
-$session->query('RESET admission_gate.queue_timeout');
+is($session->start('BEGIN')->sqlstate, '00000', 'after a BEGIN that was refused');
+isnt($session->start('SELECT 1')->sqlstate, '00000', 'its next question has the error');
+ok($session->closed, 'which ends the session');
 ok_server_up('no error has made the server count as down');
 
 # It does not look at its client while it waits for the server.
+$holder->query('COMMIT');
+$session = $pooler->session;
+$session->query('SELECT a FROM known');
+$holder->query('BEGIN');
 $session->start('SELECT 1');
 $pooler->ok_queued('app: SELECT 1', 'a statement queues');
 $session->hang_up;

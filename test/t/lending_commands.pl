@@ -144,14 +144,14 @@ $gate->piece(
 	\%lock,
 	sub {
 		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
-		my $holder = $gate->holder;
+		my $worker = $gate->worker;
 		my $session = $gate->session;
 		$session->start('DROP DATABASE d');
 		$gate->await_queued($session);
 		my @others = map { $gate->session } 1 .. 3;
 		$_->start('SELECT 1') foreach @others;
 		$gate->await_waiting(4);
-		$holder->query('COMMIT');
+		$gate->stop_worker($worker);
 		is($session->sqlstate, '00000', 'DROP DATABASE runs beside a queue');
 		is(join(',', map { $_->sqlstate } @others), '00000,00000,00000', 'and so do they');
 	},
@@ -161,14 +161,14 @@ $gate->piece(
 	\%lock,
 	sub {
 		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
-		my $holder = $gate->holder;
+		my $worker = $gate->worker;
 		my $session = $gate->session;
 		$session->start('DROP DATABASE d WITH (FORCE)');
 		$gate->await_queued($session);
 		my @others = map { $gate->session(database => 'd') } 1 .. 3;
 		$_->start('SELECT 1') foreach @others;
 		$gate->await_waiting(4);
-		$holder->query('COMMIT');
+		$gate->stop_worker($worker);
 		is($session->sqlstate, '00000', 'DROP DATABASE WITH (FORCE) ends sessions in the queue');
 		is(join(',', map { $_->sqlstate } @others), '57P01,57P01,57P01', 'which are told');
 	},
