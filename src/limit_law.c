@@ -64,12 +64,6 @@
 #define SLOTS_PER_STEP	4
 
 /*
- * As many slots are given out in any case: so few are not in each other's way, and the
- * next are there already while one that is let in has yet to be given a CPU.
- */
-#define LEAST_SLOTS		4
-
-/*
  * A trial ends after SHORT_TRIAL if it is clear by then, and else after LONG_TRIAL.
  * What of the former rate is a clear gain, no loss, and a clear loss
  */
@@ -140,7 +134,7 @@ blocked_above(const LimitSight *sight, int part)
 static uint32
 bottom(const LimitSight *sight)
 {
-	return Min(sight->most, LEAST_SLOTS);
+	return Min(sight->most, LIMIT_LEAST_SLOTS);
 }
 
 /* One step down, from what is in use if that is less. */

@@ -12,6 +12,12 @@
 
 #include "postgres.h"
 
+/*
+ * As many slots are given out in any case: so few are not in each other's way, and the
+ * next are there already while one that is let in has yet to be given a CPU.
+ */
+#define LIMIT_LEAST_SLOTS	4
+
 /* Why as many slots are given out as are. */
 typedef enum LimitReason
 {

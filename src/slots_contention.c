@@ -149,13 +149,12 @@ is_adaptable(void)
 bool
 slots_contention_unseen(void)
 {
-	uint64		interval = look_interval();
+	bool		waiters = (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+	uint64		interval = look_interval() * (waiters ? 1 : OPEN_INTERVALS);
 
-	if (!is_adaptable())
-		return false;
-	if ((pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) == 0)
-		interval *= OPEN_INTERVALS;
-	return is_due(&Slots->look.seen, interval, GetCurrentTimestamp());
+	return is_adaptable() &&
+		is_due(&Slots->look.seen, interval, GetCurrentTimestamp()) &&
+		(waiters || slots_in_use() > LIMIT_LEAST_SLOTS);
 }
 
 /*

@@ -9,6 +9,7 @@ one start of the server to the next, for
     without  without the library
     off      with it, no limit
     gate     with a limit, so that a slot is always free
+    auto     with a limit that finds itself, which is open
 
 Medians over the rounds, ranges in brackets; ratios within each round.
 """
@@ -29,7 +30,7 @@ from server import Failed, Server, run
 
 TITLE = "Instructions per select-only transaction"
 HEADER = ("variant", "instructions per transaction", "more than without", "transactions", "rounds")
-VARIANTS = ("without", "off", "gate")
+VARIANTS = ("without", "off", "gate", "auto")
 VALGRIND = shutil.which("valgrind")
 DATASET = "tpcb_10"
 
@@ -39,7 +40,7 @@ def lengths(options):
 
 
 def estimate(options):
-    return (60 if options.quick else 120) * options.rounds_of()
+    return (80 if options.quick else 160) * options.rounds_of()
 
 
 def carry_out(name, options, say):
@@ -90,7 +91,8 @@ def with_range(figures, form):
 def prepare(server, variant, options):
     server.preload(variant != "without")
     if variant != "without":
-        server.configure({LIMIT: default_slots(4, options)} if variant == "gate" else {})
+        limits = {"gate": default_slots(4, options), "auto": -1}
+        server.configure({LIMIT: limits[variant]} if variant in limits else {})
 
 
 class Callgrind:
