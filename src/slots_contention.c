@@ -31,11 +31,12 @@
 
 /*
  * The shortest time between two looks, us: this, and more where there are so many
- * entries to look at that it would cost too much; and so many times as long while nobody
- * waits.
+ * entries to look at that it would cost too much, but not so long that one says nothing
+ * of the next; and so many times as long while nobody waits.
  */
 #define MIN_INTERVAL			5000
 #define INTERVAL_PER_BACKEND	10
+#define MAX_INTERVAL			200000
 #define OPEN_INTERVALS			4
 
 /* A change of fewer slots is no news, unless it is one to or from all of them. */
@@ -56,7 +57,7 @@ finds_itself(void)
 static inline uint64
 look_interval(void)
 {
-	return Max(MIN_INTERVAL, INTERVAL_PER_BACKEND * (uint64) Slots->nentries);
+	return Min(Max(MIN_INTERVAL, INTERVAL_PER_BACKEND * (uint64) Slots->nentries), MAX_INTERVAL);
 }
 
 /*
