@@ -316,6 +316,9 @@ is( $gate->value(
 	$default->start('SELECT 1');
 	$gate->await_waiting(3);
 	set_pools('', 'batch 1, default 1');
+
+	# One after the other, so that others can go on in between
+	$gate->await(q{SELECT waiting = 3 FROM pg_stat_admission_gate WHERE pool = 'default'}, 'the waiters of the pool');
 	is( $gate->value(
 			"SELECT pool, gate_state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
 		"batch|running|1\ndefault|waiting|3",
