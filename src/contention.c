@@ -43,7 +43,7 @@
 /* For how long a group that has not moved still counts, us */
 #define BRIEFLY_US		100000
 
-/* How many groups a look can tell apart; a power of two */
+/* How many groups a look can tell apart, at most */
 #define GROUPS			256
 
 /* What the last look saw of a backend */
@@ -63,7 +63,7 @@ typedef struct WaitGroup
 	TimestampTz moved;			/* when one came out of it, 0 if not known */
 } WaitGroup;
 
-/* By proc number */
+/* By proc number; written by whoever looks, without a lock */
 static SeenWait *seen_waits = NULL;
 
 static Size
@@ -132,7 +132,7 @@ see_wait(PGPROC *proc, uint32 event, SeenWait *wait)
 static WaitGroup *
 group_of(WaitGroup *groups, uint64 lock)
 {
-	uint32		at = murmurhash32((uint32) (lock >> 4) ^ (uint32) (lock >> 36));
+	uint32		at = murmurhash32((uint32) lock ^ (uint32) (lock >> 32));
 
 	for (int i = 0; i < 8; i++)
 	{

@@ -212,8 +212,9 @@ judge(LimitLaw *state, const LimitSight *sight)
 {
 	int64		passed = sight->now - state->count_start;
 	double		rate = rate_since_start(state, sight);
-	bool		is_clear = state->on_trial &&
-	(rate >= CLEAR_GAIN * state->open_rate || rate < CLEAR_LOSS * state->open_rate);
+	bool		is_gain = rate >= CLEAR_GAIN * state->open_rate;
+	bool		is_loss = rate < CLEAR_LOSS * state->open_rate;
+	bool		is_clear = state->on_trial && (is_gain || is_loss);
 
 	if (!state->on_trial)
 		state->trusted_until = sight->now + TRUST;

@@ -50,8 +50,8 @@ typedef struct LimitLaw
 	LimitSight	last;			/* the last look */
 
 	int64		evidence;		/* for how long there has been contention */
-	bool		is_counting;
-	int64		count_start;	/* admissions are counted since then */
+	bool		is_counting;	/* admissions: */
+	int64		count_start;	/* since then */
 	uint32		count_admitted; /* and were that many at that time */
 	double		open_rate;		/* admissions per second before the limit was
 								 * lowered, 0 if not known */

@@ -132,8 +132,9 @@ typedef struct SlotLimitChange
 /* When somebody last looked for contention, and is to again though nobody waits */
 typedef struct SlotLook
 {
-	pg_atomic_uint64 seen;		/* TimestampTz */
-	pg_atomic_uint64 interval;	/* us, and SLOTS_LOOK_SLACK more */
+	pg_atomic_uint64 seen;		/* TimestampTz; written by who looks */
+	pg_atomic_uint64 interval;	/* us, and SLOTS_LOOK_SLACK more; mutex to
+								 * change */
 } SlotLook;
 
 /*

@@ -6,7 +6,7 @@
  *
  * slots.c has the semaphore, slots_queue.c its queues, slots_turns.c the slots
  * retained between two transactions, slots_lending.c those that are lent,
- * slots_contention.c lowers the limit while holders block each other, slots_stall.c
+ * slots_contention.c lowers the limit while holders wait for each other, slots_stall.c
  * is the last resort of queues that stand still, slots_pools.c sets limits and
  * pools, slots_stats.c counts.  The protocol, and who changes which
  * state of an entry, is told at the top of slots.c.
