@@ -11,6 +11,7 @@ use warnings;
 
 use Carp;
 use GateClient;
+use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test2::API ();
@@ -156,6 +157,38 @@ sub stop_worker
 	$worker->cancel;
 	$worker->result;
 	return;
+}
+
+# So many clients begin to run a script, over and over, until they are stopped.
+sub crowd
+{
+	my ($self, $clients, $script) = @_;
+
+	my $node = $self->node;
+	my $file = $node->basedir . "/crowd$clients.sql";
+	unlink $file;
+	PostgreSQL::Test::Utils::append_to_file($file, $script);
+	return IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600,
+			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
+		],
+		'>',
+		'/dev/null');
+}
+
+# Stops them; then everything must be quiet.
+sub ok_stops
+{
+	my ($self, @crowds) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	foreach my $crowd (@crowds)
+	{
+		$crowd->signal('TERM');
+		$crowd->finish;
+	}
+	return $self->ok_quiet('the crowd is gone');
 }
 
 # The session that the tests look through.

@@ -8,7 +8,6 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use GateTest;
-use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -22,28 +21,9 @@ my $node = $gate->node;
 $gate->value('CREATE TABLE sale (id int PRIMARY KEY, sold int)');
 $gate->value('INSERT INTO sale SELECT id, 0 FROM generate_series(1, 100) id');
 
-# So many clients begin to run a script, over and over.
-sub crowd
-{
-	my ($clients, $script) = @_;
+sub crowd { return $gate->crowd(@_); }
 
-	my $file = PostgreSQL::Test::Utils::tempdir() . "/script$clients";
-	unlink $file;
-	append_to_file($file, $script);
-	return IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600,
-			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
-		],
-		'>',
-		'/dev/null');
-}
-
-sub stop_crowd
-{
-	$_->signal('TERM'), $_->finish foreach @_;
-	return $gate->ok_quiet('the crowd is gone');
-}
+sub stop_crowd { return $gate->ok_stops(@_); }
 
 # The same, beside so many that are still there
 sub stop_crowd_beside
