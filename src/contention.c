@@ -37,7 +37,7 @@
 
 #include "compat.h"
 #include "contention.h"
-#include "lending.h"
+#include "process.h"
 #include "slots.h"
 
 /* For how long a group that has not moved still counts, us */
@@ -214,6 +214,18 @@ is_blocked_briefly(int procno, WaitGroup *groups, TimestampTz now)
 	else if (seen->moved == 0)
 		seen->moved = seen->since != 0 ? Min(seen->since, now) : now;
 	return now - seen->moved < BRIEFLY_US;
+}
+
+/*
+ * Does that holder stand in line for a lock that moves, by the latest look?  Then more
+ * that are let in would only stand behind it.  A hint, no lock.
+ */
+bool
+contention_is_in_line(int procno)
+{
+	const SeenWait *seen = &seen_waits[procno];
+
+	return seen->lock != 0 && GetCurrentTimestamp() - seen->moved < BRIEFLY_US;
 }
 
 /* See how many holders wait for each other, and have fewer or more let in by that. */

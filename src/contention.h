@@ -13,6 +13,7 @@
 extern void contention_shmem_request(void);
 extern void contention_shmem_init(void);
 extern void contention_look(void);
+extern bool contention_is_in_line(int procno);
 extern void contention_watch(void);
 
 #endif							/* ADMISSION_GATE_CONTENTION_H */

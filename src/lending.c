@@ -22,6 +22,9 @@
  * want one, uses none at all: the kernel says that it does not sleep.  A parallel query
  * works if its leader or any of its workers does.
  *
+ * One that stands in line for a lock that moves (contention.c) does nothing, but keeps
+ * its slot: the next would only stand behind it.
+ *
  * Where the kernel does not tell these things, the wait event has to do: a holder
  * works unless it waits for one of the things above, and is at rest if it waits for
  * anything.
@@ -41,6 +44,7 @@
 #include "storage/lwlock.h"
 
 #include "compat.h"
+#include "contention.h"
 #include "lending.h"
 #include "process.h"
 #include "slots.h"
@@ -141,7 +145,8 @@ look_at(int procno)
 	if (!sight.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
 		look_at_workers(proc, &sight);
 	/* That costs some microseconds, so only if it matters. */
-	if (!sight.busy && slots_may_lend(procno, sight.cpu) && !is_at_rest(proc))
+	if (!sight.busy && slots_may_lend(procno, sight.cpu) &&
+		(!is_at_rest(proc) || contention_is_in_line(procno)))
 		sight.busy = true;
 	slots_note_holder(procno, sight.cpu, sight.busy);
 }

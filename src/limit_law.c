@@ -13,8 +13,8 @@
  *	   the last step has come to bear, until few enough do; and a quarter more at each
  *	   look when too few do.  So the limit stays where about a third of the holders
  *	   wait, as most gets done there.
- *	 - When it has gone down, the admissions are counted and compared with those
- *	   before, in a trial and from then on.  If they are fewer by more than a tenth,
+ *	 - When it has gone down, what is completed is counted and compared with
+ *	   before, in a trial and from then on.  If it is less by more than a tenth,
  *	   it was a mistake, as beside one wanted row there may be many who want something
  *	   else: all slots are given out, and for a while nothing is tried, the longer the
  *	   more often this has happened.
@@ -52,10 +52,15 @@
 
 /*
  * For how long there has to be contention before anything is done about it; and if it
- * is known that fewer slots get more done
+ * is known that fewer slots get more done, or there is a crowd, which takes the longer to
+ * get out of each other's way the later one begins
  */
 #define EVIDENCE		(1 * SECOND)
-#define TRUSTED_EVIDENCE (100 * MS)
+#define QUICK_EVIDENCE	(100 * MS)
+
+/* A crowd: so many at least, of whom that part (%) wait for each other */
+#define CROWD			64
+#define CROWDED			90
 
 /* A look without contention takes so many times its time from the evidence. */
 #define DOUBT			2
@@ -73,7 +78,7 @@
 #define NO_LOSS			0.9
 #define CLEAR_LOSS		0.5
 
-/* A later count of admissions is one part in so many of the rate with fewer slots. */
+/* A later count is one part in so many of the rate with fewer slots. */
 #define RATE_WEIGHT		3
 
 /* For how long the outcome of a trial is believed */
@@ -92,16 +97,16 @@ set_limit(LimitLaw *state, uint32 limit, LimitReason reason, int64 now)
 	}
 }
 
-/* Count the admissions from this look on. */
+/* Count what is completed from this look on. */
 static void
 start_counting(LimitLaw *state, const LimitSight *sight)
 {
 	state->is_counting = true;
 	state->count_start = sight->now;
-	state->count_admitted = sight->admitted;
+	state->count_completed = sight->completed;
 }
 
-/* How many admissions per second there have been since then, 0 if no time has passed. */
+/* How many have been completed per second since then, 0 if no time has passed. */
 static double
 rate_since_start(const LimitLaw *state, const LimitSight *sight)
 {
@@ -109,7 +114,7 @@ rate_since_start(const LimitLaw *state, const LimitSight *sight)
 
 	if (passed <= 0)
 		return 0;
-	return (double) (uint32) (sight->admitted - state->count_admitted) * SECOND / passed;
+	return (double) (uint32) (sight->completed - state->count_completed) * SECOND / passed;
 }
 
 /* Give out all slots, as of now. */
@@ -128,6 +133,13 @@ static bool
 blocked_above(const LimitSight *sight, int part)
 {
 	return (uint64) sight->blocked * 100 > (uint64) sight->working * part;
+}
+
+/* Are there many, who nearly all wait for each other? */
+static bool
+is_crowd(const LimitSight *sight)
+{
+	return sight->working >= CROWD && blocked_above(sight, CROWDED);
 }
 
 /* The least limit. */
@@ -157,15 +169,15 @@ raise_limit(LimitLaw *state, const LimitSight *sight)
 }
 
 /*
- * All slots are given out: is there reason to give out fewer?  Admissions are counted
- * as long as there is contention, also while it is known that fewer slots are no gain:
- * so they are known the better, the more often that was tried.
+ * All slots are given out: is there reason to give out fewer?  What is completed is
+ * counted as long as there is contention, also while it is known that fewer slots are no gain:
+ * so it is known the better, the more often that was tried.
  */
 static void
 look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 {
 	bool		trusted = sight->now < state->trusted_until;
-	int64		wanted = trusted ? TRUSTED_EVIDENCE : EVIDENCE;
+	int64		wanted = trusted || is_crowd(sight) ? QUICK_EVIDENCE : EVIDENCE;
 
 	if (!blocked_above(sight, CONTENDED))
 	{

@@ -38,7 +38,7 @@ typedef struct LimitSight
 	uint32		working;		/* holders that do something, or wait for each
 								 * other */
 	uint32		blocked;		/* those of them that wait for each other */
-	uint32		admitted;		/* admissions so far, modulo 2^32 */
+	uint32		completed;		/* transactions so far, modulo 2^32 */
 } LimitSight;
 
 /* What the law remembers.  All times in us. */
@@ -50,16 +50,16 @@ typedef struct LimitLaw
 	LimitSight	last;			/* the last look */
 
 	int64		evidence;		/* for how long there has been contention */
-	bool		is_counting;	/* admissions: */
+	bool		is_counting;	/* completed ones: */
 	int64		count_start;	/* since then */
-	uint32		count_admitted; /* and were that many at that time */
-	double		open_rate;		/* admissions per second before the limit was
+	uint32		count_completed;	/* and were that many at that time */
+	double		open_rate;		/* completed per second before the limit was
 								 * lowered, 0 if not known */
 	double		closed_rate;	/* and while it was, 0 likewise */
 	bool		on_trial;		/* it has yet to be seen whether fewer slots
 								 * get more done */
 	bool		at_bottom;		/* the limit has come down as far as it goes:
-								 * admissions are counted */
+								 * what is completed is counted */
 	int64		trusted_until;	/* until then it is known that they do */
 	int64		barred_until;	/* until then, that they do not */
 	int64		bar;			/* for how long that is believed next time */

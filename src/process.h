@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *		What the kernel tells of another process.
+ *		What the kernel and PostgreSQL tell of another process.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -11,6 +11,18 @@
 #define ADMISSION_GATE_PROCESS_H
 
 #include "postgres.h"
+
+#include "storage/proc.h"
+
+/* Wait events as PGPROC.wait_event_info has them. */
+#define WAIT_CLASS_MASK		0xFF000000
+
+/* What a backend waits for now.  No lock. */
+static inline uint32
+wait_event_of(const PGPROC *proc)
+{
+	return *(const volatile uint32 *) &proc->wait_event_info;
+}
 
 /* Is a process at rest? */
 typedef enum ProcessRest

@@ -167,7 +167,7 @@ slots_adapt_limit(uint32 working, uint32 blocked)
 {
 	WakeList	wakes = {0};
 	TimestampTz now = GetCurrentTimestamp();
-	uint32		admitted = slots_total_admitted();
+	uint32		completed = slots_total_completed();
 
 	SpinLockAcquire(&Slots->mutex);
 	if (is_adaptable())
@@ -178,7 +178,7 @@ slots_adapt_limit(uint32 working, uint32 blocked)
 			.in_use = slots_in_use(),
 			.working = working,
 			.blocked = blocked,
-			.admitted = admitted
+			.completed = completed
 		};
 
 		if (limit_law_look(&Slots->law, &sight))

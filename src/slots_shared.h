@@ -293,7 +293,7 @@ extern void slots_note_first_waiter(StallClock *clock, TimestampTz now);
 /* slots_stats.c */
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
 extern void slots_start_totals(int place);
-extern uint32 slots_total_admitted(void);
+extern uint32 slots_total_completed(void);
 
 /* ----------------------------------------------------------------
  *		Small steps

@@ -195,18 +195,18 @@ add_to_gauges(SlotStats *stats, SlotState state)
 }
 
 /*
- * How many admissions there have been since the server started, modulo 2^32.  No lock:
+ * How many transactions have been completed since the server started, modulo 2^32.  No lock:
  * what a backend takes to another pool just now may be left out or count twice.
  */
 uint32
-slots_total_admitted(void)
+slots_total_completed(void)
 {
 	uint64		sum = 0;
 
 	for (int i = 0; i < Slots->npools; i++)
-		sum += pg_atomic_read_u64(&Slots->pools[i].past_totals[TOTAL_ADMITTED]);
+		sum += pg_atomic_read_u64(&Slots->pools[i].past_totals[TOTAL_COMPLETED]);
 	for (int procno = 0; procno < Slots->nentries; procno++)
-		sum += pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_ADMITTED]);
+		sum += pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_COMPLETED]);
 	return (uint32) sum;
 }
 

@@ -274,7 +274,7 @@ rate_or_null(double rate, bool *isnull)
 /*
  * pg_stat_get_admission_gate_limit() returns setof record
  *
- * One row: how the limit for all stands, and why.  Rates are statements per second.
+ * One row: how the limit for all stands, and why.  Rates are transactions per second.
  */
 Datum
 pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)

@@ -43,7 +43,7 @@
 /* What so many at work do */
 typedef struct Work
 {
-	double		rate;			/* admissions per second */
+	double		rate;			/* completed per second */
 	double		blocked;		/* how many wait for each other */
 	double		working;		/* how many do that or anything else */
 } Work;
@@ -319,7 +319,7 @@ run(const Load *load, uint64 number, int fixed)
 	int			most = load->most > 0 ? load->most : MOST;
 	int			ticks = load->seconds * TICKS_PER_SECOND;
 	double		at_work = Min(load->clients, fixed > 0 ? fixed : most);
-	double		admitted = 0;
+	double		completed = 0;
 	double		rate_noise = 0;
 	double		sight_noise = 0;
 	LimitLaw	state;
@@ -340,7 +340,7 @@ run(const Load *load, uint64 number, int fixed)
 		sight_noise = waver(sight_noise);
 		work = load->work(at_work, time);
 		done = Max(work.rate * (1 + rate_noise), 0) / TICKS_PER_SECOND;
-		admitted += done;
+		completed += done;
 		outcome.by_second[second] += done;
 		outcome.limit_by_second[second] = slots;
 		if (second >= 5)
@@ -360,7 +360,7 @@ run(const Load *load, uint64 number, int fixed)
 				.in_use = (uint32) lround(at_work),
 				.working = (uint32) lround(work.working),
 				.blocked = (uint32) lround(blocked),
-				.admitted = (uint32) (int64) admitted
+				.completed = (uint32) (int64) completed
 			};
 
 			limit_law_look(&state, &sight);
@@ -450,12 +450,12 @@ try_changes(const Load *load, int number)
 	return late * 1000 <= SEEDS * load->seconds / 30;
 }
 
-/* The law at a look after so many us more, with so many admissions more */
+/* The law at a look after so many us more, with so many completed more */
 static void
 look(LimitLaw *state, LimitSight *sight, int64 later, uint32 more)
 {
 	sight->now += later;
-	sight->admitted += more;
+	sight->completed += more;
 	limit_law_look(state, sight);
 }
 
