@@ -5,23 +5,24 @@
 # It starts its own server in a throw-away directory and leaves nothing behind:
 # see test/setup.sh.
 #
-# Workloads, by pgbench over a Unix socket with prepared statements:
+# Workloads, by pgbench over a Unix socket with prepared statements, as a role that is
+# not a superuser:
 #   hot row   every client updates the same row, one transaction each
 #   TPC-B     pgbench's own transaction at scale 10
+#   mixed     100 clients that update random rows, beside 4 that sort a million rows
 #
-# Each workload is warmed up once.  Then runs with the gate off and on take
-# turns, so that a machine that gets slower or faster meets both alike.  Every
-# run starts from a fresh checkpoint and vacuumed tables.  What counts of each is
-# its steady part: not the first seconds, in which hundreds of new backends fill
-# their caches, nor the last one.  Throughput is the median over the rounds;
-# latencies are percentiles over the transactions of all rounds.
+# Runs with the gate off and on take turns.  Every run starts from a fresh checkpoint
+# and vacuumed tables.  What counts of each is its steady part: not the first seconds,
+# in which hundreds of new backends fill their caches, nor the last one.  Throughput is
+# the median over the rounds; latencies are percentiles over the transactions of all
+# rounds.  While the gate is on, the view for one screen shows what it does.
 #
 # From the environment (make demo NAME=value):
 #   CLIENTS    default 300, less where the machine allows fewer
 #   LIMIT      admission_gate.max_active_backends when on; default -1: it finds
 #              itself
-#   ROUNDS     default 3
-#   DURATION   seconds per run, default 14
+#   ROUNDS     default 1
+#   DURATION   seconds per run, default 9
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
@@ -31,14 +32,15 @@
 
 CLIENTS=${CLIENTS:-300}
 LIMIT=${LIMIT:--1}
-ROUNDS=${ROUNDS:-3}
-DURATION=${DURATION:-14}
-WARM_UP=4
-SKIP=5
+ROUNDS=${ROUNDS:-1}
+DURATION=${DURATION:-9}
+SKIP=4
 
-WORKLOADS="hot tpcb"
-declare -A TITLE=([hot]="hot row" [tpcb]="TPC-B")
-declare -A SCRIPT=([hot]="-f hot.sql" [tpcb]="-b tpcb-like")
+WORKLOADS="hot tpcb mixed"
+declare -A TITLE=([hot]="hot row" [tpcb]="TPC-B" [mixed]="mixed")
+declare -A SCRIPT=([hot]="-f hot.sql" [tpcb]="-b tpcb-like" [mixed]="-b simple-update")
+MIXED_CLIENTS=100
+ANALYSTS=4
 
 # Lowers CLIENTS to what the machine allows.  A backend of these workloads stays
 # well under 8 MB of its own memory.
@@ -61,7 +63,7 @@ start_server() {
 	shared_preload_libraries = 'admission_gate'
 	listen_addresses = ''
 	unix_socket_directories = '$PGHOST'
-	max_connections = $((CLIENTS + 20))
+	max_connections = $((CLIENTS + ANALYSTS + 20))
 	shared_buffers = 256MB
 	END
     echo "include 'demo.conf'" >>"$data/postgresql.conf"
@@ -74,11 +76,13 @@ fail_with() {
 }
 
 load_data() {
-    # A role that is no superuser, which would have a reserve
     sql -c "CREATE EXTENSION admission_gate" \
         -c "CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data" \
+        -c "CREATE ROLE monitor LOGIN IN ROLE pg_monitor" -c "ALTER ROLE monitor SET admission_gate.bypass = on" \
         -c "CREATE TABLE hot (id int PRIMARY KEY, n bigint NOT NULL)" -c "INSERT INTO hot VALUES (1, 0)"
     echo "UPDATE hot SET n = n + 1 WHERE id = 1;" >"$WORK/hot.sql"
+    echo "SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY filler, abalance, aid) AS place FROM pgbench_accounts) a;" \
+        >"$WORK/analyst.sql"
     "$STAGE/pgbench" -i -q -s 10 >"$WORK/log/load.log" 2>&1 || fail_with "$WORK/log/load.log"
 }
 
@@ -94,14 +98,36 @@ set_limit() {
     die "the server does not take over admission_gate.max_active_backends = $1 (it has ${seen:-none})"
 }
 
-# One pgbench run.  Usage: run_pgbench WORKLOAD NAME SECONDS; leaves
-# NAME.out and its transaction log, NAME.log.*.
-run_pgbench() {
-    local out=$WORK/$2.out
+clients_of() { if [ "$1" = mixed ] && [ "$CLIENTS" -gt $MIXED_CLIENTS ]; then echo $MIXED_CLIENTS; else echo "$CLIENTS"; fi; }
+
+# Usage: pgbench NAME CLIENTS SECONDS ARGUMENT...; leaves NAME.out.
+pgbench() {
+    local out=$WORK/$1.out clients=$2 seconds=$3
+    shift 3
+    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$clients" -j $((clients / 25 + 1)) -T "$seconds" "$@") \
+        >"$out" 2>&1 || fail_with "$out"
+}
+
+# Shows the gate at work: the second look, which has rates, of the view for one screen.
+show_gate() {
+    sleep $((DURATION / 2))
+    PGUSER=monitor timeout 3 "$STAGE/psql" -X -v every=2 -v waiters=3 -f "$ROOT/monitoring/gate.sql" 2>&1 |
+        awk '/\033\[2J/ { n++; sub(/.*\033\[2J/, "") } n == 2 { print "    " $0 }'
+}
+
+# One run of a workload.  Usage: run_workload WORKLOAD NAME; leaves NAME.out and its
+# transaction log, NAME.log.*.
+run_workload() {
+    local clients analysts=
+    clients=$(clients_of "$1")
     sql -c "VACUUM hot" -c "VACUUM pgbench_branches" -c "VACUUM pgbench_tellers" -c "CHECKPOINT"
+    if [ "$1" = mixed ]; then
+        pgbench analysts $ANALYSTS "$DURATION" -f analyst.sql &
+        analysts=$!
+    fi
     # shellcheck disable=SC2086
-    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$CLIENTS" -j $((CLIENTS / 25 + 1)) -T "$3" \
-        -l --log-prefix="$2.log" ${SCRIPT[$1]}) >"$out" 2>&1 || fail_with "$out"
+    pgbench "$2" "$clients" "$DURATION" -l --log-prefix="$2.log" ${SCRIPT[$1]}
+    [ -z "$analysts" ] || wait "$analysts" || exit 1
 }
 
 # Counts the steady part of a run, by its log: adds the latencies in microseconds
@@ -120,23 +146,24 @@ count_run() {
 
 # Usage: measure WORKLOAD off|on ROUND
 measure() {
-    local name=$1-$2 limit=0 tps
+    local name=$1-$2 limit=0 tps show=
     [ "$2" = off ] || limit=$LIMIT
     set_limit "$limit"
     RUN=$((RUN + 1))
-    printf '[%d/%d] %s, gate %s, round %d: ' "$RUN" "$RUNS" "${TITLE[$1]}" "$2" "$3"
-    run_pgbench "$1" "$name" "$DURATION"
+    say "[$RUN/$RUNS] ${TITLE[$1]}, $(clients_of "$1") clients, gate $2"
+    if [ "$2" = on ] && [ "$3" = 1 ]; then
+        show_gate &
+        show=$!
+    fi
+    run_workload "$1" "$name"
+    [ -z "$show" ] || wait "$show"
     tps=$(count_run "$name" "$WORK/$name.us")
     echo "$tps" >>"$WORK/$name.tps"
-    printf '%d transactions/s (%d s left)\n' "$tps" $(((RUNS - RUN) * (DURATION + 2)))
+    say "    $tps transactions/s ($(((RUNS - RUN) * (DURATION + 2))) s left)"
 }
 
 measure_workload() {
     local round state
-    say "warming up ${TITLE[$1]} with the gate off"
-    set_limit 0
-    run_pgbench "$1" warm-up $WARM_UP
-    rm -f "$WORK"/warm-up.log.*
     for round in $(seq "$ROUNDS"); do
         for state in off on; do
             measure "$1" "$state" "$round"
@@ -162,15 +189,24 @@ figures() {
 
 print_table() {
     local workload
-    printf '\n%-8s %7s   %-28s   %-28s   %s\n' "" "" "gate off" "gate on (limit $LIMIT)" "on / off"
-    printf '%-8s %7s   %8s %9s %9s   %8s %9s %9s   %6s %6s %6s\n' workload clients \
-        "tps" "p50 ms" "p99 ms" "tps" "p50 ms" "p99 ms" "tps" "p50" "p99"
+    printf '\n%-8s %7s   %-28s   %-28s\n' "" "" "gate off" "gate on (limit $LIMIT)"
+    printf '%-8s %7s   %8s %9s %9s   %8s %9s %9s   %s\n' workload clients \
+        "tps" "p50 ms" "p99 ms" "tps" "p50 ms" "p99 ms" "with the gate"
     for workload in $WORKLOADS; do
         echo "$(figures "$workload" off) $(figures "$workload" on)" |
-            awk -v title="${TITLE[$workload]}" -v clients="$CLIENTS" '{
-                printf "%-8s %7d   %8d %9.1f %9.1f   %8d %9.1f %9.1f   %6.2f %6.2f %6.2f\n",
-                    title, clients, $1, $2, $3, $4, $5, $6, $4 / $1, $5 / $2, $6 / $3 }'
+            awk -v title="${TITLE[$workload]}" -v clients="$(clients_of "$workload")" '
+                function change(r, more, less) {
+                    if (r >= 2) return sprintf("%.1f times the %s", r, more)
+                    if (r > 1.05) return sprintf("%.0f %% %s", (r - 1) * 100, less ? "longer " more : "more " more)
+                    if (r < 0.95) return sprintf("%.0f %% %s", (1 - r) * 100, less ? "shorter " more : "fewer " more)
+                    return "about the same " more
+                }
+                { printf "%-8s %7d   %8d %9.1f %9.1f   %8d %9.1f %9.1f   %s, %s\n",
+                    title, clients, $1, $2, $3, $4, $5, $6, change($4 / $1, "transactions", 0), change($6 / $3, "p99", 1) }'
     done
+    say ""
+    say "In mixed, 4 sessions that sort a million rows run beside the others: only a pool helps there"
+    say "(docs/pools.md).  One short round on a machine with other work shows the direction, no more."
 }
 
 print_machine() {
@@ -178,7 +214,7 @@ print_machine() {
     say "Measured $(describe_machine)"
     say "Settings other than the default: $(sql -c "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
         FROM pg_settings WHERE sourcefile LIKE '%/demo.conf' AND name !~ 'listen_addresses|unix_socket'")."
-    say "$ROUNDS rounds of $DURATION s each, the first $SKIP s not counted; median tps, latencies over all rounds."
+    say "Rounds: $ROUNDS, of $DURATION s a run, the first $SKIP s not counted."
     say "Again: make demo CLIENTS=$CLIENTS LIMIT=$LIMIT ROUNDS=$ROUNDS DURATION=$DURATION"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Measures what the gate costs and gains, against its absence and its peers, on
-# throw-away servers: see test/setup.sh for these, docs/benchmarks.md for what is
+# throw-away servers: see test/setup.sh for these, bench/README.md for what is
 # measured and how to read it.  This file prepares a private PostgreSQL and
 # starts bench/driver/bench.py in it, which does the measuring.
 #
@@ -19,14 +19,14 @@
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4, 8 or 16 per core as each workload says
 #   VARIANTS   such as "off auto gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
-#              handoff_after=0": see docs/benchmarks.md
+#              handoff_after=0": see bench/README.md
 #   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
 #              variant "tuned", the gate with these
 #   WORKLOADS  only these workloads of the benchmark
 #   PROTOCOL   of pgbench: prepared (default), extended or simple
 #   ROWS       in the table of update8000, default 5000000
 #   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
-#   CPU_GROUP=1  as root: share the CPU by processes, see docs/benchmarks.md
+#   CPU_GROUP=1  as root: share the CPU by processes, see bench/README.md
 #   RESULTS    another directory for the results
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
@@ -35,7 +35,7 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto knee knobs instructions waiting shared_memory two_nodes"
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed knee knobs instructions waiting shared_memory two_nodes"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of

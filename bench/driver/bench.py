@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import disturbed
 import instructions
 import machine
 import pooler
@@ -29,7 +30,13 @@ from variants import Variant
 from workloads import BENCHMARKS
 
 # Those that count something else than transactions.
-SPECIAL = {"instructions": instructions, "waiting": waiting, "shared_memory": shared_memory, "two_nodes": two_nodes}
+SPECIAL = {
+    "disturbed": disturbed,
+    "instructions": instructions,
+    "waiting": waiting,
+    "shared_memory": shared_memory,
+    "two_nodes": two_nodes,
+}
 
 
 def say(text, end="\n"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import datasets
 import figures
 import pooler
-from pgbench import Load
+from pgbench import CLIENTS_PER_THREAD, Load
 from server import Failed
 from usage import Meter
 from variants import Variant
@@ -65,6 +65,13 @@ class Run:
         if wanted == "prepared" and self.variant.kind == "pgbouncer" and not pooler.keeps_prepared_statements():
             return "simple"
         return wanted
+
+    def clients_per_thread(self, protocol):
+        """A thread of pgbench that prepares a statement does nothing else until it has
+        the answer.  Behind a pooler that may wait for a connection which another of its
+        clients holds, in the middle of a transaction: for ever."""
+        blocks = self.variant.kind == "pgbouncer" and protocol == "prepared" and self.workload.has_blocks
+        return 1 if blocks else CLIENTS_PER_THREAD
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,17 @@ class Measurement:
         )
 
     def start(self, stack, name, clients, dataset, more, protocol, pool=""):
-        load = stack.enter_context(Load(self.options, name, clients, more, self.address(dataset, pool), protocol))
+        load = stack.enter_context(
+            Load(
+                self.options,
+                name,
+                clients,
+                more,
+                self.address(dataset, pool),
+                protocol,
+                self.run.clients_per_thread(protocol),
+            )
+        )
         load.wait_until_at_work()
         return load
 

@@ -76,4 +76,4 @@ def parse(name, limit, tuned):
 
 
 def unknown(name):
-    raise SystemExit(f'error: unknown variant "{name}" in VARIANTS: see docs/benchmarks.md')
+    raise SystemExit(f'error: unknown variant "{name}" in VARIANTS: see bench/README.md')

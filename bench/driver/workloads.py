@@ -2,7 +2,7 @@
 
 A workload is what pgbench runs on one of the datasets; what stands beside it
 (sleepers, analysts) is started first and not counted, or counted apart.  Why these,
-and what was published of them, is in docs/benchmarks.md.
+and what was published of them, is in bench/README.md.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,11 @@ class Workload:
     reconnect: bool = False  # a new connection for each transaction
     beside: str = ""  # a key of BESIDE
     slots_per_core: int = 4
+
+    @property
+    def has_blocks(self):
+        """Whether its transactions are of several statements."""
+        return "BEGIN" in self.script or self.builtin in ("tpcb-like", "simple-update")
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ PGBENCH_TABLES = ("pgbench_branches", "pgbench_tellers", "pgbench_accounts")
 TPCB_10 = Workload("tpcb_10", "TPC-B, scale 10", "tpcb_10", builtin="tpcb-like", vacuum=PGBENCH_TABLES)
 TPCB_100 = Workload("tpcb_100", "TPC-B, scale 100", "tpcb_100", builtin="tpcb-like", vacuum=PGBENCH_TABLES)
 
-# With fewer slots, 500 clients lose a quarter: docs/choosing_the_limit.md.
+# With fewer slots, 500 clients lose a quarter: docs/sizing.md.
 SELECT_ONLY = Workload("select_only", "pgbench -S, scale 10", "tpcb_10", builtin="select-only", slots_per_core=16)
 
 JSON = Workload(

@@ -97,9 +97,9 @@ is($session->finish, '4MB', 'and then the client has its answer');
 $session->quit;
 $gate->ok_quiet('with the connection reset');
 
-my $page = slurp_file("$FindBin::RealBin/../../docs/neighbours.md");
+my $page = slurp_file("$FindBin::RealBin/../../docs/pgbouncer.md");
 my ($list) = $page =~ /^ +pool_discard_query "(.*)"$/m;
-ok($list, 'docs/neighbours.md has a list of commands');
+ok($list, 'docs/pgbouncer.md has a list of commands');
 $holder->query('BEGIN');
 for my $reset ([ $list, qq{pool_discard_query "$list"} ], [ 'DISCARD ALL', $discard_all ])
 {

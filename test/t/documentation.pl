@@ -27,11 +27,11 @@ sub rows
 	return map { [ split /\|/, $_, -1 ] } split /\n/, $gate->value($sql);
 }
 
-# The headings of a page, each with what stands below it
+# The headings of a page at that level, each with what stands below it
 sub sections
 {
-	my ($page) = @_;
-	return text($page) =~ /^## (.+?)\n(.*?)(?=^## |\z)/msg;
+	my ($page, $level) = @_;
+	return text($page) =~ /^$level (.+?)\n(.*?)(?=^##+ |\z)/msg;
 }
 
 # What a table says: for each name in its first column the other cells
@@ -52,16 +52,16 @@ my %set_by = (
 	superuser => 'superuser',
 	user => 'any user');
 
-# What the table has to say of a setting, as a pattern: zero and -1 mean
-# something special and so have no unit, and a plain number is one of something.
-sub setting_row
+# What the first line of its section has to say of a setting, as a pattern: zero and -1
+# mean something special and so have no unit, and a plain number is one of something.
+sub setting_line
 {
 	my ($type, $unit, $context, $default, $min, $max, @options) = @_;
 
 	my $range =
 		$type eq 'bool'   ? 'boolean'
 	  : $type eq 'enum'   ? join(', ', map { "`$_`" } @options)
-	  : $type eq 'string' ? qr/[^|]+/
+	  : $type eq 'string' ? qr/[^.]+/
 	  : "$min … \Q$max\E" . ($unit ? " $unit" : qr/( \w+)?/);
 	if ($type eq 'integer' || $type eq 'real')
 	{
@@ -71,25 +71,25 @@ sub setting_row
 	{
 		$default = $default eq '' ? 'empty' : "`$default`";
 	}
-	return qr/^\Q$default\E \| $range \| $set_by{$context}$/;
+	return qr/^\nDefault: \Q$default\E\. Range: $range\. Context: $set_by{$context}\.\n/;
 }
 
-my %expected_setting = map { shift @$_ => setting_row(@$_) } rows(
+my %expected_setting = map { shift @$_ => setting_line(@$_) } rows(
 	q{SELECT substr(name, 16), vartype, unit, context, boot_val, min_val, max_val, array_to_string(enumvals, '|')
 		FROM pg_settings WHERE name LIKE 'admission\_gate.%'});
-my %settings_row = table(text('docs/settings.md'));
-my %settings_section = sections('docs/settings.md');
+my %settings_section = sections('docs/settings.md', '###');
 
 cmp_ok(scalar keys %expected_setting, '>', 0, 'there are settings');
 for my $name (sort keys %expected_setting)
 {
 	like(
-		$settings_row{$name} // '',
+		$settings_section{$name} // '',
 		$expected_setting{$name},
 		"docs/settings.md tells default, range and context of $name");
 }
-is_deeply([ sort keys %settings_row ], [ sort keys %expected_setting ], 'its table has these and no others');
-is_deeply([ sort keys %settings_section ], [ sort keys %expected_setting ], 'and so have its sections');
+is_deeply([ sort keys %settings_section ], [ sort keys %expected_setting ], 'it has these settings and no others');
+my ($list) = text('docs/settings.md') =~ /\A(.*?)^## /ms;
+is_deeply([ sort $list =~ /\[`(\w+)`\]\(#/g ], [ sort keys %expected_setting ], 'and so has its list');
 
 # ----------------------------------------------------------------
 # Objects of the extension, and the columns of the views
@@ -107,7 +107,7 @@ my %comment = map { @$_ } rows(
 		AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'admission_gate')
 		AND classid <> 'pg_type'::regclass});
 
-my %views_section = sections('docs/views.md');
+my %views_section = sections('docs/views.md', '##');
 my ($index) = text('docs/views.md') =~ /\A(.*?)^## /ms;
 my %index = table($index);
 
@@ -131,7 +131,8 @@ for my $name (sort grep { !/\)$/ } keys %comment)
 # What looks like a setting, but is the name of a file
 my %file = map { $_ => 1 } qw(control);
 
-my @pages = ('README.md', 'CHANGELOG.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md");
+my @pages =
+  ('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md $top/bench/*.md");
 for my $page (@pages)
 {
 	my $text = text($page);
@@ -166,9 +167,9 @@ for my $page (@pages)
 		my ($file, $heading) = split /#/, $link;
 		$file = $file eq '' ? $page : dirname($page) . "/$file";
 		# make dist leaves these out.
-		next if $file =~ m{\bbench/results/} && !-d "$top/bench/results";
+		next if $file =~ m{\bbench/results\b} && !-d "$top/bench/results";
 		push @broken, "$page: $link"
-		  if !-f "$top/$file" || (defined $heading && !grep { anchor($_) eq $heading } text($file) =~ /^#+ (.+)$/mg);
+		  if !-e "$top/$file" || (defined $heading && !grep { anchor($_) eq $heading } text($file) =~ /^#+ (.+)$/mg);
 	}
 }
 is_deeply(\@broken, [], 'links lead somewhere');

@@ -1,6 +1,6 @@
 # Proves that what is in monitoring/ works: the exporter shows what the views show,
-# each of their columns, even when the gate is full; the dashboard asks for metrics
-# that there are; the psql script shows the pool and the waiters.
+# each of their columns, even when the gate is full; the dashboard and the alerts ask
+# for metrics that there are; the psql script shows the pool and the waiters.
 
 use strict;
 use warnings;
@@ -331,21 +331,70 @@ sub test_exporter_at_rest
 	return;
 }
 
-# Whether each metric that the dashboard names is there
-sub test_dashboard
+# Whether each metric that these expressions name is there
+sub ok_exported
 {
-	my $metric = scrape();
-	my @expressions = map { $_->{expr} } map { @{ $_->{targets} } } @{ dashboard()->{panels} };
-	push @expressions, map { $_->{definition} // () } @{ dashboard()->{templating}{list} };
+	my ($what, @expressions) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my %named = map { $_ => 1 } map { /\b(admission_gate_\w+)/g } @expressions;
-	cmp_ok(scalar keys %named, '>', 0, 'the dashboard names metrics');
-	my %there = map { s/ .*//r => 1 } keys %$metric;
+	cmp_ok(scalar keys %named, '>', 0, "$what names metrics");
+	my %there = map { s/ .*//r => 1 } keys %{ scrape() };
 	is_deeply([ grep { !$there{$_} } sort keys %named ], [], 'the exporter has all of them');
 	return;
 }
 
-sub dashboard { return decode_json(slurp_file("$top/monitoring/grafana.json")); }
+sub test_dashboard
+{
+	my $dashboard = decode_json(slurp_file("$top/monitoring/grafana.json"));
+	ok_exported(
+		'the dashboard',
+		(map { $_->{expr} } map { @{ $_->{targets} } } @{ $dashboard->{panels} }),
+		(map { $_->{definition} // () } @{ $dashboard->{templating}{list} }));
+	return;
+}
+
+# ----------------------------------------------------------------
+# The alerts
+# ----------------------------------------------------------------
+
+my $alerts_file = "$top/monitoring/alerts.yaml";
+
+sub alerts
+{
+	return map { @{ $_->{rules} } } @{ CPAN::Meta::YAML->read($alerts_file)->[0]{groups} };
+}
+
+sub test_alerts
+{
+	for my $alert (alerts())
+	{
+		my $name = $alert->{alert};
+		my @missing = grep { !$_->[1] } (
+			[ expr => $alert->{expr} ],
+			[ severity => $alert->{labels}{severity} ],
+			(map { [ $_ => $alert->{annotations}{$_} ] } 'summary', 'description'));
+		is_deeply([ map { $_->[0] } @missing ], [], "$name says what and how bad");
+	}
+	is_deeply(
+		[ slurp_file("$top/docs/monitoring.md") =~ /^\| `(AdmissionGate\w+)` \|/mg ],
+		[ map { $_->{alert} } alerts() ],
+		'docs/monitoring.md has all alerts, and no others');
+
+  SKIP:
+	{
+		my ($promtool) = grep { -x } map { "$_/promtool" } split(/:/, $ENV{PATH});
+		skip 'there is no promtool', 1 if !$promtool;
+		command_ok([ $promtool, 'check', 'rules', $alerts_file ], 'promtool finds no fault with them');
+	}
+	return;
+}
+
+sub test_metrics_of_alerts
+{
+	ok_exported("alert $_->{alert}", $_->{expr}) foreach alerts();
+	return;
+}
 
 # ----------------------------------------------------------------
 
@@ -376,6 +425,7 @@ with_full_gate(\&test_screen_of_waiters);
 test_screen_of_rates();
 $gate->ok_quiet('after the screens');
 with_full_gate(\&test_pgwatch);
+test_alerts();
 $gate->value('SELECT pg_stat_admission_gate_reset()');
 
 SKIP:
@@ -390,6 +440,7 @@ SKIP:
 	$gate->ok_quiet('after the load');
 	with_full_gate(\&test_exporter_at_rest);
 	test_dashboard();
+	test_metrics_of_alerts();
 	stop_exporter();
 }
 

@@ -169,10 +169,10 @@ for my $how_in (sort keys %way_in)
 	get_in_and_out($how_in, $_) foreach sort keys %way_out;
 }
 
-# Without a connection, as docs/troubleshooting.md has it
+# Without a connection, as docs/faq.md has it
 {
 	my ($holder, @waiters) = fill_the_server();
-	my ($commands) = slurp_file("$top/docs/troubleshooting.md") =~ /^## Locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
+	my ($commands) = slurp_file("$top/docs/faq.md") =~ /^### I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
 	output_of('sh', '-euc', $commands);
 	ok_free('whoever owns the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
