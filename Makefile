@@ -9,7 +9,9 @@
 #   make test-full        everything there is, in hours: see test/full.sh
 #   make matrix           the same on every version, from Debian or Ubuntu: see test/matrix
 #   make neighbours       test beside other extensions, poolers and Patroni, which it
-#                         installs: see docs/neighbours.md
+#                         installs: see docs/compatibility.md
+#   make drivers          test real drivers, each from its own registry, or DRIVERS="...": see
+#                         docs/clients.md and test/drivers/run.sh
 #   make soak             everything at once on one server, for SOAK minutes, default 10:
 #                         see test/soak/soak.pl
 #   make lint             other compilers, checkers, and the formatters, which change nothing
@@ -112,6 +114,9 @@ matrix:
 neighbours:
 	@TESTS=neighbours $(here)test/run.sh
 
+drivers:
+	@$(here)test/drivers/run.sh
+
 soak:
 	@TESTS=soak $(here)test/run.sh
 
@@ -141,4 +146,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test test-full matrix neighbours soak lint format valgrind demo bench plots dist
+.PHONY: require-preload test test-full matrix neighbours drivers soak lint format valgrind demo bench plots dist

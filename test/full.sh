@@ -34,6 +34,7 @@ run_part lint "$top/test/lint.sh"
 run_part 'all suites' env TESTS='regress isolation tap simulator model mutants neighbours' MODEL=all \
     GATE_CHAOS_SECONDS="${GATE_CHAOS_SECONDS:-600}" "$top/test/run.sh"
 run_part 'every major version' env TESTS='regress isolation tap' "$top/test/matrix"
+run_part drivers "$top/test/drivers/run.sh"
 run_part valgrind env VALGRIND=1 "$top/test/run.sh"
 
 printf '%s passed, %s failed\n' "$passed" "$failed"
