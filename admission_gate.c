@@ -47,6 +47,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "commands/extension.h"
 #include "executor/executor.h"
@@ -62,6 +63,7 @@
 #include "compat.h"
 #include "contention.h"
 #include "explain.h"
+#include "long_statements.h"
 #include "query_waits.h"
 #include "settings.h"
 #include "slots.h"
@@ -196,7 +198,8 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_pools, gate_lend_after, gate_load_control);
+					 gate_pools, gate_lend_after, gate_long_after,
+					 gate_load_control);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
 	contention_shmem_init();
@@ -360,7 +363,12 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 	if (gate_is_on())
 		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
 	else
+	{
+		/* Workers need no slot, but pause with their leader. */
+		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
+			long_statements_watch(queryDesc);
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+	}
 }
 
 /*
@@ -371,6 +379,7 @@ static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
 	go_on(queryDesc);
+	long_statements_watch(queryDesc);
 	if (!all_levels_count())
 	{
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);

@@ -35,7 +35,7 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed knee knobs instructions waiting shared_memory two_nodes"
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed long only_long knee knobs instructions waiting shared_memory two_nodes"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of

@@ -28,7 +28,7 @@
 	\set clear_screen ''
 \endif
 
-\set pool_format '%-12s %-8s %8s %8s %6s %9s %8s %11s %9s %10s %9s'
+\set pool_format '%-12s %-8s %8s %8s %6s %6s %6s %8s %11s %9s %10s %9s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
 -- \watch repeats a single query, and only a setting of the session outlives it:
@@ -64,13 +64,13 @@ WITH look AS MATERIALIZED (
 	SELECT 1, 0, :'clear_screen' || date_trunc('second', clock_timestamp()) || E'\n'
 	FROM kept
 UNION ALL
-	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'lent', 'retained', 'waiting',
+	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'lent', 'long', 'paused', 'waiting',
 		'admitted/s', 'queued/s', 'refused/s', 'ms/wait')
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
 		format(:'pool_format', pool, mode,
 			concat_ws('/', nullif(nullif(effective_max_active, max_active), 0),
-				CASE max_active WHEN -1 THEN 'auto' ELSE max_active::text END), running, lent, retained, waiting,
+				CASE max_active WHEN -1 THEN 'auto' ELSE max_active::text END), running, lent, long, paused, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools

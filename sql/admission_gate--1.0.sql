@@ -12,6 +12,8 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT running int4,
     OUT lent int4,
     OUT retained int4,
+    OUT long int4,
+    OUT paused int4,
     OUT waiting int4,
     OUT admitted int8,
     OUT completed int8,
@@ -22,6 +24,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT forced int8,
     OUT lends int8,
     OUT stalls int8,
+    OUT demotions int8,
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,
@@ -120,7 +123,9 @@ CREATE FUNCTION pg_stat_get_admission_gate_limit(
     OUT blocked int4,
     OUT open_rate float8,
     OUT lowered_rate float8,
-    OUT open_until timestamptz
+    OUT open_until timestamptz,
+    OUT short_working float8,
+    OUT long_share int4
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'

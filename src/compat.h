@@ -60,6 +60,12 @@
 #define MY_PROC_NUMBER	(MyProc->pgprocno)
 #endif
 
+#if PG_VERSION_NUM >= 170000
+#define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
+#else
+#define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
+#endif
+
 /* 17: the number of the transaction under way is in a struct */
 #if PG_VERSION_NUM >= 170000
 #define MY_TRANSACTION	(MyProc->vxid.lxid)
@@ -82,8 +88,10 @@
 /* 17: extensions may name their wait events; before, all are "Extension" */
 #if PG_VERSION_NUM >= 170000
 #define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
+#define GATE_PAUSE_EVENT_NEW()	WaitEventExtensionNew("AdmissionGatePause")
 #else
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
+#define GATE_PAUSE_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
 /*
@@ -157,6 +165,46 @@
 #else
 #define is_wait_for_lsn(stmt)	false
 #endif
+
+/*
+ * 16: the locks of a process are in a dlist.  Does somebody wait for one of them?  Takes
+ * one partition lock of the lock manager after the other.
+ */
+static inline bool
+gate_others_want_locks_of(PGPROC *proc)
+{
+	bool		wanted = false;
+
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && !wanted; i++)
+	{
+		LWLock	   *lock = LockHashPartitionLockByIndex(i);
+
+		LWLockAcquire(lock, LW_SHARED);
+#if PG_VERSION_NUM >= 160000
+		{
+			dlist_iter	iter;
+
+			dlist_foreach(iter, &proc->myProcLocks[i])
+			{
+				const LOCK *held = dlist_container(PROCLOCK, procLink, iter.cur)->tag.myLock;
+
+				wanted |= held->nRequested > held->nGranted;
+			}
+		}
+#else
+		{
+			SHM_QUEUE  *queue = &proc->myProcLocks[i];
+
+			for (PROCLOCK *link = (PROCLOCK *) SHMQueueNext(queue, queue, offsetof(PROCLOCK, procLink));
+				 link != NULL;
+				 link = (PROCLOCK *) SHMQueueNext(queue, &link->procLink, offsetof(PROCLOCK, procLink)))
+				wanted |= link->tag.myLock->nRequested > link->tag.myLock->nGranted;
+		}
+#endif
+		LWLockRelease(lock);
+	}
+	return wanted;
+}
 
 /* 18: a module says its name and version */
 #if PG_VERSION_NUM >= 180000

@@ -31,6 +31,7 @@ int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 bool		gate_utility = true;
 int			gate_handoff_after = 20;
+int			gate_long_after;
 int			gate_turn_length = 0;
 bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
@@ -147,6 +148,14 @@ assign_lend_after(int newval, void *extra)
 {
 	if (is_publisher())
 		slots_set_lend_after(newval);
+}
+
+/* Assign hook of long_after */
+static void
+assign_long_after(int newval, void *extra)
+{
+	if (is_publisher())
+		slots_set_long_after(newval);
 }
 
 /* Assign hook of load_control */
@@ -310,6 +319,14 @@ settings_define(void)
 							100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, assign_lend_after, NULL);
+
+	DefineCustomIntVariable("admission_gate.long_after",
+							"Sets how much CPU time makes a statement a long one.",
+							"A long statement gives its slot up, and pauses now and then while short ones work. -1 means that there are none.",
+							&gate_long_after,
+							100, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, assign_long_after, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");
 }

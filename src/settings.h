@@ -38,6 +38,7 @@ extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern bool gate_utility;
 extern int	gate_handoff_after; /* ms; 0 = strictly first come */
+extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 extern int	gate_turn_length;	/* ms; 0 = no turns */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */

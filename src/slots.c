@@ -138,13 +138,13 @@ slots_shmem_request(void)
 
 /*
  * Create the semaphore, with that limit (see slots_set_limit), enforced or only
- * observed, those pools, that time before lending (see slots_set_lend_after) and
- * with or without load control, or find it if it exists.
+ * observed, those pools, that time before lending (see slots_set_lend_after), that CPU
+ * time of a long statement and with or without load control, or find it if it exists.
  * The caller holds AddinShmemInitLock.
  */
 void
 slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
-				 int lend_after, bool load_control)
+				 int lend_after, int long_after, bool load_control)
 {
 	bool		found;
 	void	   *area;
@@ -162,6 +162,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	pg_atomic_init_u32(&Slots->heirs_coming, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) lend_after);
+	pg_atomic_init_u32(&Slots->long_after, (uint32) long_after);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->load_control, load_control);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
@@ -172,6 +173,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	Slots->limit = limit;
 	Slots->observing = observing;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
+	Slots->long_paused.head = Slots->long_paused.tail = NOBODY;
 	Slots->watcher = NOBODY;
 	slots_init_stall_clock(&Slots->stall);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
@@ -695,6 +697,8 @@ drop_slot(void)
 		in_reserve = MySlotEntry->reserved = false;
 	if (likely(state == SLOT_RUNNING))
 		free_slot();
+	else if (state == SLOT_LONG)
+		slots_forget_long();
 	else
 	{
 		Assert(state == SLOT_LENT);
@@ -722,9 +726,27 @@ slots_refuse_grant(void)
 void
 slots_resume(void)
 {
+	SlotState	state = pg_atomic_read_u32(&MySlotEntry->state);
+
 	show_progress();
-	if (unlikely(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_LENT))
+	if (unlikely(state == SLOT_LENT))
 		slots_holder_works(my_slot_procno);
+	else if (unlikely(state == SLOT_LONG))
+		slots_end_long();
+}
+
+/* This backend's place among the entries */
+int
+slots_my_procno(void)
+{
+	return my_slot_procno;
+}
+
+/* Another number for every statement of this backend */
+uint32
+slots_my_progress(void)
+{
+	return MySlotEntry != NULL ? pg_atomic_read_u32(&MySlotEntry->progress) : 0;
 }
 
 /*

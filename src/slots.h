@@ -36,7 +36,9 @@ typedef enum SlotState
 	SLOT_WAITING,				/* is in the queue */
 	SLOT_RUNNING,				/* holds a slot */
 	SLOT_LENT,					/* holds a slot on paper; it counts as free */
-	SLOT_RETAINED				/* between two transactions of its turn */
+	SLOT_RETAINED,				/* between two transactions of its turn */
+	SLOT_LONG,					/* runs a long statement, without a slot */
+	SLOT_PAUSED					/* the same, while it pauses: for the views */
 } SlotState;
 
 /* What became of an attempt to enter the queue. */
@@ -75,6 +77,8 @@ typedef struct SlotStats
 	int			running;		/* backends */
 	int			lent;			/* backends */
 	int			retained;		/* backends */
+	int			long_running;	/* backends */
+	int			paused;			/* backends */
 	int			waiting;		/* backends */
 	uint64		admitted;
 	uint64		completed;
@@ -85,6 +89,7 @@ typedef struct SlotStats
 	uint64		forced;
 	uint64		lends;
 	uint64		stalls;
+	uint64		demotions;
 	uint64		timeouts;
 	uint64		rejections;
 	uint64		cancels;
@@ -112,6 +117,8 @@ typedef struct SlotLimitView
 {
 	int			set;			/* slots, 0 = no limit, -1 = finds itself */
 	bool		is_lowered;
+	int			long_share;		/* long statements that may go on; 0 = all */
+	double		short_working;	/* short ones at work, on average */
 	LimitLaw	law;
 } SlotLimitView;
 
@@ -158,7 +165,8 @@ typedef struct SlotBackend
 extern void slots_shmem_request(void);
 extern void slots_shmem_init(int limit, bool observing,
 							 const PoolDefinitions *pools,
-							 int lend_after, bool load_control);
+							 int lend_after, int long_after,
+							 bool load_control);
 extern bool slots_available(void);
 
 /* The backend's own slot */
@@ -188,6 +196,7 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 extern void slots_set_observing(bool observing);
 extern void slots_set_lend_after(int lend_after);
 extern void slots_set_load_control(bool load_control);
+extern void slots_set_long_after(int long_after);
 extern int	slots_backend_count(void);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);
@@ -208,6 +217,14 @@ extern SlotState slots_state(int procno);
 extern bool slots_may_lend(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_holder_works(int procno);
+
+/* Long statements: whoever ticks for one tells how many short ones work */
+extern int	slots_my_procno(void);
+extern uint32 slots_my_progress(void);
+extern bool slots_long_ticks(int procno, int working, int cpus);
+extern bool slots_long_may_go_on(int procno, int working, int cpus);
+extern bool slots_long_is_first(int procno);
+extern void slots_long_goes_on(int procno);
 
 /* Contention: whoever looks tells how many holders wait for each other */
 extern SlotLook *slots_look;

@@ -212,6 +212,8 @@ slots_get_limit(SlotLimitView *view)
 	view->set = Slots->limit;
 	view->is_lowered = slots_limit_is_lowered();
 	view->law = Slots->law;
+	view->long_share = slots_long_share();
+	view->short_working = Slots->short_working;
 	SpinLockRelease(&Slots->mutex);
 }
 

@@ -76,11 +76,20 @@ typedef enum PoolTotal
 	TOTAL_WOULD_QUEUE,
 	TOTAL_LENDS,
 	TOTAL_STALLS,
+	TOTAL_DEMOTIONS,
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
 	POOL_TOTALS
 } PoolTotal;
+
+/* What a long statement does: see slots_long.c */
+typedef enum LongState
+{
+	LONG_NOT,
+	LONG_GOES_ON,
+	LONG_PAUSES
+} LongState;
 
 /*
  * One backend.  The hot path writes the first half, up to TOTAL_FORCED, which is
@@ -102,12 +111,14 @@ typedef struct SlotEntry
 								 * the mutex, cleared by the owner without */
 	bool		reserved;		/* entered by the reserve: owner, who sets it
 								 * under pools_lock */
+	uint8		long_state;		/* LongState: mutex */
 	bool		at_work;		/* of a holder: the last look found that it
 								 * had worked since the one before: mutex */
 	pg_atomic_uint64 totals[OWN_TOTALS];	/* in this pool; never reset: see
 											 * own_baseline */
 
-	int			prev;			/* links in a queue or in the retained list: */
+	int			prev;			/* links in a queue, in the retained list or
+								 * in that of paused long statements: */
 	int			next;			/* mutex */
 	uint32		progress_seen;	/* progress at quiet_since: mutex */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
@@ -200,6 +211,13 @@ typedef struct SlotShared
 	TimestampTz watch_due;		/* when the watcher is to look again: mutex */
 	int			lent;			/* entries in state LENT */
 	StallClock	stall;			/* of all pools with a slot free: mutex */
+	EntryList	long_paused;	/* mutex */
+	int			long_going_on;	/* entries of long_state LONG_GOES_ON: mutex */
+	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
+	int			cpus;			/* usable ones, by the latest look: mutex */
+	double		short_working;	/* short statements at work, on average: mutex */
+	TimestampTz long_looked;	/* when that was last seen to: mutex */
+	TimestampTz long_let_go_on; /* when a paused one last was: mutex */
 	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
@@ -280,6 +298,11 @@ extern void slots_join_pool(void);
 /* slots_lending.c */
 extern void slots_wake_watcher(void);
 extern void slots_forget_lending(void);
+
+/* slots_long.c */
+extern int	slots_long_share(void);
+extern void slots_forget_long(void);
+extern void slots_end_long(void);
 
 /* slots_contention.c */
 extern void slots_reset_law(TimestampTz now);

@@ -144,6 +144,15 @@ slots_backend_count(void)
 	return Slots->nentries;
 }
 
+/* The state of an entry, with that of a long statement. */
+static SlotState
+state_to_show(SlotEntry *entry)
+{
+	SlotState	state = pg_atomic_read_u32(&entry->state);
+
+	return state == SLOT_LONG && entry->long_state == LONG_PAUSES ? SLOT_PAUSED : state;
+}
+
 /*
  * What is known of one backend; false if it neither holds nor wants a slot.
  * It may be gone or changed by the time the caller looks at the result.
@@ -154,7 +163,7 @@ slots_get_backend(int procno, SlotBackend *backend)
 	SlotEntry  *entry = entry_of(procno);
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 
-	backend->state = pg_atomic_read_u32(&entry->state);
+	backend->state = state_to_show(entry);
 	backend->since = pg_atomic_read_u64(&entry->since);
 	backend->pid = proc->pid;
 	backend->roleid = proc->roleId;
@@ -190,6 +199,12 @@ add_to_gauges(SlotStats *stats, SlotState state)
 			break;
 		case SLOT_RETAINED:
 			stats->retained++;
+			break;
+		case SLOT_LONG:
+			stats->long_running++;
+			break;
+		case SLOT_PAUSED:
+			stats->paused++;
 			break;
 	}
 }
@@ -299,6 +314,7 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];
 	stats->lends = pool->totals[TOTAL_LENDS] - pool->pool_baseline[TOTAL_LENDS];
 	stats->stalls = pool->totals[TOTAL_STALLS] - pool->pool_baseline[TOTAL_STALLS];
+	stats->demotions = pool->totals[TOTAL_DEMOTIONS] - pool->pool_baseline[TOTAL_DEMOTIONS];
 	stats->timeouts = pool->totals[TOTAL_TIMEOUTS] - pool->pool_baseline[TOTAL_TIMEOUTS];
 	stats->rejections = pool->totals[TOTAL_REJECTIONS] - pool->pool_baseline[TOTAL_REJECTIONS];
 	stats->cancels = pool->totals[TOTAL_CANCELS] - pool->pool_baseline[TOTAL_CANCELS];
@@ -343,7 +359,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		SlotEntry  *entry = entry_of(i);
 		SlotStats  *its_pool = &stats[entry->pool];
 
-		add_to_gauges(its_pool, slots_state(i));
+		add_to_gauges(its_pool, state_to_show(entry));
 		if (entry->max_wait_epoch == pool_of(entry)->reset_epoch)
 			its_pool->max_wait_time = Max(its_pool->max_wait_time,
 										  pg_atomic_read_u64(&entry->max_wait));
@@ -352,7 +368,8 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 	for (int p = 0; p < Slots->npools; p++)
 	{
 		if (Slots->pools[p].defined ||
-			stats[p].running + stats[p].lent + stats[p].retained + stats[p].waiting > 0)
+			stats[p].running + stats[p].lent + stats[p].retained + stats[p].waiting +
+			stats[p].long_running + stats[p].paused > 0)
 			stats[n++] = stats[p];
 	}
 	LWLockRelease(Slots->pools_lock);
@@ -362,7 +379,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 /*
  * Let a pool's totals count from now on, given what its backends have counted.
  * The present holders count as admitted since: so admitted = completed + failed
- * + running + lent, always.  pools_lock is held exclusively.
+ * + running + lent + long + paused, always.  pools_lock is held exclusively.
  */
 static void
 reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])

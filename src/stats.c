@@ -37,7 +37,9 @@ static const char *const state_names[] = {
 	[SLOT_WAITING] = "waiting",
 	[SLOT_RUNNING] = "running",
 	[SLOT_LENT] = "lent",
-	[SLOT_RETAINED] = "retained"
+	[SLOT_RETAINED] = "retained",
+	[SLOT_LONG] = "long",
+	[SLOT_PAUSED] = "paused"
 };
 
 static const char *const reason_names[] = {
@@ -68,8 +70,8 @@ milliseconds(uint64 us)
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[24];
-	bool		nulls[24] = {0};
+	Datum		values[27];
+	bool		nulls[27] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
@@ -80,6 +82,8 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int32GetDatum(stats->running);
 	values[i++] = Int32GetDatum(stats->lent);
 	values[i++] = Int32GetDatum(stats->retained);
+	values[i++] = Int32GetDatum(stats->long_running);
+	values[i++] = Int32GetDatum(stats->paused);
 	values[i++] = Int32GetDatum(stats->waiting);
 	values[i++] = Int64GetDatum(stats->admitted);
 	values[i++] = Int64GetDatum(stats->completed);
@@ -90,6 +94,7 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int64GetDatum(stats->forced);
 	values[i++] = Int64GetDatum(stats->lends);
 	values[i++] = Int64GetDatum(stats->stalls);
+	values[i++] = Int64GetDatum(stats->demotions);
 	values[i++] = Int64GetDatum(stats->timeouts);
 	values[i++] = Int64GetDatum(stats->rejections);
 	values[i++] = Int64GetDatum(stats->cancels);
@@ -274,7 +279,7 @@ rate_or_null(double rate, bool *isnull)
 /*
  * pg_stat_get_admission_gate_limit() returns setof record
  *
- * One row: how the limit for all stands, and why.  Rates are transactions per second.
+ * One row: how the limit for all stands, and why, and the share of long statements.  Rates are transactions per second.
  */
 Datum
 pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
@@ -282,8 +287,8 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	SlotLimitView view;
 	LimitLaw   *law = &view.law;
-	Datum		values[10];
-	bool		nulls[10] = {0};
+	Datum		values[12];
+	bool		nulls[12] = {0};
 
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
@@ -299,6 +304,8 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	values[7] = rate_or_null(law->open_rate, &nulls[7]);
 	values[8] = rate_or_null(law->closed_rate, &nulls[8]);
 	values[9] = time_or_null(law->barred_until > GetCurrentTimestamp() ? law->barred_until : 0, &nulls[9]);
+	values[10] = Float8GetDatum(view.short_working);
+	values[11] = Int32GetDatum(view.long_share);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

@@ -13,6 +13,7 @@ transactions of those that are not themselves the disturbance, per second.
                  a transaction that does nothing more, with all its readers behind it
     row_locks    half update random rows, half rows of another table, all of which an idle
                  transaction has locked
+    analysts     the same; four clients sort a million rows.  They should pause for the others
     core         one row updated by all; the server loses all CPUs but one
     phases       one row updated by all, and reads, in turn: 15 s each.  Before, while and
                  after are here the last 5 s of a phase of reads, and the second and third
@@ -57,6 +58,7 @@ READ = "\\set aid random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHER
 ONE_ROW = "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;\n"
 TELLERS = "\\set tid random(1, 100)\n"
 READ_TELLER = TELLERS + "SELECT tbalance FROM pgbench_tellers WHERE tid = :tid;\n"
+SORT = "SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY filler, abalance, aid) AS place FROM pgbench_accounts) a"
 UPDATE_TELLER = TELLERS + "UPDATE pgbench_tellers SET tbalance = tbalance + 1 WHERE tid = :tid;\n"
 
 
@@ -81,10 +83,13 @@ def disk(server):
 
 
 @contextlib.contextmanager
-def session(server, *statements):
-    """A session beside the gate that runs these, and then nothing for as long as this lasts."""
+def session(server, *statements, user=None):
+    """A session that runs these, and then nothing for as long as this lasts; it passes
+    the gate unless it has a user of its own."""
     command = [server.options.program("psql"), "-XAtq", "-d", DATASET]
     environment = {**server.environment(), "PGAPPNAME": "disturbance"}
+    if user:
+        environment |= {"PGUSER": user, "PGOPTIONS": ""}
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, text=True, **SILENT)
     process.stdin.write("\n".join(statements) + "\n")
     process.stdin.flush()
@@ -96,8 +101,8 @@ def session(server, *statements):
         process.communicate()
 
 
-def again_and_again(server, statement):
-    return session(server, statement, "\\watch 0.01")
+def again_and_again(server, statement, user=None):
+    return session(server, statement, "\\watch 0.01", user=user)
 
 
 def checkpoint(server):
@@ -114,6 +119,15 @@ def table_lock(server):
 
 def row_locks(server):
     return session(server, "BEGIN;", "UPDATE pgbench_tellers SET tbalance = tbalance;")
+
+
+@contextlib.contextmanager
+def analysts(server):
+    """Four clients that sort a million rows"""
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(again_and_again(server, SORT, user="client"))
+        yield
 
 
 @contextlib.contextmanager
@@ -147,6 +161,7 @@ DISTURBANCES = {
     "analyze": Disturbance(analyze, UPDATE),
     "table_lock": Disturbance(table_lock, UPDATE, READ_TELLER),
     "row_locks": Disturbance(row_locks, UPDATE, UPDATE_TELLER),
+    "analysts": Disturbance(analysts, UPDATE),
     "core": Disturbance(core, ONE_ROW),
     "phases": Disturbance(None, ONE_ROW, READ),
 }

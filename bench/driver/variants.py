@@ -16,16 +16,16 @@
     pgbouncer2:N     two of them over so_reuseport, N connections each
     without          the library not loaded at all
 
-":N" after the other variants of the gate and after "limit" is the number of slots, instead
-of the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
+":N" after the other variants of the gate and after "limit" is the number of slots (-1: it
+finds itself), instead of the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
 beside it (sleepers, analysts).
 """
 
 import re
 from dataclasses import dataclass
 
-NAMED = re.compile(r"(?P<name>[a-z]+)(?P<processes>[0-9]*)(?P<alone>-alone)?(:(?P<number>[0-9]+))?")
-SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>[0-9]+))?")
+NAMED = re.compile(r"(?P<name>[a-z]+)(?P<processes>[0-9]*)(?P<alone>-alone)?(:(?P<number>-?[0-9]+))?")
+SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>-?[0-9]+))?")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A workload is what pgbench runs on one of the datasets; what stands beside it
 and what was published of them, is in bench/README.md.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -53,17 +54,42 @@ class Benchmark:
     long: bool = False  # a quick run has the first workload only
 
 
-BESIDE = {
-    "sleepers": Beside("tpcb_10", "SELECT pg_sleep(2000);\n", 0, sleeps=True),
-    "analysts": Beside(
-        "facts",
-        """\\set which random(1, 2)
+ANALYST = """\\set which random(1, 2)
 \\if :which = 1
 SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY note, amount) AS place FROM facts) f;
 \\else
 SELECT substr(name, 1, 2), sum(amount), count(DISTINCT note) FROM facts JOIN dims ON dim = id GROUP BY 1;
 \\endif
+"""
+
+# A millisecond or seconds, by what "most" is
+COUNT_FILLERS = "SELECT count(DISTINCT filler) FROM pgbench_accounts WHERE aid <= :most;\n"
+
+BESIDE = {
+    "sleepers": Beside("tpcb_10", "SELECT pg_sleep(2000);\n", 0, sleeps=True),
+    "analysts": Beside("facts", ANALYST, 4, counted=True, pool="analysts"),
+    "serial_analysts": Beside(
+        "facts", "SET max_parallel_workers_per_gather = 0;\n" + ANALYST, 4, counted=True, pool="analysts"
+    ),
+    "many_long": Beside(
+        "facts",
+        """\\set more random(1, 1000000)
+SELECT count(DISTINCT amount + :more) FROM facts;
 """,
+        200,
+        counted=True,
+        pool="analysts",
+    ),
+    "same_text": Beside("tpcb_10", "\\set most 1000000\n" + COUNT_FILLERS, 4, counted=True, pool="analysts"),
+    "lockers": Beside(
+        "tpcb_10",
+        """\\set bid random(1, 10)
+\\set most 200000
+BEGIN;
+UPDATE pgbench_branches SET filler = filler WHERE bid = :bid;
+"""
+        + COUNT_FILLERS
+        + "COMMIT;\n",
         4,
         counted=True,
         pool="analysts",
@@ -158,9 +184,31 @@ MIXED = Workload(
     beside="analysts",
 )
 
+MIXED_SERIAL = dataclasses.replace(
+    MIXED, name="mixed_serial", title="the same, and no analyst has parallel workers", beside="serial_analysts"
+)
+MANY_LONG = dataclasses.replace(
+    MIXED, name="many_long", title="pgbench -N beside 200 long statements, all different", beside="many_long"
+)
+SAME_TEXT = Workload(
+    "same_text",
+    "a count of 300 rows, beside 4 of a million by the same statement",
+    "tpcb_10",
+    script="\\set most 300\n" + COUNT_FILLERS,
+    beside="same_text",
+)
+LOCKERS = dataclasses.replace(
+    TPCB_10,
+    name="lockers",
+    title="TPC-B beside 4 long statements in transactions that have locked a row of it",
+    beside="lockers",
+)
+ONLY_LONG = Workload("only_long", "analysts only", "facts", script=ANALYST)
+
 POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgbouncer2:16"
 LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 load_control=off:8 load_control=off:32"
 AUTO = "off auto gate:8 gate:32 gate:128"
+LONG = "off auto long_after=-1:-1 pools:-1 gate:16 long_after=-1:16 pools:16"
 KNOBS = (
     "off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100 "
     "turn_length=0 turn_length=2 turn_length=5 turn_length=20"
@@ -231,6 +279,17 @@ BENCHMARKS = {
         + ((MIXED, "off auto gate:16 pools"),),
         duration=10,
         long=True,
+    ),
+    "long": Benchmark(
+        "Long statements step aside",
+        (100,),
+        tuple((workload, LONG) for workload in (MIXED, MIXED_SERIAL, MANY_LONG, SAME_TEXT, LOCKERS))
+        + ((SELECT_ONLY, "auto long_after=-1:-1"), (TPCB_10, "auto long_after=-1:-1")),
+        duration=10,
+        long=True,
+    ),
+    "only_long": Benchmark(
+        "Nothing but long statements", (4, 16), ((ONLY_LONG, "off auto long_after=-1:-1"),), duration=20
     ),
     "knobs": Benchmark(
         "What the settings trade",

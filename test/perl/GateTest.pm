@@ -24,7 +24,7 @@ my $stuck_after = 0.5;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility handoff_after turn_length load_control lend_after log_min_wait mode
+  gate_utility handoff_after turn_length load_control lend_after long_after log_min_wait mode
   deadline_shedding pools pool max_tracked_queries bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; node and init: arguments
@@ -424,8 +424,8 @@ sub ok_quiet
 	my ($self, $when) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $quiet =
-	  $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('retained') == 0 }, 'the gauges to be zero');
+	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('retained + long + paused') == 0 },
+		'the gauges to be zero');
 	ok($quiet, "$when: no slot is held and nobody waits")
 	  or diag $self->report;
 	return if !$quiet;
@@ -450,11 +450,12 @@ sub ok_adds_up
 
 	my $adds_up = $self->await_true(
 		sub {
-			$self->value('SELECT bool_and(admitted = completed + failed + running + lent) FROM pg_stat_admission_gate')
-			  eq 't';
+			$self->value(
+				'SELECT bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate'
+			) eq 't';
 		},
 		'the totals to add up');
-	ok($adds_up, "$when: admitted = completed + failed + running + lent")
+	ok($adds_up, "$when: admitted = completed + failed + running + lent + long + paused")
 	  or diag $self->report;
 	return;
 }

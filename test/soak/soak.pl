@@ -607,7 +607,8 @@ my $gauges_match = q{SELECT count(*) = 0
 	WHERE (coalesce(g.running, 0), coalesce(g.lent, 0), coalesce(g.waiting, 0), coalesce(g.retained, 0))
 		IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.lent, 0), coalesce(b.waiting, 0), coalesce(b.retained, 0))};
 
-my $totals_match = 'SELECT bool_and(admitted = completed + failed + running + lent) FROM pg_stat_admission_gate';
+my $totals_match =
+  'SELECT bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate';
 
 # Lets the crowd go on until the query returns true at some moment.  Nobody may be
 # stopped halfway meanwhile.
