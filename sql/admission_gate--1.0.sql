@@ -59,13 +59,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_backends() IS
-    'statistics: backends that hold a slot or wait for one';
+    'statistics: backends that hold a slot, have lent it, wait for one, or run a long statement';
 
 CREATE VIEW pg_stat_admission_gate_backends AS
     SELECT * FROM pg_stat_get_admission_gate_backends();
 
 COMMENT ON VIEW pg_stat_admission_gate_backends IS
-    'one row per backend that holds a slot or waits for one';
+    'one row per backend that holds a slot, has lent it, waits for one, or runs a long statement';
 
 GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
 

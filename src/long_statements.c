@@ -202,6 +202,15 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
+/* Is that a node without any others, as all of the plan of a short statement often is? */
+static inline bool
+is_alone(const PlanState *node)
+{
+	return (IsA(node, IndexScanState) || IsA(node, IndexOnlyScanState) ||
+			IsA(node, SeqScanState) || IsA(node, ResultState)) &&
+		outerPlanState(node) == NULL && node->initPlan == NIL && node->subPlan == NIL;
+}
+
 /*
  * Make nodes look at the flag: those that have no others below them, and those that
  * can be asked many times without asking what is below them.
@@ -228,5 +237,8 @@ long_statements_watch(QueryDesc *query)
 		return;
 	if (unlikely(!clock_runs))
 		start_clock();
-	(void) watch_node(query->planstate, NULL);
+	if (is_alone(query->planstate))
+		query->planstate->ExecProcNode = exec_and_tick;
+	else
+		(void) watch_node(query->planstate, NULL);
 }
