@@ -69,6 +69,9 @@ typedef struct QueueWait
 /* Does this backend hold a slot, lent or not? */
 static bool holds_slot = false;
 
+/* When the statement began that came to the gate last: tells it from others */
+static TimestampTz statement_start = 0;
+
 /* Has the present transaction held one, now or before? */
 static bool admitted_in_xact = false;
 
@@ -90,6 +93,16 @@ note_admission(void)
 {
 	holds_slot = true;
 	admitted_in_xact = true;
+}
+
+/* The backend, which holds a slot, goes on with this statement, or begins it. */
+static inline void
+resume(void)
+{
+	TimestampTz start = GetCurrentStatementStartTimestamp();
+
+	slots_resume(start != statement_start);
+	statement_start = start;
 }
 
 /* Has the present transaction come to the gate, whatever came of it? */
@@ -506,7 +519,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	if (holds_slot)
 	{
-		slots_resume();
+		resume();
 		return;
 	}
 	if (bypass_in_force)
@@ -517,7 +530,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	if (unlikely(refusal != NULL))
 		ReThrowError(refusal);
 
-	since = GetCurrentStatementStartTimestamp();
+	since = statement_start = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_take(since)))
 		note_admission();
 	else
@@ -534,10 +547,11 @@ void
 admission_continue(void)
 {
 	if (holds_slot)
-		slots_resume();
+		resume();
 	else if (!bypass_in_force)
 	{
-		slots_force(GetCurrentStatementStartTimestamp());
+		statement_start = GetCurrentStatementStartTimestamp();
+		slots_force(statement_start);
 		note_admission();
 	}
 }

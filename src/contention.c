@@ -224,8 +224,9 @@ bool
 contention_is_in_line(int procno)
 {
 	const SeenWait *seen = &seen_waits[procno];
+	int64		passed = GetCurrentTimestamp() - seen->moved;
 
-	return seen->lock != 0 && GetCurrentTimestamp() - seen->moved < BRIEFLY_US;
+	return seen->lock != 0 && passed >= 0 && passed < BRIEFLY_US;
 }
 
 /* See how many holders wait for each other, and have fewer or more let in by that. */

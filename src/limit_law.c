@@ -111,10 +111,12 @@ static double
 rate_since_start(const LimitLaw *state, const LimitSight *sight)
 {
 	int64		passed = sight->now - state->count_start;
+	int32		completed = (int32) (sight->completed - state->count_completed);
 
-	if (passed <= 0)
+	/* It may have been counted while a backend took its total elsewhere. */
+	if (passed <= 0 || completed <= 0)
 		return 0;
-	return (double) (uint32) (sight->completed - state->count_completed) * SECOND / passed;
+	return (double) completed * SECOND / passed;
 }
 
 /* Give out all slots, as of now. */

@@ -17,7 +17,10 @@
  * What pauses keeps its locks, so it does not if others may want them: not in a
  * transaction that has an ID, and not when a backend waits for one of its locks.
  *
- * Parallel workers tick for their leader, who holds the slot, and pause as it does.
+ * Parallel workers tick for their leader, which holds the slot, and pause as it does.
+ *
+ * The transaction of a statement that pauses keeps its snapshot and pins, too: VACUUM may
+ * wait for these to have a page for itself, and replay on a standby, for which it goes on.
  *
  * Everything here is the backend's own, but for the locks of this backend, which are
  * looked at as the lock manager says.
@@ -39,6 +42,7 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "pgstat.h"
+#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -59,15 +63,15 @@
 static bool clock_runs = false;
 static volatile sig_atomic_t tick_is_due = false;
 
-/* The statement of the last tick, and how many ticks it has seen since its first */
-static volatile uint32 ticking_statement;
+/* When the statement of the last tick began, and how many ticks it has seen since its first */
+static volatile TimestampTz ticking_statement;
 static volatile uint32 ticks;
 
 /* Signal handler of the timer */
 static void
 handle_tick(SIGNAL_ARGS)
 {
-	uint32		statement = slots_my_progress();
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
 	if (statement != ticking_statement)
 	{
@@ -79,16 +83,20 @@ handle_tick(SIGNAL_ARGS)
 }
 
 /*
- * Have this process tick from now on.
+ * Have this process tick from now on, if nothing else in it uses the timer.
  */
 static pg_noinline void
 start_clock(void)
 {
 	struct itimerval every = {{0, TICK * 1000}, {0, TICK * 1000}};
+	struct itimerval present;
 
+	clock_runs = true;
+	/* A profiler may have it. */
+	if (getitimer(ITIMER_PROF, &present) != 0 || timerisset(&present.it_interval))
+		return;
 	pqsignal(SIGPROF, handle_tick);
 	(void) setitimer(ITIMER_PROF, &every, NULL);
-	clock_runs = true;
 }
 
 /* How many CPUs this process may use. */
@@ -104,9 +112,12 @@ usable_cpus(void)
 	return Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
 }
 
-/* How many holders, but for long ones, do not wait for a client, a clock or a lock? */
+/*
+ * How many holders, but for long ones and that one, do not wait for a client, a clock or a
+ * lock?
+ */
 static int
-short_ones_at_work(void)
+short_ones_at_work(int but)
 {
 	int			n = 0;
 
@@ -114,7 +125,7 @@ short_ones_at_work(void)
 	{
 		uint32		wait_class;
 
-		if (slots_state(procno) != SLOT_RUNNING)
+		if (procno == but || slots_state(procno) != SLOT_RUNNING)
 			continue;
 		wait_class = wait_event_of(GetPGProcByNumber(procno)) & WAIT_CLASS_MASK;
 		if (wait_class != PG_WAIT_CLIENT && wait_class != PG_WAIT_TIMEOUT &&
@@ -135,6 +146,21 @@ holder(void)
 	return leader != NULL ? GATE_PROC_NUMBER(leader) : -1;
 }
 
+/* Is this process, or its leader, in the way of others while it pauses? */
+static bool
+is_in_the_way(void)
+{
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+
+	if (HoldingBufferPinThatDelaysRecovery() || gate_others_want_locks_of(MyProc))
+		return true;
+	if (leader == NULL || leader == MyProc)
+		return false;
+	/* It needs no more rows, but waits for its workers to end. */
+	return wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH ||
+		gate_others_want_locks_of(leader);
+}
+
 /* Say in errors that interrupt a pause where it was. */
 static void
 say_pausing(void *arg)
@@ -143,7 +169,8 @@ say_pausing(void *arg)
 }
 
 /*
- * Sleep until it is this statement's turn to go on.  Raises what interrupts bring.
+ * Sleep until it is the turn of this statement, of that holder, to go on.  Raises what
+ * interrupts bring.
  */
 static void
 pause_statement(int procno)
@@ -158,15 +185,22 @@ pause_statement(int procno)
 		wait_event = GATE_PAUSE_EVENT_NEW();
 
 	error_context_stack = &context;
-	while (!slots_long_may_go_on(procno, short_ones_at_work(), usable_cpus()))
+	for (;;)
 	{
-		if (gate_others_want_locks_of(MyProc))
+		bool		looks = slots_long_is_first(procno);
+
+		if (looks)
+			slots_long_look(short_ones_at_work(procno), usable_cpus());
+		if (!slots_long_pauses(procno))
+			break;
+		if (is_in_the_way())
 		{
 			slots_long_goes_on(procno);
 			break;
 		}
+		/* The latch that is set for a turn is the leader's. */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 slots_long_is_first(procno) ? LOOK_AGAIN : OTHERS_LOOK_AGAIN,
+						 looks || IsParallelWorker() ? LOOK_AGAIN : OTHERS_LOOK_AGAIN,
 						 wait_event);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
@@ -176,7 +210,7 @@ pause_statement(int procno)
 
 /*
  * The statement of this process has used more CPU time, and is long: see whether it may go
- * on.
+ * on.  If it has begun to write, it needs a slot again, and never pauses.
  */
 static pg_noinline void
 tick(void)
@@ -184,12 +218,16 @@ tick(void)
 	int			procno = holder();
 
 	tick_is_due = false;
-	if (procno < 0 || ticking_statement != slots_my_progress() ||
-		!INTERRUPTS_CAN_BE_PROCESSED() || CritSectionCount > 0 ||
-		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		gate_others_want_locks_of(MyProc))
+	if (procno < 0 || ticking_statement != GetCurrentStatementStartTimestamp() ||
+		!INTERRUPTS_CAN_BE_PROCESSED())
 		return;
-	if (!slots_long_ticks(procno, short_ones_at_work(), usable_cpus()))
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		if (!IsParallelWorker())
+			slots_end_long();
+		return;
+	}
+	if (!slots_long_ticks(procno, short_ones_at_work(procno), usable_cpus()))
 		pause_statement(procno);
 }
 
@@ -212,8 +250,8 @@ is_alone(const PlanState *node)
 }
 
 /*
- * Make nodes look at the flag: those that have no others below them, and those that
- * can be asked many times without asking what is below them.
+ * Make nodes look at the flag: those that have no others below them, and some of those
+ * that can be asked many times without asking what is below them.
  */
 static bool
 watch_node(PlanState *node, void *context)

@@ -79,10 +79,14 @@
  *	 RUNNING -> RETAINED	owner, under the mutex, by compare-and-exchange
  *	 RETAINED -> RUNNING	owner, under the mutex
  *	 RETAINED -> NONE	anybody, under the mutex
+ *	 RUNNING -> LONG	anybody, under the mutex, by compare-and-exchange
+ *	 LONG -> RUNNING	owner, under the mutex
  *	 RUNNING -> NONE	owner, by exchange
  *	 LENT -> NONE		owner, by exchange
+ *	 LONG -> NONE		owner, by exchange
  * The exchanges decide who wins when an owner leaves while others lend its
- * slot: the owner gives back what the state it found says.
+ * slot or take it as that of a long statement: the owner gives back what the state it
+ * found says.
  *
  * Locking: see slots_shared.h.
  *
@@ -173,6 +177,7 @@ slots_shmem_init(int limit, bool observing, const PoolDefinitions *pools,
 	Slots->limit = limit;
 	Slots->observing = observing;
 	Slots->retained.head = Slots->retained.tail = NOBODY;
+	Slots->long_going_on.head = Slots->long_going_on.tail = NOBODY;
 	Slots->long_paused.head = Slots->long_paused.tail = NOBODY;
 	Slots->watcher = NOBODY;
 	slots_init_stall_clock(&Slots->stall);
@@ -720,33 +725,27 @@ slots_refuse_grant(void)
 }
 
 /*
- * The backend, which holds a slot, goes on working: tell the watcher, and take
- * the slot back if it was lent, above the limit if need be.
+ * The backend, which holds a slot, goes on working, with another statement or the same: tell
+ * the watcher, and take the slot back if it was lent, or given up for a long statement
+ * that is over, above the limit if need be.
  */
 void
-slots_resume(void)
+slots_resume(bool other_statement)
 {
 	SlotState	state = pg_atomic_read_u32(&MySlotEntry->state);
 
 	show_progress();
 	if (unlikely(state == SLOT_LENT))
 		slots_holder_works(my_slot_procno);
-	else if (unlikely(state == SLOT_LONG))
+	else if (unlikely(state == SLOT_LONG) && other_statement)
 		slots_end_long();
 }
 
-/* This backend's place among the entries */
+/* This backend's place among the entries, or -1 if it has not come to the gate */
 int
 slots_my_procno(void)
 {
 	return my_slot_procno;
-}
-
-/* Another number for every statement of this backend */
-uint32
-slots_my_progress(void)
-{
-	return MySlotEntry != NULL ? pg_atomic_read_u32(&MySlotEntry->progress) : 0;
 }
 
 /*

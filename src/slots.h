@@ -183,7 +183,7 @@ extern void slots_record_wait(uint64 waited);
 extern void slots_record_pace(uint64 waited, int queue_length);
 extern uint64 slots_expected_wait(void);
 extern void slots_count_rejection(void);
-extern void slots_resume(void);
+extern void slots_resume(bool other_statement);
 extern void slots_give_back(bool failed);
 extern void slots_forget_pool(void);
 extern const char *slots_pool_name(void);
@@ -218,13 +218,14 @@ extern bool slots_may_lend(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_holder_works(int procno);
 
-/* Long statements: whoever ticks for one tells how many short ones work */
+/* Long statements: the process that ticks for one tells how many short ones work */
 extern int	slots_my_procno(void);
-extern uint32 slots_my_progress(void);
 extern bool slots_long_ticks(int procno, int working, int cpus);
-extern bool slots_long_may_go_on(int procno, int working, int cpus);
+extern void slots_long_look(int working, int cpus);
 extern bool slots_long_is_first(int procno);
+extern bool slots_long_pauses(int procno);
 extern void slots_long_goes_on(int procno);
+extern void slots_end_long(void);
 
 /* Contention: whoever looks tells how many holders wait for each other */
 extern SlotLook *slots_look;

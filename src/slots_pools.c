@@ -26,7 +26,6 @@
 #include "slots.h"
 #include "slots_shared.h"
 
-#define DEFAULT_POOL	0
 
 /* What this backend knows of its pool, as of that generation. */
 uint32		my_pool_generation = PG_UINT32_MAX;

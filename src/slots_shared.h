@@ -6,13 +6,14 @@
  *
  * slots.c has the semaphore, slots_queue.c its queues, slots_turns.c the slots
  * retained between two transactions, slots_lending.c those that are lent,
- * slots_contention.c lowers the limit while holders wait for each other, slots_stall.c
+ * slots_long.c those that long statements give up, slots_contention.c lowers the limit
+ * while holders wait for each other, slots_stall.c
  * is the last resort of queues that stand still, slots_pools.c sets limits and
  * pools, slots_stats.c counts.  The protocol, and who changes which
  * state of an entry, is told at the top of slots.c.
  *
  * Locking: Slots->mutex, a spinlock held for a few instructions, guards the
- * queues, the retained list, the time of the last inheritance, the watcher,
+ * queues, the retained list, long statements, the time of the last inheritance, the watcher,
  * the lenders' numbers, the stall clocks, the limits as set (of that for all, a hint without it),
  * whether they are only observed, the law of the limit and its changes, and the totals
  * kept in the pools.  The words
@@ -57,6 +58,9 @@
 
 #define POOL_PLACES		SLOTS_MAX_POOLS
 
+/* The place of the pool "default" */
+#define DEFAULT_POOL	0
+
 /* Totals kept by each backend for itself, without any lock. */
 typedef enum OwnTotal
 {
@@ -86,9 +90,10 @@ typedef enum PoolTotal
 /* What a long statement does: see slots_long.c */
 typedef enum LongState
 {
-	LONG_NOT,
+	LONG_NOT,					/* the statement is not long */
 	LONG_GOES_ON,
-	LONG_PAUSES
+	LONG_PAUSES,
+	LONG_UNSEEN					/* goes on, or waits for something else */
 } LongState;
 
 /*
@@ -117,8 +122,7 @@ typedef struct SlotEntry
 	pg_atomic_uint64 totals[OWN_TOTALS];	/* in this pool; never reset: see
 											 * own_baseline */
 
-	int			prev;			/* links in a queue, in the retained list or
-								 * in that of paused long statements: */
+	int			prev;			/* links in one of the lists: */
 	int			next;			/* mutex */
 	uint32		progress_seen;	/* progress at quiet_since: mutex */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
@@ -211,13 +215,14 @@ typedef struct SlotShared
 	TimestampTz watch_due;		/* when the watcher is to look again: mutex */
 	int			lent;			/* entries in state LENT */
 	StallClock	stall;			/* of all pools with a slot free: mutex */
+	int			nlong;			/* entries in state LONG: mutex */
+	EntryList	long_going_on;	/* those of long_state LONG_GOES_ON, the one
+								 * first that was seen least lately: mutex */
 	EntryList	long_paused;	/* mutex */
-	int			long_going_on;	/* entries of long_state LONG_GOES_ON: mutex */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	int			cpus;			/* usable ones, by the latest look: mutex */
 	double		short_working;	/* short statements at work, on average: mutex */
 	TimestampTz long_looked;	/* when that was last seen to: mutex */
-	TimestampTz long_let_go_on; /* when a paused one last was: mutex */
 	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
 									 * NO_PRIORITY */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
@@ -302,7 +307,6 @@ extern void slots_forget_lending(void);
 /* slots_long.c */
 extern int	slots_long_share(void);
 extern void slots_forget_long(void);
-extern void slots_end_long(void);
 
 /* slots_contention.c */
 extern void slots_reset_law(TimestampTz now);

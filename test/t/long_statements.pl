@@ -102,6 +102,39 @@ sub stop
 }
 
 {
+	# Statements inside of a function are none of their own.
+	$gate->value(
+		'CREATE FUNCTION one() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM sale WHERE id = 1); END $$'
+	);
+	my $calls = $gate->session;
+	$calls->start("SELECT sum(one()) FROM numbers a, numbers b");
+	ok_becomes_long($calls, 'a statement that calls functions is long');
+	my $demotions = $gate->counter('demotions');
+	my $until = $gate->value(q{SELECT clock_timestamp() + interval '300 ms'});
+	$gate->await("SELECT clock_timestamp() > '$until'");
+	is($gate->counter('demotions'), $demotions, 'and stays so, whatever they do');
+	ok_cancels($calls, 'it can be cancelled');
+
+	# A limit holds long ones back, too.
+	my @sessions = map { endless() } 1 .. 5;
+	ok( $gate->await_true(
+			sub { $gate->counter('long + paused = 2 AND running = 2 AND waiting = 1') eq 't' },
+			'the limit'),
+		'there are no more long ones than slots; others keep theirs, or wait');
+	$_->cancel foreach @sessions;
+	$_->result foreach @sessions;
+	$_->quit foreach @sessions;
+	$gate->ok_quiet('after more than the limit');
+
+	# One that begins to write counts again.
+	my $writer = $gate->session;
+	$writer->start("DO 'BEGIN PERFORM ($long); UPDATE sale SET sold = 2 WHERE id = 1; PERFORM ($endless); END'");
+	ok_becomes_long($writer, 'a statement that reads for long first is long');
+	ok($gate->await_true(sub { $gate->state($writer) eq 'running' }, 'a slot'),
+		'when it has begun to write, it has a slot');
+	ok_cancels($writer, 'it can be cancelled');
+	$gate->ok_quiet('after one that writes');
+
 	my $session = $gate->session;
 	is($session->query($long), $rows, 'a long statement ends');
 	$session->quit;
