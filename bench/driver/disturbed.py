@@ -214,6 +214,9 @@ def run(server, options, name, limit):
     with contextlib.ExitStack() as stack:
         beside = disturbance.beside and start(stack, server, options, "beside", disturbance.beside, number)
         load = start(stack, server, options, "clients", disturbance.script, number)
+        # Not one after the other: the first would leave the second no CPU to connect.
+        for each in filter(None, (beside, load)):
+            each.wait_until_at_work()
         time.sleep(1 if options.quick else 6)
         if disturbance.happens:
             bounds = disturb(server, disturbance, part(options))
@@ -238,7 +241,6 @@ def start(stack, server, options, name, script, number):
     load = stack.enter_context(
         Load(options, name, number, script_file(options, name, DATASET, script), address, "prepared")
     )
-    load.wait_until_at_work()
     return load
 
 
