@@ -18,9 +18,9 @@
 #   DURATION   counted seconds of each run, default 5, of mixed 20
 #   SKIP       seconds before them, default 4 and one more per 500 clients
 #   LIMIT      slots, default 4, 8 or 16 per core as each workload says
-#   VARIANTS   such as "off auto gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick turns
+#   VARIANTS   such as "off auto gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick
 #              handoff_after=0": see bench/README.md
-#   SETTINGS   such as "admission_gate.turn_length=20; work_mem=64MB": adds a
+#   SETTINGS   such as "admission_gate.handoff_after=50; work_mem=64MB": adds a
 #              variant "tuned", the gate with these
 #   WORKLOADS  only these workloads of the benchmark
 #   PROTOCOL   of pgbench: prepared (default), extended or simple

@@ -46,7 +46,6 @@ COLOURS = {
     "off": "#c0392b",
     "gate": "#1f5fa8",
     "limit": "#444444",
-    "turns": "#17a2b8",
     "tuned": "#8e44ad",
     "trick": "#e67e22",
     "without": "#7f8c8d",

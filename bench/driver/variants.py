@@ -5,7 +5,6 @@
     auto             the gate with a limit that finds itself (-1)
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
-    turns            the gate with turn_length = 20
     pools            the gate with one slot for analysts, and a lower priority
     paced:N          the gate, its clients together beginning only N transactions
                      per second
@@ -62,7 +61,6 @@ def parse(name, limit, tuned):
         return Variant(name, "gate", -1, alone=alone)
     settings = {
         "gate": (),
-        "turns": (("admission_gate.turn_length", "20"),),
         "tuned": tuned,
         "pools": (("admission_gate.pools", "analysts: max_active = 1, priority = -1"),),
     }

@@ -209,10 +209,7 @@ POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgboun
 LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 load_control=off:8 load_control=off:32"
 AUTO = "off auto gate:8 gate:32 gate:128"
 LONG = "off auto long_after=-1:-1 pools:-1 gate:16 long_after=-1:16 pools:16"
-KNOBS = (
-    "off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100 "
-    "turn_length=0 turn_length=2 turn_length=5 turn_length=20"
-)
+KNOBS = "off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100"
 
 BENCHMARKS = {
     "hot_row": Benchmark(
@@ -227,9 +224,9 @@ BENCHMARKS = {
         "TPC-B and select-only, from few clients to many",
         (4, 16, 64, 500, 1000, 4000),
         (
-            (TPCB_10, "off gate turns pgbouncer:8 pgbouncer2:8 limit"),
+            (TPCB_10, "off gate pgbouncer:8 pgbouncer2:8 limit"),
             (TPCB_100, "off gate limit"),
-            (SELECT_ONLY, "off gate turns pgbouncer:8 pgbouncer2:8 limit"),
+            (SELECT_ONLY, "off gate pgbouncer:8 pgbouncer2:8 limit"),
         ),
     ),
     "json": Benchmark("Updates of documents", (32, 1000), ((JSON, "off gate limit"),)),
@@ -260,9 +257,7 @@ BENCHMARKS = {
         long=True,
     ),
     "away": Benchmark(
-        "Clients on another machine",
-        (64, 500),
-        ((HOT_ROW_AWAY, "off gate limit"), (SELECT_AWAY, "off gate turns limit")),
+        "Clients on another machine", (64, 500), ((HOT_ROW_AWAY, "off gate limit"), (SELECT_AWAY, "off gate limit"))
     ),
     "knee": Benchmark(
         "Which limit",
