@@ -1,8 +1,8 @@
 #!/bin/sh
 #
-# Proves the protocol of src/slots.c and of the files beside it: has the model
-# checker spin visit every state of slots.pml, for a number of configurations.  What is proved stands at
-# the top of slots.pml.
+# Proves the protocol of the semaphore, src/core: has the model checker spin visit every
+# state of slots.pml, for a number of configurations.  What is proved stands at the top
+# of slots.pml.
 #
 # Usage: test/model/run.sh [--quick | --mutants] [NUMBER...]
 #   --quick    only those lines of the list that have an asterisk: each part of the
@@ -23,8 +23,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 model=$here/slots.pml
 script=$here/$(basename "$0")
 
-# Name, with an asterisk if quick, what to look for, parameters.  What to look for is "states" for the
-# assertions and dead ends, else the name of a temporal formula in slots.pml.
+# Name, with an asterisk if quick, what to look for, parameters.  What to look for is
+# "states" for the assertions and dead ends, else the name of a temporal formula in
+# slots.pml.
 configurations='
 *cancels                  |states|-DINTERRUPTS=2
 cancels, strict order    |states|-DINTERRUPTS=2 -DBARGING=0
@@ -46,37 +47,46 @@ finds itself, two rounds |states|-DBACKENDS=2 -DROUNDS=2 -DLIMIT=2 -DADAPTS=3 -D
 finds itself, set to 1, 2|states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
 finds itself, strict     |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DBARGING=0
 finds itself, pools      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF
-finds itself, turns      |states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DTURNS=1 -DROUNDS=2
 finds itself, lending    |states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DLOOKS=1 -DROUNDS=2
 contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DBARGING=0
 contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DBARGING=0
 contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DBARGING=0
 contention, limit 1, 2, 1|states|-DBACKENDS=2 -DLIMIT=1 -DADAPTS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
 contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DBARGING=0
-contention, turns        |states|-DLIMIT=2 -DADAPTS=1 -DTURNS=1 -DBARGING=0
 contention, pools        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
 *lending                  |states|-DLOOKS=2
 lending, strict order    |states|-DLOOKS=2 -DBARGING=0 -DINTERRUPTS=1
 lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
 lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
 lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-*turns                    |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
-turns, idle              |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1 -DTAKEOVER=1
-turns, idle, strict order|states|-DTURNS=1 -DIDLE -DINTERRUPTS=2 -DBARGING=0
-turns, limit 1, 2, 1     |states|-DBACKENDS=2 -DTURNS=1 -DIDLE -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-turns, limit 1, none, 1  |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-turns, lending           |states|-DBACKENDS=2 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DLOOKS=2
+*long statements          |states|-DBACKENDS=2 -DLONGS=3 -DINTERRUPTS=1
+long, three backends     |states|-DLONGS=1
+long, pausing, limit 2   |states|-DLONGS=2 -DLIMIT=2 -DWORKERS=0
+long, strict order       |states|-DLONGS=2 -DLIMIT=2 -DWORKERS=0 -DBARGING=0
+long, pausing, limit 3   |states|-DLONGS=3 -DLIMIT=3 -DWORKERS=0
+long, two rounds         |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DROUNDS=2
+long, lending            |states|-DBACKENDS=2 -DLONGS=2 -DLOOKS=1 -DINTERRUPTS=1
+long, limit 1, 2, 1      |states|-DBACKENDS=2 -DLONGS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+long, limit 2, none, 1   |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+long, contention         |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DADAPTS=2
+long, finds itself       |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF -DINTERRUPTS=1
+long, last resort        |states|-DBACKENDS=2 -DLONGS=2 -DRELIEFS=1 -DTAKEOVER=1
+long, pools              |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLONGS=2 -DWORKERS=0
+long, pools, higher      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DLONGS=2 -DROUNDS=2
+long, pool removed       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DLONGS=2
+long one never ends      |states|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+*long one never ends      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+long, never ends, worker |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=3
 holder waits for a waiter|states|-DHIDDEN -DTAKEOVER=1
 *holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
 *last resort              |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
-last resort, turns       |states|-DBACKENDS=2 -DRELIEFS=1 -DTURNS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
 holder never ends        |states|-DSTUCK -DTAKEOVER=1
 *holder never ends        |finish|-DSTUCK -DTAKEOVER=1
 and the watcher stops    |states|-DSTUCK -DSTOPPED -DTAKEOVER=1
 and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
-*nobody starves           |served|-DFOREVER
-nobody starves, strict   |served|-DFOREVER -DBARGING=0
+*none starves             |served|-DFOREVER
+none starves, strict     |served|-DFOREVER -DBARGING=0
 pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBARGING=0
 pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
 pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DBARGING=0
@@ -91,8 +101,6 @@ pools, forced entry      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DLIMIT=2
 pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DBARGING=0
 pools, lending           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DLOOKS=1
 pools, lending, lower    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DBACKENDS=2 -DROUNDS=2 -DLOOKS=2 -DINTERRUPTS=1
-pools, turns             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DTURNS=1
-pools, turns, idle       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DTURNS=1 -DIDLE
 pools, holder waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
 pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
 pools, last resort       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DTAKEOVER=1
@@ -111,51 +119,56 @@ pool removed, other limit|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=
 # Mistake, what it is, what finds it, in which configuration.
 mutants='
 M_FLAG_LATE         |the flag of all is set after the last look         |states|-DROUNDS=2
-M_LEAVE_SILENTLY    |no call after leaving the queue                    |states|-DINTERRUPTS=2
-M_REFUSE_AND_KEEP   |a refused grant is not passed on                   |states|-DINTERRUPTS=2
-M_GIVE_BACK_BLINDLY |a slot is given back without a look at the flag    |states|-DROUNDS=2
+M_LEAVE_SILENTLY    |no wake-up after leaving the queue                 |states|-DINTERRUPTS=2
+M_REFUSE_AND_KEEP   |a refused grant is not released                    |states|-DINTERRUPTS=2
+M_RELEASE_BLINDLY   |a slot is released without a look at the flag      |states|-DROUNDS=2
 M_PLAIN_STORE       |the owner leaves by a plain store                  |states|-DLOOKS=2
 M_GRANT_ABOVE       |a slot is granted above a lowered limit            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
 M_STATE_FIRST       |a lender is at work before its slot counts         |states|-DLOOKS=2
 M_DUTY_LOST         |the watcher leaves without a successor             |states|-DINTERRUPTS=2
 M_DUTY_ASLEEP       |the new watcher is not woken                       |states|-DHIDDEN
 M_DUTY_ASLEEP       |the new watcher is not woken                       |finish|-DHIDDEN
-M_RAISE_SILENTLY    |nobody enters when the limit is raised             |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-M_STILL_CALLED      |who came too late counts as called                 |states|-DROUNDS=2
+M_RAISE_SILENTLY    |no waiter enters when the limit is raised          |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+M_STILL_PENDING     |the wake-up of a late waiter remains pending       |states|-DROUNDS=2
 M_LEAVE_UNSEEN      |leaves the queue without a look if it is there     |states|-DINTERRUPTS=2
 M_RETURN_UNCOUNTED  |the slot of a returned lender does not count       |states|-DLOOKS=2
 M_RESET_LATE        |the latch is reset after the look                  |states|-DROUNDS=2
-M_NEVER_OVERDUE     |the next is barged before for ever                     |served|-DFOREVER
-M_FLAG_STAYS        |the flag of all stays when nobody waits            |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
-M_LEND_SILENTLY     |no call after a slot was lent                      |states|-DLOOKS=2
-M_CLAIM_UNCOUNTED   |who was called enters without counting             |states|-DROUNDS=2
-M_CLAIM_SILENTLY    |who was called does not see to the next            |states|-DBACKENDS=4 -DLIMIT=2
-M_GIVE_BACK_SILENTLY|no call after a slot was given back                |states|-DROUNDS=2
-M_RETAIN_SILENTLY   |a dozing watcher does not hear of a retained slot  |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
-M_SLEEP_ON          |the watcher sleeps on beside a retained slot       |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
-M_TURN_LOST         |a slot taken from a late client is not passed on   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
-M_ALWAYS_COMING     |an heir counts as on its way when it is awake      |served|-DFOREVER
-M_DOZE_FOR_OTHERS   |a former watcher says how the present one sleeps   |states|-DTURNS=1 -DIDLE -DINTERRUPTS=1
-M_ADAPT_SILENTLY    |no call when the limit is used in full again      |states|-DLIMIT=2 -DADAPTS=2
-M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DLIMIT=2 -DADAPTS=2
-M_STAY_LOWERED      |the limit stays lowered when nobody waits         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
-M_LOWER_UNSEEN      |the hot path meets a lowered limit                |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF
-M_RELIEF_UNCOUNTED  |who is let in above the limit does not count      |states|-DRELIEFS=1
-M_RELIEF_SILENTLY   |nobody is seen to after somebody is let in so     |states|-DRELIEFS=1
-M_RELIEF_NEVER      |nobody is let in above the limit                  |states|-DSTUCK
-M_RELIEF_OF_NEXT    |the first of a full pool is not let in above it   |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK
-M_WATCH_UNSEEN      |takes the watch over without a look if it waits   |states|-DTAKEOVER=1 -DINTERRUPTS=1
-M_NO_GUARD          |no waiter looks if the watcher is late            |finish|-DSTUCK -DSTOPPED -DTAKEOVER=1
-M_OFF_KEEPS_POOLS   |full pools keep their waiters without a limit     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-M_RELEASE_ON        |waiters are let in though there is a limit again  |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
-M_QUEUE_WHILE_OFF   |somebody queues although there is no limit        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-M_STEP_BACK_SILENTLY|no call after a step taken back                    |states|-DPOOLS=2 -DPOOL_LIMIT=1
+M_NEVER_OVERDUE     |others barge before the next for ever              |served|-DFOREVER
+M_FLAG_STAYS        |the flag of all stays when no backend waits        |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
+M_LEND_SILENTLY     |no wake-up after a slot was lent                   |states|-DLOOKS=2
+M_CLAIM_UNCOUNTED   |a woken waiter enters without counting             |states|-DROUNDS=2
+M_CLAIM_SILENTLY    |a woken waiter does not wake the next              |states|-DBACKENDS=4 -DLIMIT=2
+M_RELEASE_SILENTLY  |no wake-up after a slot was released               |states|-DROUNDS=2
+M_ALWAYS_IN_FLIGHT  |a hand-off counts as in flight when the backend is awake|served|-DFOREVER
+M_ADAPT_SILENTLY    |no wake-up when the limit is used in full again    |states|-DLIMIT=2 -DADAPTS=2
+M_STAY_LOWERED      |the limit stays lowered when no backend waits      |states|-DLIMIT=2 -DADAPTS=2
+M_STAY_LOWERED      |the limit stays lowered when no backend waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
+M_LOWER_UNSEEN      |the hot path meets a lowered limit                 |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF
+M_RELIEF_UNCOUNTED  |a backend let in above the limit does not count    |states|-DRELIEFS=1
+M_RELIEF_SILENTLY   |the flag stays after a backend is let in so        |states|-DRELIEFS=1
+M_RELIEF_NEVER      |no backend is let in above the limit               |states|-DSTUCK
+M_RELIEF_OF_NEXT    |the first of a full pool is not let in above it    |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK
+M_WATCH_UNSEEN      |takes the watch over without a look if it waits    |states|-DTAKEOVER=1 -DINTERRUPTS=1
+M_NO_GUARD          |no waiter looks if the watcher is late             |finish|-DSTUCK -DSTOPPED -DTAKEOVER=1
+M_PLAIN_STORE       |leaves by a plain store while it is made long      |states|-DBACKENDS=2 -DLONGS=1
+M_LONG_SILENTLY     |no wake-up after a long statement gave its slot up |states|-DBACKENDS=2 -DLONGS=1
+M_LONG_UNCOUNTED    |the slot of one that was long does not count again |states|-DBACKENDS=2 -DLONGS=1
+M_LONG_RELEASES     |a long statement releases the slot it gave up      |states|-DBACKENDS=2 -DLONGS=1
+M_LONG_STAYS        |a long statement that ends stays in its list       |states|-DBACKENDS=2 -DLONGS=1
+M_LONG_ENDS_SILENTLY|those that pause are not told when one ends        |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2
+M_LONG_UNBOUNDED    |there are more long statements than slots          |states|-DBACKENDS=2 -DLONGS=2
+M_LONG_LEASE        |a long one that does nothing goes on for ever      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+M_LONG_LOOK_FIRST   |only the first that pauses looks, even if awake    |finish|-DLONG_STUCK -DLIMIT=3 -DLONGS=3 -DINTERRUPTS=1 -DWORKERS=0
+M_OFF_KEEPS_POOLS   |full pools keep their waiters without a limit      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+M_RELEASE_ON        |waiters are let in though there is a limit again   |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
+M_QUEUE_WHILE_OFF   |a backend queues although there is no limit        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+M_STEP_BACK_SILENTLY|no wake-up after a step taken back                 |states|-DPOOLS=2 -DPOOL_LIMIT=1
 M_POOL_FLAG_LATE    |the flag of the pool is set after the last look    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
-M_POOL_LAST         |a slot is given back to all, then to the pool      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_POOL_LAST         |a slot is released to all, then to the pool        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 M_FLAG_LEFT_OUT     |the flag of all stays clear as a pool has a slot   |states|-DPOOLS=2 -DPOOL_LIMIT=1
-M_CLAIM_OUT_OF_TURN |who was called enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
+M_CLAIM_OUT_OF_TURN |a woken waiter enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
 M_FORGET_WAITERS    |the waiters of a removed pool stay there           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_JOIN_LATE         |somebody enters the queue of a removed pool        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
+M_JOIN_LATE         |a backend enters the queue of a removed pool       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
 M_GRANT_UNCOUNTED   |a granted slot does not count in the pool          |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 '
 
@@ -184,8 +197,9 @@ attend()
 }
 
 # Visit all states.  Leaves spin's words in "out" and sets result to "none"
-# (no error, search complete), "error" or "broken" (no answer).
-# Usage: search WHAT PARAMETERS
+# (no error, search complete), "error" or "broken" (no answer).  Where an error is soon
+# found, -O0 is faster: then the compiler takes most of the time.
+# Usage: search WHAT PARAMETERS OPTIMIZATION
 search()
 {
 	rm -f pan pan.* slots.pml.trail
@@ -198,7 +212,7 @@ search()
 	# shellcheck disable=SC2086
 	attend spin -a $2 "$model" || return
 	# shellcheck disable=SC2086
-	attend gcc -O2 -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
+	attend gcc "$3" -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
 	# shellcheck disable=SC2086
 	attend ./pan -m10000000 $flags || return
 	if grep -q '^pan:1: ' out && [ -f slots.pml.trail ]; then
@@ -240,6 +254,11 @@ seconds()
 	sed -n 's/^pan: elapsed time \([0-9.e+-]*\) seconds/\1/p' out
 }
 
+megabytes()
+{
+	sed -n 's/^ *\([0-9.]*\)	total actual memory usage.*/\1/p' out
+}
+
 # Says what the first error is.
 error()
 {
@@ -265,11 +284,11 @@ check_configurations()
 		[ -n "$name" ] || continue
 		n=$((n + 1))
 		wanted "$n" || continue
-		search "$what" "$parameters"
+		search "$what" "$parameters" -O2
 		name=$(trim "${name#\*}")
 		[ "$what" = states ] || name="$name: $what"
 		if [ "$result" = none ]; then
-			tell yes "$n" "$name ($(states) states, $(seconds) s)" "$parameters"
+			tell yes "$n" "$name ($(states) states, $(seconds) s, $(megabytes) MB)" "$parameters"
 		else
 			tell no "$n" "$name" "$parameters"
 		fi
@@ -284,7 +303,7 @@ check_mutants()
 		n=$((n + 1))
 		wanted "$n" || continue
 		mutant=$(trim "$mutant")
-		search "$what" "-DMUTANT=$mutant $parameters"
+		search "$what" "-DMUTANT=$mutant $parameters" -O0
 		name="$mutant: $(trim "$name")"
 		if [ "$result" = error ]; then
 			tell yes "$n" "$name ($(error))" "$parameters"
@@ -350,7 +369,7 @@ if [ -z "$numbers" ]; then
 fi
 
 failed=0
-printf '%s' "$list" >list
+printf '%s\n' "$list" >list
 if [ "$make_mistakes" = yes ]; then
 	check_mutants <list
 else

@@ -1,75 +1,81 @@
 /*
  * slots.pml
- *		A model of src/slots.c, slots_queue.c, slots_turns.c, slots_lending.c,
- *		slots_contention.c, slots_stall.c and slots_pools.c: the semaphore and its
- *		queues, in Promela, the language of the model checker spin.
+ *		A model of the semaphore and its queues (src/core: semaphore.c, wait_queue.c,
+ *		lending.c, long_share.c, load_control.c, effective_limit.c, last_resort.c,
+ *		pools.c, limits.c; src/watcher.c), in Promela, the language of the model
+ *		checker spin.
  *
- * A few backends run one statement after the other through the gate, others
- * cancel them, lend their slots, let them in above the limit as a last resort,
- * change the limit, switch it off, lower it for a while and remove a pool, and
- * spin visits every state that any interleaving of their steps leads to.  What it
- * proves, for the sizes that run.sh sets:
+ * A few backends run one statement after the other through the gate.  Others cancel
+ * them, lend their slots, make their statements long, let them in above the limit as
+ * a last resort, change the limit, switch it off, lower it for a while and remove a
+ * pool.  spin visits every state that any interleaving of their steps leads to.  What
+ * it proves, for the sizes that run.sh sets:
  *
- * (a) No slot leaks: when all are done, the word for all and that of each pool
- *	   are 0 (no slot in use, all flags clear), the queues empty, nobody watcher,
- *	   no lenders.
+ * (a) No slot leaks: when all processes are done, the word for all and that of each
+ *	   pool are 0 (no slot in use, all flags clear), the queues and the lists of long
+ *	   statements are empty, and there is no watcher, lender or long statement.
  * (b) The limit holds: at the moment of any admission, the backends that hold
- *	   a slot that counts, at work or between transactions, the new one included
- *	   and whatever way each of them came in, are no more than the limit.
- *	   Exempt is only who enters by force finding no slot free, who is let in
- *	   from the queue by the last resort, and a lender's return; a turn that
- *	   goes on is no admission.  They do count, so that the next to come under
- *	   the limit waits until there are fewer.  The moment is the
- *	   compare-and-exchange of the word, and the limit is the one that this
- *	   attempt read before it; for a slot that changes hands, the moment is
- *	   the look at the count under the mutex.  The same holds for the backends
- *	   of a pool that has a limit of its own: the moment is the
- *	   compare-and-exchange of the pool's word, and who has yet to be counted
- *	   in all, and may have to step back, is among them.  While there is no limit
- *	   for all, that of a pool does not hold for who would have to wait for it
- *	   or does, but it still counts.  Besides, in every
- *	   state at all each word counts at least as many slots as are held, and no
- *	   slot is given back that is not counted.
- * (c) No wake-up is lost: there is no state that nobody can leave but some
- *	   are not done; and whenever the mutex is free, "a slot is free and
- *	   somebody waits whose pool has a slot free, too" implies that
- *	   slots_next_waiter() has been called.  Exempt is the time in which
- *	   - a change of the limit or of the pools is on its way through the queues;
- *	   - somebody who gave a slot back to a pool with waiters, or took the step
- *		 into it back, has not got the mutex yet: it will see to it;
- *	   - another one has been called, whose pool has no slot free any more as
- *		 somebody came by: when it finds that out, it sees to the next.
- * (d) Duty: whenever the mutex is free and somebody waits, the watcher is in
+ *	   a slot that counts, the new one included and whatever way each of them came
+ *	   in, are no more than the limit.  Exempt are only: a forced entry that finds
+ *	   no slot free, a waiter that the last resort lets in, the return of a lender,
+ *	   and a long statement that ends before its transaction does.  These do count, so
+ *	   the next backend under the limit waits until there are fewer.  The moment is
+ *	   the compare-and-exchange of the word, and the limit is the one that this
+ *	   attempt read before it; for a slot that is handed over, the moment is the
+ *	   look at the count under the mutex.  The same holds for the backends of a pool
+ *	   that has a limit of its own: the moment is the compare-and-exchange of the
+ *	   pool's word, and a backend that is not yet counted in all, and may have to
+ *	   step back, is among them.  While there is no limit for all, that of a pool
+ *	   does not hold for a backend that waits for it or would have to, but it still
+ *	   counts.  Besides, in every state at all each word counts at least as many
+ *	   slots as are held, and no slot is released that is not counted.
+ * (c) No wake-up is lost: every state in which no process can move has all of them
+ *	   done; and whenever the mutex is free, "a slot is free and a backend waits whose
+ *	   pool has a slot free, too" implies that a wake-up of the next one is pending.
+ *	   Exempt is the time in which
+ *	   - a backend that released a slot to a pool with waiters, or took the step into
+ *		 it back, has not got the mutex yet: it wakes the next;
+ *	   - the wake-up of another waiter is pending, whose pool has no slot free any more
+ *		 because another backend came by: when that waiter finds it out, it wakes the
+ *		 next.
+ * (d) Duty: whenever the mutex is free and a backend waits, the watcher is in
  *	   a queue.  A pool's flag says whether its queue is empty.  The flag of all
- *	   is set if somebody waits whose pool has a slot free, but for the first
- *	   two of the exemptions; it is clear if nobody waits, and may stay set for
- *	   a while when somebody takes the last slot of a pool.  The lenders' flag
- *	   says whether there are any.  Nobody waits in a pool that is gone.  While
- *	   there is no limit, nobody waits in any queue, nor retains a slot, but for
- *	   the first of the exemptions.  While the limit is lowered for contention,
- *	   the flag of all is set, though nobody may wait.  All this holds, too, where whoever enters a
- *	   queue, or wakes up in one, takes the watch over from one who is late
- *	   (TAKEOVER).
- * (e) Nobody starves: with backends that never stop coming (FOREVER), a waiter
- *	   gets a slot in the end, if whoever can go on for ever does so once
- *	   (weak fairness).  With a holder that waits for somebody in the queue
- *	   (HIDDEN), or clients that say no more while slots are retained (IDLE),
- *	   everybody is done in the end.  With a holder that never gives its slot
- *	   back nor lends it (STUCK), all others are; and so they are if a watcher is
+ *	   is set if a backend waits whose pool has a slot free, but for the first
+ *	   of the exemptions; it is clear if no backend waits, and may stay set for
+ *	   a while when the last slot of a pool is taken.  The lenders' flag
+ *	   says whether there are any.  No backend waits in a pool that is gone.  While
+ *	   there is no limit, the queues are empty, but for the time in which that change
+ *	   is on its way through them.  While the limit is lowered for contention,
+ *	   the flag of all is set, even if no backend waits.  All this holds, too, where a
+ *	   backend that enters a queue, or wakes up in one, takes the watch over from a
+ *	   watcher that is late (TAKEOVER).
+ * (e) No backend starves: with backends that never stop coming (FOREVER), a waiter
+ *	   gets a slot in the end, if every process that can go on for ever does so once
+ *	   (weak fairness).  With a holder that waits for a backend in the queue (HIDDEN),
+ *	   all backends are done in the end.  With a holder that never releases its slot
+ *	   nor lends it (STUCK), all others are; and so they are if a watcher is
  *	   stopped besides (STOPPED).
- * (f) Order: who enters from a queue is the first of it, and nobody waits in
- *	   the other pool, that having no limit, who is to go before it.  Exempt from
- *	   the second half is who is let in because its own pool is full: by the
- *	   last resort, which sees to the next of all and to each full pool by
- *	   different clocks; or because there is no limit any more.  Whenever
- *	   the mutex is free, the priority that it takes to barge is at least
- *	   that of who is next, but for the first two of the exemptions.
+ * (f) Order: a backend that enters from a queue is the first of it, and no backend
+ *	   waits in the other pool, if that has no limit, that is to go before it.  Exempt
+ *	   from the second half is a waiter that is let in because its own pool is full: by
+ *	   the last resort, which goes by different clocks for the next of all and for
+ *	   each full pool; or because there is no limit any more.  Whenever the mutex is
+ *	   free, the priority that it takes to barge is at least that of the next, but
+ *	   for the first of the exemptions.
+ * (g) Long statements: a statement gives its slot up once when it becomes long; from
+ *	   then on it releases none, and it has one again only when it is long no more.
+ *	   Whenever one becomes long, there are no more long ones than the limit has slots.
+ *	   Whenever the mutex is free, the long ones are those that are counted, and each
+ *	   is of the state that its list says.  None pauses without end: those that pause
+ *	   are woken when others end; and if one of the others never ends, nor ticks, nor
+ *	   looks (LONG_STUCK), those that pause look when their time is up, and end all the
+ *	   same.
  *
  * How: names are those of the C code; each inline is the function of its name.
  * Every atomic instruction on a word, on a state or on a limit is one step, and
- * so is every look at a call or the watcher without the mutex.  A step contains
- * more than that only where the rest is local or guarded by the mutex and
- * looked at by nobody who does not hold it, or where the comment says why it is
+ * so is every look at a wake-up, a long statement or the watcher without the mutex.  A
+ * step contains more than that only where the rest is local, or is guarded by the mutex
+ * and read by no process that does not hold it, or where the comment says why it is
  * as good.  Ghosts, variables that the code does not have, change within the
  * step they belong to.  A process "monitor" waits for a state that breaks an
  * invariant.
@@ -78,23 +84,25 @@
  * flag would say what that of all says.  With two pools (POOLS), the even
  * backends are of pool 1 and the odd ones of pool 0, the default, or all are of
  * pool 1 (ONE_POOL), where fewer of them have to be enough to fill it; each may have
- * a limit, and one may have a higher priority.  Among equals, who came first
- * goes first: the time of arrival is how many wait that came before.
+ * a limit, and one may have a higher priority.  Among equals, first come, first
+ * served: the time of arrival is how many of those that wait came before.
  *
- * Left out: totals and times.  Whether the next is overdue, a holder has done
- * nothing for lend_after or is at work, a turn is over, a client or the watcher late, a
- * queue stands still or holders block each other is anybody's guess instead, so all
- * answers are tried.  Only where the last resort is what ends the run (STUCK), it acts
- * when nothing else can happen.  Priority aging is left out, and so are the
- * reserve of superusers (it enters by force), limits that are only observed, and changes of a pool other
- * than its removal.  A compare-and-exchange that is bound to fail as the state
- * it wants was not there before is left out as well.  The list of latches to
- * set is a set, emptied in any order.  That the watcher looks for contention as
- * long as the limit is lowered is left out: who does it here comes by itself.  Memory is sequentially consistent: what
- * weaker hardware does is argued in slots.c, not shown here.  Exit while waiting
- * takes the steps of a cancel, exit while working those of a give-back.  The
- * second look for a free slot before queueing is left out: it is as if the
- * backend came later.
+ * Left out: totals and times.  Whether the next has waited for handoff_after, a holder
+ * has done nothing for lend_after or is at work, a long statement has had its turn or
+ * has not been seen for long, the watcher is late, a queue stands still or holders
+ * block each other is anybody's guess instead, so all answers are tried.  So is how many
+ * long statements may go on: at least one.  Only where the last resort, or the
+ * look of a long statement that pauses, is what ends the run (STUCK, LONG_STUCK), it
+ * comes when nothing else can happen.  Priority aging is left out, and so are the
+ * reserve of superusers (it is a forced entry), limits that are only observed, and
+ * changes of a pool other than its removal.  A compare-and-exchange that is bound to
+ * fail as the state it wants was not there before is left out as well.  The list of
+ * latches to set is a set, emptied in any order.  That the watcher looks for contention
+ * as long as the limit is lowered is left out: the process that does it here comes by
+ * itself.  Memory is sequentially consistent: what weaker hardware does is argued in
+ * semaphore.c, not shown here.  An exit while a backend waits takes the steps of a
+ * cancel, an exit while it works those of a release.  The second look for a free slot
+ * before queueing is left out: it is as if the backend came later.
  *
  * Parameters: see below.  MUTANT names a mistake to make, to see that it is
  * found: the comments with M_ say what it is.
@@ -123,7 +131,7 @@
 #define MAX_QUEUE	BACKENDS	/* max_queue_length */
 #endif
 #ifndef FORCE
-#define FORCE		0			/* 1: some may not wait */
+#define FORCE		0			/* 1: some backends may not wait */
 #endif
 #ifndef LOOKS
 #define LOOKS		0			/* looks of watchers at the holders */
@@ -147,10 +155,16 @@
 #define ADAPTS		0			/* looks for contention */
 #endif
 								/* FINDS_ITSELF: the limit is adapted even if
-								 * nobody waits */
-#ifndef TURNS
-#define TURNS		0			/* 1: a slot may be retained */
+								 * no backend waits */
+#ifndef LONGS
+#define LONGS		0			/* ticks of long statements, and time-outs of
+								 * those that pause */
 #endif
+#ifndef WORKERS
+#define WORKERS		(LONGS > 0)	/* parallel workers that tick for any backend */
+#endif
+								/* LONG_STUCK: the statement of 0, once it is
+								 * long, waits until all others are done */
 #ifndef POOLS
 #define POOLS		1			/* or 2 */
 #endif
@@ -166,7 +180,7 @@
 #endif
 								/* ONE_POOL: all are of pool 1 */
 #ifndef REMOVE
-#define REMOVE		0			/* 1: pool 1 is removed some time */
+#define REMOVE		0			/* 1: pool 1 is removed at some time */
 #endif
 #ifdef HIDDEN					/* 0 holds a slot and waits for 1 */
 #define LENDING		1
@@ -184,60 +198,69 @@
 
 #define M_NONE				0
 #define M_FLAG_LATE			1	/* the last look before the flag of all */
-#define M_LEAVE_SILENTLY	2	/* no call after leaving the queue */
-#define M_REFUSE_AND_KEEP	3	/* a refused grant is not passed on */
-#define M_GIVE_BACK_BLINDLY 4	/* no look at the waiters' flag */
+#define M_LEAVE_SILENTLY	2	/* no wake-up after leaving the queue */
+#define M_REFUSE_AND_KEEP	3	/* a refused grant is not released */
+#define M_RELEASE_BLINDLY	4	/* no look at the waiters' flag */
 #define M_PLAIN_STORE		5	/* the owner leaves without an exchange */
 #define M_GRANT_ABOVE		6	/* a slot is granted above a lowered limit */
 #define M_STATE_FIRST		7	/* a lender works before its slot counts */
 #define M_DUTY_LOST			8	/* the watcher leaves without a successor */
 #define M_DUTY_ASLEEP		9	/* the new watcher is not woken */
-#define M_RAISE_SILENTLY	10	/* nobody enters when the limit is raised */
-#define M_STILL_CALLED		11	/* who came too late remains called */
+#define M_RAISE_SILENTLY	10	/* no waiter enters when the limit is raised */
+#define M_STILL_PENDING		11	/* the wake-up of a waiter that came too late
+								 * remains pending */
 #define M_LEAVE_UNSEEN		12	/* leaves the queue without a look whether it
 								 * is there still */
 #define M_RETURN_UNCOUNTED	13	/* a lender's slot does not count again */
 #define M_RESET_LATE		14	/* the latch is reset after the look */
-#define M_NEVER_OVERDUE		15	/* the next may be barged before for ever */
-#define M_FLAG_STAYS		16	/* the flag of all stays set when nobody waits */
-#define M_LEND_SILENTLY		17	/* no call after a slot was lent */
-#define M_CLAIM_UNCOUNTED	18	/* the one called enters without counting */
-#define M_CLAIM_SILENTLY	19	/* it does not see to the next one */
-#define M_GIVE_BACK_SILENTLY 20	/* no call after a slot was given back */
+#define M_NEVER_OVERDUE		15	/* others may barge before the next for ever */
+#define M_FLAG_STAYS		16	/* the flag of all stays set when no backend
+								 * waits */
+#define M_LEND_SILENTLY		17	/* no wake-up after a slot was lent */
+#define M_CLAIM_UNCOUNTED	18	/* a woken waiter enters without counting */
+#define M_CLAIM_SILENTLY	19	/* it does not wake the next one */
+#define M_RELEASE_SILENTLY	20	/* no wake-up after a slot was released */
+#define M_ALWAYS_IN_FLIGHT	25	/* a hand-off counts as in flight when the
+								 * backend is awake */
 
-#define M_RETAIN_SILENTLY	21	/* a dozing watcher is not woken */
-#define M_SLEEP_ON			22	/* the watcher sleeps beside retained slots */
-#define M_TURN_LOST			23	/* a slot taken away is not passed on */
-#define M_ALWAYS_COMING		25	/* an heir awake counts as on its way */
-#define M_DOZE_FOR_OTHERS	24	/* who is not watcher any more says that the
-								 * watcher dozes or not */
-
-#define M_ADAPT_SILENTLY	34	/* no call when the limit is used in full again */
-#define M_STAY_LOWERED		35	/* the limit stays lowered when nobody waits */
+#define M_ADAPT_SILENTLY	34	/* no wake-up when the limit is used in full again */
+#define M_STAY_LOWERED		35	/* the limit stays lowered when no backend waits */
 #define M_LOWER_UNSEEN		45	/* the flag of all is clear when it is lowered
-								 * though nobody waits */
+								 * and no backend waits */
 
-#define M_RELIEF_UNCOUNTED	36	/* who is let in above the limit does not count */
-#define M_RELIEF_SILENTLY	37	/* no call, and the flag stays, after that */
-#define M_RELIEF_NEVER		38	/* nobody is let in above the limit */
+#define M_RELIEF_UNCOUNTED	36	/* a backend let in above the limit does not count */
+#define M_RELIEF_SILENTLY	37	/* no wake-up, and the flag stays, after that */
+#define M_RELIEF_NEVER		38	/* no backend is let in above the limit */
 #define M_WATCH_UNSEEN		42	/* takes the watch over without a look whether it
 								 * waits still */
 #define M_NO_GUARD			43	/* no waiter wakes up to see if it is watched */
 
+/* With long statements; M_PLAIN_STORE, too */
+#define M_LONG_SILENTLY		50	/* no wake-up after a slot was given up */
+#define M_LONG_UNCOUNTED	51	/* one that ends being long has its slot again, but
+								 * that does not count */
+#define M_LONG_RELEASES		52	/* one that ends releases a slot it gave up */
+#define M_LONG_STAYS		53	/* one that ends stays in its list */
+#define M_LONG_ENDS_SILENTLY 54	/* those that pause are not told when one ends */
+#define M_LONG_UNBOUNDED	55	/* there are more of them than slots */
+#define M_LONG_LEASE		56	/* one that does nothing goes on for ever */
+#define M_LONG_LOOK_FIRST	57	/* only the first that pauses looks, though it may
+								 * be awake: it caught an error */
+
 /* With two pools */
-#define M_STEP_BACK_SILENTLY 26	/* no call after a step taken back */
+#define M_STEP_BACK_SILENTLY 26	/* no wake-up after a step taken back */
 #define M_POOL_FLAG_LATE	27	/* the last look before the flag of the pool */
-#define M_POOL_LAST			28	/* a slot is given back to all, then the pool */
+#define M_POOL_LAST			28	/* a slot is released to all, then to the pool */
 #define M_FLAG_LEFT_OUT		29	/* the flag of all stays clear when a pool gets
 								 * a slot free */
-#define M_CLAIM_OUT_OF_TURN	30	/* who was called enters though another is next */
+#define M_CLAIM_OUT_OF_TURN	30	/* a woken waiter enters though another is next */
 #define M_FORGET_WAITERS	31	/* a removed pool's waiters stay there */
 #define M_JOIN_LATE			32	/* enters the queue of a pool that is gone */
 #define M_GRANT_UNCOUNTED	33	/* a granted slot does not count in the pool */
 #define M_RELIEF_OF_NEXT	39	/* not the first of a full pool: only the next */
 #define M_OFF_KEEPS_POOLS	40	/* full pools keep their queues without a limit */
 #define M_RELEASE_ON		44	/* waiters are let in though there is a limit again */
-#define M_QUEUE_WHILE_OFF	41	/* somebody queues although there is no limit */
+#define M_QUEUE_WHILE_OFF	41	/* a backend queues although there is no limit */
 
 #ifndef MUTANT
 #define MUTANT		M_NONE
@@ -251,14 +274,19 @@
 #define NO_LIMIT		WORD_COUNT
 #define OR_NONE(limit)	((limit) > 0 -> (limit) : NO_LIMIT)
 
-#define NOBODY			BACKENDS
+#define INVALID_PROC_NUMBER			BACKENDS
 #define NO_PRIORITY		0
 
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
 #define SLOT_RUNNING	2
 #define SLOT_LENT		3
-#define SLOT_RETAINED	4
+#define SLOT_LONG		4
+
+#define LONG_NOT		0
+#define LONG_GOES_ON	1
+#define LONG_PAUSES		2
+#define LONG_UNSEEN		3
 
 byte word;
 byte effective_limit = LIMIT;
@@ -271,12 +299,15 @@ byte limit = LIMIT;
 #endif
 
 bool mutex;
-typedef EntryList { byte head = NOBODY; byte tail = NOBODY; byte length };
+typedef EntryList { byte head = INVALID_PROC_NUMBER; byte tail = INVALID_PROC_NUMBER; byte length };
 EntryList queue[POOLS];
-EntryList retained;
-byte watcher = NOBODY;
-bool watcher_dozes;
+byte watcher = INVALID_PROC_NUMBER;
 byte lent;
+#if LONGS
+byte nlong;
+EntryList long_going_on;
+EntryList long_paused;
+#endif
 
 #if POOLS == 2
 byte pool_word[POOLS];
@@ -294,15 +325,18 @@ bool pools_lock;				/* held exclusively */
 byte state[BACKENDS];
 byte prev[BACKENDS];
 byte next[BACKENDS];
-bool called[BACKENDS];
+bool wakeup_pending[BACKENDS];
 #if POOLS == 2
 bool counted[BACKENDS];
 #endif
 #if POOLS == 2 && PRIORITY == 0
-byte since[BACKENDS];			/* how many came before and are waiting still */
+byte since[BACKENDS];			/* how many that wait came before */
 #endif
 #if REMOVE
 byte pool[BACKENDS];
+#endif
+#if LONGS
+byte long_state[BACKENDS];
 #endif
 
 bool latch[BACKENDS];
@@ -310,12 +344,13 @@ bool latch[BACKENDS];
 /* ---- Ghosts and budgets ---- */
 
 byte holders;					/* backends whose slot counts, by their state */
-byte resizing;					/* limits changed, the queues not yet told */
+byte resizing;					/* limits changed, the waiters not yet let in */
 #if POOLS == 2
 byte pool_holders[POOLS];		/* whose slot their pool counts: likewise, and
 								 * those who may have to step back */
-byte settling;					/* gave a slot to a pool whose queue is not empty,
-								 * and are to take the mutex for it */
+byte calls_owed;				/* backends that released a slot to a pool whose
+								 * queue is not empty, and are to take the mutex
+								 * for it */
 #endif
 byte done;						/* processes at their end */
 bool is_next;					/* never true: what spin names if it has to be */
@@ -326,22 +361,24 @@ byte reliefs = RELIEFS;
 #endif
 #ifdef FOREVER
 bool overdue;					/* 0 has waited for handoff_after */
-byte coming = NOBODY;			/* the heir that is not awake yet */
-#endif
-#ifdef IDLE
-byte idle;						/* backends whose clients say no more */
+byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
+								 * handoffs_in_flight is 1 */
 #endif
 #ifdef HIDDEN
 bool blocked;					/* 0 waits for 1 */
 bool finished;					/* 1 is done */
 #endif
+#if LONGS
+byte ticks = LONGS;
+#endif
 #ifdef STOPPED
-byte rest;						/* those done that neither stick nor stop */
+byte rest;						/* backends done that neither stick nor stop */
 bool stopped;					/* 1 has */
 #define REST_IS_DONE	(rest == BACKENDS - 2)
 #else
-#define REST_IS_DONE	(done == BACKENDS - 1)
+#define REST_IS_DONE	(done == PROCESSES - WORKERS - 1)
 #endif
+#define PROCESSES		(BACKENDS + RESIZERS + (ADAPTS > 0) + REMOVE + WORKERS)
 
 /* Is there no limit?  Under the mutex. */
 #if RESIZERS > 0
@@ -354,15 +391,15 @@ bool stopped;					/* 1 has */
 #define BIT(p)			(1 << (p))
 
 /*
- * What every process needs for itself: an expected word and limit, the wake
- * list, what a function returns, what an exchange found, the heir; the next of
- * all, what is known of pool 0, whether the pool's waiters are to be told.
+ * What every process needs for itself: an expected word and limit, the list of
+ * latches to set, what a function returns, what an exchange found, a waiter; the next
+ * of all, what is known of pool 0, whether the pool's waiters are to be told.
  */
 #define LOCALS \
-	byte w; byte lim; byte wakes; bool ok; bool swapped; byte found; byte heir; \
+	byte w; byte lim; byte wakes; bool ok; bool swapped; byte found; byte waiter; \
 	LOCALS_OF_POOLS
 #if POOLS == 2
-#define LOCALS_OF_POOLS	byte next_one = NOBODY; bool can_0; bool told
+#define LOCALS_OF_POOLS	byte next_one = INVALID_PROC_NUMBER; bool can_0; bool told
 #else
 #define LOCALS_OF_POOLS
 #endif
@@ -371,7 +408,7 @@ bool stopped;					/* 1 has */
 
 /* ---- Pools ---- */
 
-/* The even backends are of pool 1: two of three; or all are. */
+/* The even backends are of pool 1: two of three; or all backends are. */
 #ifdef ONE_POOL
 #define FIRST_POOL(p)	1
 #else
@@ -396,10 +433,10 @@ bool stopped;					/* 1 has */
 
 #define PRIORITY_OF_POOL(i) ((i) == 0 -> 2 : 2 + PRIORITY)
 #define HIGHEST_PRIORITY (PRIORITY > 0 -> 2 + PRIORITY : 2)
-#define PRIORITY_OF(p)	((p) == NOBODY -> NO_PRIORITY : PRIORITY_OF_POOL(POOL(p)))
+#define PRIORITY_OF(p)	((p) == INVALID_PROC_NUMBER -> NO_PRIORITY : PRIORITY_OF_POOL(POOL(p)))
 
 /*
- * Who is next: slots_next_waiter().  With one pool, that is the head, at any
+ * The next: slots_next_waiter().  With one pool, that is the head, at any
  * time; with two, a look at the word of a pool that has a limit and waiters is
  * a step, and CAN(i) is what it tells.
  */
@@ -409,7 +446,7 @@ bool stopped;					/* 1 has */
 #define FORGET_NEXT		skip
 #else
 #define CAN(i) \
-	(queue[i].head != NOBODY && (pool_word[i] & WORD_COUNT) < LIMIT_OF(i))
+	(queue[i].head != INVALID_PROC_NUMBER && (pool_word[i] & WORD_COUNT) < LIMIT_OF(i))
 #if PRIORITY == 0
 #define FIRST_1			(since[queue[1].head] < since[queue[0].head])
 #else
@@ -417,9 +454,9 @@ bool stopped;					/* 1 has */
 #endif
 #define NEXT_IF(can0, can1) \
 	((can1) && (!(can0) || FIRST_1) -> queue[1].head : \
-	 ((can0) -> queue[0].head : NOBODY))
+	 ((can0) -> queue[0].head : INVALID_PROC_NUMBER))
 #define NEXT			NEXT_IF(CAN(0), CAN(1))
-#define FORGET_NEXT		next_one = NOBODY
+#define FORGET_NEXT		next_one = INVALID_PROC_NUMBER
 
 inline slots_next_waiter()
 {
@@ -434,18 +471,18 @@ inline slots_next_waiter()
 
 /* ---- Primitives ---- */
 
-inline SpinLockAcquire()
+/* The mood of a backend that sleeps */
+#define CALM			0
+#define DISTURBED		1		/* an interrupt, harmless or not */
+#define EXPIRED			2		/* queue_timeout, but granted meanwhile */
+
+inline slots_lock()
 {
 	atomic { !mutex -> mutex = true }
 }
 
-inline SpinLockRelease()
-{
-	mutex = false
-}
-
 /* Under the mutex alone, so it is no step of its own. */
-inline wake_later(p)
+inline slots_wake_later(p)
 {
 	wakes = wakes | BIT(p)
 }
@@ -471,7 +508,18 @@ inline wake_all()
 	od
 }
 
-/* Ghost: somebody's admission, under the limit it knows. */
+/*
+ * slots_unlock().  Mutants have wakes_next false: all is as it should be, but the next
+ * is not woken.
+ */
+inline slots_unlock(wakes_next)
+{
+	wake_next(wakes_next);
+	mutex = false;
+	wake_all()
+}
+
+/* Ghost: an admission, under the limit that the backend knows. */
 inline admitted(limit)
 {
 	holders++;
@@ -483,7 +531,7 @@ inline admitted(limit)
 #if RESIZERS == 0 && ADAPTS == 0
 
 /*
- * count_up_if_free().  As long as nobody changes the limit, its looks and
+ * count_up_if_free().  As long as the limit does not change, its looks and
  * exchanges are as good as one step: that of the exchange that succeeds, or of
  * the look that finds nothing free.
  */
@@ -565,7 +613,7 @@ inline count_in_pool_if_free(p, barge)
 	fi
 }
 
-/* The pool's part of slots_count_in(). */
+/* The pool's part of count_in(). */
 inline count_in_pool(p)
 {
 	if
@@ -601,13 +649,13 @@ inline count_out_of_pool(p)
 /* Are the pool's waiters to be told?  To stand before count_out_of_pool(). */
 #define POOL_WAITS(p)	(counted[p] && (pool_word[POOL(p)] & WORD_WAITERS))
 
-/* Who gave a slot back to a pool with waiters takes the mutex. */
-inline lock_to_settle()
+/* slots_lock(), of a backend that released a slot to a pool with waiters. */
+inline slots_lock_owing()
 {
 	atomic {
 		!mutex ->
 		mutex = true;
-		settling = settling - told;
+		calls_owed = calls_owed - told;
 		told = false
 	}
 }
@@ -626,14 +674,12 @@ inline count_in_beside_pool(barge)
 				told = (POOL_WAITS(me) && MUTANT != M_STEP_BACK_SILENTLY);
 				left_pool(me);
 				count_out_of_pool(me);
-				settling = settling + told
+				calls_owed = calls_owed + told
 			};
 			if
 			:: told ->
-				lock_to_settle();
-				slots_settle(true);
-				SpinLockRelease();
-				wake_all()
+				slots_lock_owing();
+				slots_unlock(true)
 			:: else
 			fi
 		fi
@@ -641,8 +687,8 @@ inline count_in_beside_pool(barge)
 	fi
 }
 
-/* slots_count_in_if_free() */
-inline slots_count_in_if_free(p)
+/* count_in_if_free() */
+inline count_in_if_free(p)
 {
 	count_in_pool_if_free(p, true);
 	if
@@ -659,15 +705,15 @@ inline slots_count_in_if_free(p)
 #else							/* one pool without a limit of its own */
 
 #define count_in_beside_pool(barge)	count_up_if_free(barge)
-#define slots_count_in_if_free(p)		count_up_if_free(true)
+#define count_in_if_free(p)		count_up_if_free(true)
 #define count_in_pool(p)				skip
 #define left_pool(p)					skip
 #define count_out_of_pool(p)			skip
 
 #endif
 
-/* slots_count_in(), of one slot: above the limits if need be, see property (b) */
-inline slots_count_in(p)
+/* count_in(), of one slot: above the limits if need be, see property (b) */
+inline count_in(p)
 {
 #if POOLS == 2
 	d_step {
@@ -687,12 +733,12 @@ inline become_holder()
 }
 
 /* slots_list_append() */
-inline list_append(list, p)
+inline slots_list_append(list, p)
 {
 	prev[p] = list.tail;
-	next[p] = NOBODY;
+	next[p] = INVALID_PROC_NUMBER;
 	if
-	:: list.tail == NOBODY -> list.head = p
+	:: list.tail == INVALID_PROC_NUMBER -> list.head = p
 	:: else -> next[list.tail] = p
 	fi;
 	list.tail = p;
@@ -700,20 +746,20 @@ inline list_append(list, p)
 }
 
 /* slots_list_remove().  Old links are wiped: fewer states. */
-inline list_remove(list, p)
+inline slots_list_remove(list, p)
 {
 	if
-	:: prev[p] == NOBODY -> list.head = next[p]
+	:: prev[p] == INVALID_PROC_NUMBER -> list.head = next[p]
 	:: else -> next[prev[p]] = next[p]
 	fi;
 	if
-	:: next[p] == NOBODY -> list.tail = prev[p]
+	:: next[p] == INVALID_PROC_NUMBER -> list.tail = prev[p]
 	:: else -> prev[next[p]] = prev[p]
 	fi;
-	prev[p] = NOBODY;
-	next[p] = NOBODY;
+	prev[p] = INVALID_PROC_NUMBER;
+	next[p] = INVALID_PROC_NUMBER;
 	list.length--;
-	assert((list.length == 0) == (list.head == NOBODY))
+	assert((list.length == 0) == (list.head == INVALID_PROC_NUMBER))
 }
 
 /*
@@ -730,16 +776,16 @@ inline list_remove(list, p)
 #endif
 
 /* slots_queue_append() */
-inline queue_append(p)
+inline slots_queue_append(p)
 {
-	called[p] = false;
+	wakeup_pending[p] = false;
 #if POOLS == 2 && PRIORITY == 0
 	since[p] = queue[0].length + queue[1].length;
 #endif
-	list_append(queue[POOL(p)], p);
+	slots_list_append(queue[POOL(p)], p);
 	if
-	:: watcher == NOBODY || WATCHER_IS_LATE -> watcher = p; watcher_dozes = TURNS
-	:: watcher != NOBODY
+	:: watcher == INVALID_PROC_NUMBER || WATCHER_IS_LATE -> watcher = p
+	:: watcher != INVALID_PROC_NUMBER
 	fi
 }
 
@@ -750,7 +796,7 @@ inline queue_append(p)
 	:: else \
 	fi
 
-/* Who came later has one less before it.  Others have 0. */
+/* Those that came later have one less before them.  Others have 0. */
 inline forget_arrival(p)
 {
 	found = since[p];
@@ -775,10 +821,10 @@ inline forget_arrival(p)
 /* Out of the list of that pool; the flag goes with the last. */
 inline leave_list(i, p)
 {
-	list_remove(queue[i], p);
+	slots_list_remove(queue[i], p);
 #if POOLS == 2
 	if
-	:: queue[i].head == NOBODY -> pool_word[i] = pool_word[i] & ~WORD_WAITERS
+	:: queue[i].head == INVALID_PROC_NUMBER -> pool_word[i] = pool_word[i] & ~WORD_WAITERS
 	:: else
 	fi
 #endif
@@ -789,12 +835,12 @@ inline leave_list(i, p)
 #else
 /* The last of the same pool, else last_in_a_queue() */
 #define SUCCESSOR(p) \
-	(queue[POOL(p)].tail != NOBODY -> queue[POOL(p)].tail : \
+	(queue[POOL(p)].tail != INVALID_PROC_NUMBER -> queue[POOL(p)].tail : \
 	 queue[OTHER_POOL(POOL(p))].tail)
 #endif
 
-/* queue_remove(): the links and the pool's flag, the watcher. */
-inline queue_remove(p)
+/* slots_queue_remove(): the links and the pool's flag, the watcher. */
+inline slots_queue_remove(p)
 {
 	d_step {
 		assert(state[p] == SLOT_WAITING);
@@ -805,10 +851,9 @@ inline queue_remove(p)
 		if
 		:: watcher == p && MUTANT != M_DUTY_LOST ->
 			watcher = SUCCESSOR(p);
-			watcher_dozes = TURNS;
 			if
-			:: watcher != NOBODY && MUTANT != M_DUTY_ASLEEP ->
-				wake_later(watcher)
+			:: watcher != INVALID_PROC_NUMBER && MUTANT != M_DUTY_ASLEEP ->
+				slots_wake_later(watcher)
 			:: else
 			fi
 		:: else
@@ -817,38 +862,38 @@ inline queue_remove(p)
 }
 
 /*
- * Property (f): does nobody wait before p who can have a slot?  Who waits in
- * the other pool is asked only if that has no limit: else it may have had no
- * slot free at the time of the look.
+ * Property (f): does no backend wait before p that can have a slot?  Those in the
+ * other pool count only if that has no limit: else it may have had no slot free at the
+ * time of the look.
  */
 #define IS_FIRST(p)		(queue[POOL(p)].head == p)
 #if POOLS == 1
-#define NOBODY_BEFORE(p) true
+#define NONE_BEFORE(p) true
 #else
 #define IS_BEFORE(i) \
-	(queue[i].head != NOBODY && LIMIT_OF(i) == NO_LIMIT && \
+	(queue[i].head != INVALID_PROC_NUMBER && LIMIT_OF(i) == NO_LIMIT && \
 	 ((i) == 1 -> FIRST_1 : !FIRST_1))
-#define NOBODY_BEFORE(p) \
-	(queue[OTHER_POOL(POOL(p))].head == NOBODY || !IS_BEFORE(OTHER_POOL(POOL(p))))
+#define NONE_BEFORE(p) \
+	(queue[OTHER_POOL(POOL(p))].head == INVALID_PROC_NUMBER || !IS_BEFORE(OTHER_POOL(POOL(p))))
 #endif
 
 /* slots_grant(); of_all: to the next of all, not only of its pool. */
 inline slots_grant(p, of_all)
 {
 	d_step {
-		heir = p;
+		waiter = p;
 		FORGET_NEXT;
-		assert(state[heir] == SLOT_WAITING);
+		assert(state[waiter] == SLOT_WAITING);
 		if
-		:: IS_FIRST(heir) && (!(of_all) || NOBODY_BEFORE(heir))
+		:: IS_FIRST(waiter) && (!(of_all) || NONE_BEFORE(waiter))
 		:: else -> assert(is_next)	/* property (f) */
 		fi
 	};
-	queue_remove(heir);
+	slots_queue_remove(waiter);
 	atomic {
-		state[heir] = SLOT_RUNNING;
-		wake_later(heir);
-		heir = 0
+		state[waiter] = SLOT_RUNNING;
+		slots_wake_later(waiter);
+		waiter = 0
 	}
 }
 
@@ -866,8 +911,8 @@ inline flag_lowered()
 #endif
 }
 
-/* slots_restore_limit(), which slots_settle() calls if nobody waits and a slot is free */
-inline restore_limit()
+/* slots_restore_limit(), for wake_next() if no backend waits and a slot is free */
+inline slots_restore_limit()
 {
 #if ADAPTS
 	if
@@ -881,29 +926,29 @@ inline restore_limit()
 }
 
 /*
- * slots_settle(): looks at the word once.  With one pool, the flag of all is set
- * already when somebody waits.
+ * wake_next(): looks at the word once.  With one pool, the flag of all is set
+ * already when a backend waits.
  */
-inline slots_settle(call)
+inline wake_next(wakes_next)
 {
 #if POOLS == 1
 #if ADAPTS
 	if
-	:: queue[0].head == NOBODY ->
+	:: queue[0].head == INVALID_PROC_NUMBER ->
 		flag_lowered();
-		restore_limit()
+		slots_restore_limit()
 	:: else
 	fi;
 #endif
 	d_step {
 		if
-		:: queue[0].head == NOBODY && !IS_LOWERED && MUTANT != M_FLAG_STAYS ->
+		:: queue[0].head == INVALID_PROC_NUMBER && !IS_LOWERED && MUTANT != M_FLAG_STAYS ->
 			word = word & ~WORD_WAITERS
-		:: queue[0].head == NOBODY && !IS_LOWERED && MUTANT == M_FLAG_STAYS
-		:: queue[0].head != NOBODY && call &&
-		   IN_USE < effective_limit && !called[queue[0].head] ->
-			called[queue[0].head] = true;
-			wake_later(queue[0].head)
+		:: queue[0].head == INVALID_PROC_NUMBER && !IS_LOWERED && MUTANT == M_FLAG_STAYS
+		:: queue[0].head != INVALID_PROC_NUMBER && wakes_next &&
+		   IN_USE < effective_limit && !wakeup_pending[queue[0].head] ->
+			wakeup_pending[queue[0].head] = true;
+			slots_wake_later(queue[0].head)
 		:: else
 		fi
 	}
@@ -916,9 +961,9 @@ inline slots_settle(call)
 	fi;
 #endif
 	if
-	:: next_one == NOBODY ->
+	:: next_one == INVALID_PROC_NUMBER ->
 		flag_lowered();
-		restore_limit();
+		slots_restore_limit();
 		if
 		:: !IS_LOWERED -> word = word & ~WORD_WAITERS
 		:: else
@@ -931,9 +976,9 @@ inline slots_settle(call)
 		fi;
 		d_step {
 			if
-			:: call && IN_USE < effective_limit && !called[next_one] ->
-				called[next_one] = true;
-				wake_later(next_one)
+			:: wakes_next && IN_USE < effective_limit && !wakeup_pending[next_one] ->
+				wakeup_pending[next_one] = true;
+				slots_wake_later(next_one)
 			:: else
 			fi;
 			FORGET_NEXT
@@ -957,101 +1002,10 @@ inline forget_lender()
 
 /* ---- The backend's own slot ---- */
 
-/* slots_resume_turn(): ok = goes on. */
-inline slots_resume_turn()
-{
-	atomic {
-		!mutex ->
-		mutex = true;
-		retained_mine = false;
-		ok = (state[me] == SLOT_RETAINED)
-	};
-	if
-	:: ok ->
-		d_step {
-			list_remove(retained, me);
-			state[me] = SLOT_RUNNING
-		}
-	:: else
-	fi;
-	SpinLockRelease()
-}
-
-#if POOLS == 2
-#define MY_POOL_WAITS		((pool_word[POOL(me)] & WORD_WAITERS) != 0)
-#else
-#define MY_POOL_WAITS		false	/* the other flag says the same */
-#endif
-
-#if POOLS == 2
-#define MY_POOL_IS_ABOVE	((pool_word[POOL(me)] & WORD_COUNT) > LIMIT_OF(POOL(me)))
-#else
-#define MY_POOL_IS_ABOVE	false
-#endif
-
-#if POOLS == 1
-#define NEXT_WAITS		(queue[0].head != NOBODY)
-#else
-#define NEXT_WAITS		(next_one != NOBODY)
-#endif
-
-/*
- * Do others wait, the next not of higher priority, and do the limits hold?  Nothing
- * depends on the two counts, so it is as good to look at both at once.
- */
-#define MAY_RETAIN \
-	((NEXT_WAITS || MY_POOL_WAITS) && \
-	 (next_one == NOBODY || PRIORITY_OF(next_one) <= MY_PRIORITY) && \
-	 IN_USE <= effective_limit && !MY_POOL_IS_ABOVE)
-
-/* slots_retain(): retained_mine = done. */
-inline slots_retain()
-{
-	if
-	:: (word & WORD_WAITERS) -> ok = true
-	:: else -> ok = MY_POOL_WAITS
-	fi;
-	if
-	:: ok ->
-		ok = false;
-		SpinLockAcquire();
-		slots_next_waiter();
-		if
-		:: atomic { MAY_RETAIN -> FORGET_NEXT };
-			atomic {
-				if
-				:: state[me] == SLOT_RUNNING ->
-					state[me] = SLOT_RETAINED;
-					retained_mine = true
-				:: else
-				fi
-			};
-			d_step {
-				if
-				:: retained_mine ->
-					list_append(retained, me);
-					if
-					:: watcher_dozes && MUTANT != M_RETAIN_SILENTLY ->
-						watcher_dozes = false;
-						wake_later(watcher)
-					:: else
-					fi
-				:: else
-				fi
-			}
-		:: atomic { !MAY_RETAIN -> FORGET_NEXT }
-		fi;
-		SpinLockRelease();
-		wake_all()
-	:: else
-	fi
-}
-
 #if REMOVE
 /*
- * slots_join_pool(), of a backend that neither holds a slot nor waits, as there
- * are no turns where a pool is removed.  There is one thing that it can find: that
- * its pool may be gone.
+ * slots_join_pool(), of a backend that neither holds a slot nor waits.  The one thing
+ * that it can find is that its pool is gone.
  */
 inline slots_join_pool()
 {
@@ -1078,52 +1032,44 @@ inline lock_as_member()
 {
 	do
 	:: join_pool_unless_current();
-	   SpinLockAcquire();
+	   slots_lock();
 	   if
 	   :: IS_CURRENT || MUTANT == M_JOIN_LATE -> break
-	   :: !IS_CURRENT && MUTANT != M_JOIN_LATE -> SpinLockRelease()
+	   :: !IS_CURRENT && MUTANT != M_JOIN_LATE -> slots_unlock(true)
 	   fi
 	od
 }
 #else
 #define join_pool_unless_current()	skip
-#define lock_as_member()			SpinLockAcquire()
+#define lock_as_member()			slots_lock()
 #endif
 
-/* slots_try_take() */
-inline slots_try_take()
+/* slots_try_acquire() */
+inline slots_try_acquire()
 {
 	ok = false;
 	join_pool_unless_current();
-	if
-	:: TURNS && retained_mine -> slots_resume_turn()
-	:: else
-	fi;
-	if
-	:: ok
-	:: else ->
 #if POOLS == 2
-		if
-		:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(false)
-		:: !MY_POOL_HAS_LIMIT -> count_up_if_free(false)
-		fi;
+	if
+	:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(false)
+	:: !MY_POOL_HAS_LIMIT -> count_up_if_free(false)
+	fi;
 #else
-		count_up_if_free(false);
+	count_up_if_free(false);
 #endif
-		if
-		:: ok -> become_holder()
-		:: else
-		fi
+	if
+	:: ok -> become_holder()
+	:: else
 	fi
 }
 
 /*
- * others_wait(), as far as it matters, and what follows from it: ok = others
- * wait before whom this backend may not barge.
+ * others_are_waiting(), as far as it matters, and what follows from it: ok = others
+ * wait before which this backend may not barge.
  */
 #define BARGES_ANY	(BARGING && (POOLS == 1 || MY_PRIORITY == HIGHEST_PRIORITY))
 
-inline others_wait()
+inline others_are_waiting()
 {
 	if
 	:: BARGES_ANY -> ok = false
@@ -1146,7 +1092,7 @@ inline others_wait()
 /* slots_try_barge() */
 inline slots_try_barge()
 {
-	others_wait();
+	others_are_waiting();
 	if
 	:: ok -> ok = false
 	:: else ->
@@ -1168,14 +1114,14 @@ inline slots_try_barge()
 /* slots_force() */
 inline slots_force()
 {
-	slots_try_take();
+	slots_try_acquire();
 	if
 	:: ok
 	:: else ->
 		count_in_beside_pool(true);
 		if
 		:: ok
-		:: else -> slots_count_in(me)
+		:: else -> count_in(me)
 		fi;
 		become_holder()
 	fi
@@ -1183,10 +1129,10 @@ inline slots_force()
 
 /* goes_before(), once the next is known */
 #if POOLS == 1
-#define GOES_BEFORE		(queue[0].head == NOBODY)
+#define GOES_BEFORE		(queue[0].head == INVALID_PROC_NUMBER)
 #else
 #define GOES_BEFORE \
-	(queue[POOL(me)].head == NOBODY && MY_PRIORITY > PRIORITY_OF(next_one))
+	(queue[POOL(me)].head == INVALID_PROC_NUMBER && MY_PRIORITY > PRIORITY_OF(next_one))
 #endif
 
 inline set_flag_of_pool()
@@ -1219,62 +1165,61 @@ inline slots_enqueue()
 	slots_next_waiter();
 	if
 	:: atomic { GOES_BEFORE -> FORGET_NEXT };
-		slots_count_in_if_free(me)
+		count_in_if_free(me)
 	:: atomic { !GOES_BEFORE -> FORGET_NEXT; ok = false }
 	fi;
 	if
 	:: ok
-	:: !ok && MUST_NOT_QUEUE -> slots_count_in(me); ok = true
+	:: !ok && MUST_NOT_QUEUE -> count_in(me); ok = true
 	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length >= MAX_QUEUE
 	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length < MAX_QUEUE ->
 		atomic {
 			state[me] = SLOT_WAITING;
-			queue_append(me)
+			slots_queue_append(me)
 		}
 	fi;
 #if POOLS == 2
 	d_step {
 		if
-		:: queue[POOL(me)].head == NOBODY ->
+		:: queue[POOL(me)].head == INVALID_PROC_NUMBER ->
 			pool_word[POOL(me)] = pool_word[POOL(me)] & ~WORD_WAITERS
 		:: else
 		fi
 	};
 #endif
-	slots_settle(true);
-#if MUTANT == M_POOL_FLAG_LATE
+#if MUTANT == M_POOL_FLAG_LATE || MUTANT == M_FLAG_LATE
+	wake_next(true);
 	if
-	:: queue[POOL(me)].head != NOBODY -> set_flag_of_pool()
+	:: queue[POOL(me)].head != INVALID_PROC_NUMBER && MUTANT == M_POOL_FLAG_LATE ->
+		set_flag_of_pool()
+	:: queue[0].head != INVALID_PROC_NUMBER && MUTANT == M_FLAG_LATE ->
+		word = word | WORD_WAITERS
 	:: else
 	fi;
-#endif
-#if MUTANT == M_FLAG_LATE
-	if
-	:: queue[0].head != NOBODY -> word = word | WORD_WAITERS
-	:: else
-	fi;
-#endif
-	SpinLockRelease();
+	mutex = false;
 	wake_all();
+#else
+	slots_unlock(true);
+#endif
 	if
 	:: ok -> become_holder()
 	:: else
 	fi
 }
 
-/* slots_claim(): the look at the state, that at the call, the mutex. */
+/* slots_claim(): the look at the state, that at the wake-up, the mutex. */
 inline slots_claim()
 {
 	if
 	:: state[me] != SLOT_WAITING -> ok = true
 	:: else ->
 		if
-		:: called[me] ->
-			SpinLockAcquire();
+		:: wakeup_pending[me] ->
+			slots_lock();
 			if
 			:: state[me] != SLOT_WAITING -> ok = true
 			:: else ->
-				called[me] = (MUTANT == M_STILL_CALLED && called[me]);
+				wakeup_pending[me] = (MUTANT == M_STILL_PENDING && wakeup_pending[me]);
 				slots_next_waiter();
 				if
 				:: atomic {
@@ -1284,7 +1229,7 @@ inline slots_claim()
 					if
 					:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < effective_limit ->
 						atomic { ok = true; holders++ }
-					:: else -> slots_count_in_if_free(me)
+					:: else -> count_in_if_free(me)
 					fi;
 					if
 					:: ok ->
@@ -1298,14 +1243,12 @@ inline slots_claim()
 					}
 				fi
 			fi;
-			slots_settle(MUTANT != M_CLAIM_SILENTLY);
-			SpinLockRelease();
-			wake_all()
+			slots_unlock(MUTANT != M_CLAIM_SILENTLY)
 		:: else -> ok = false
 		fi
 	fi;
 	if
-	:: ok -> called[me] = false	/* means nothing now: fewer states */
+	:: ok -> wakeup_pending[me] = false	/* means nothing now: fewer states */
 	:: else
 	fi
 }
@@ -1320,50 +1263,51 @@ inline slots_leave_queue()
 	};
 	if
 	:: ok ->
-		queue_remove(me);
-		atomic { state[me] = SLOT_NONE; called[me] = false }
+		slots_queue_remove(me);
+		atomic { state[me] = SLOT_NONE; wakeup_pending[me] = false }
 	:: else
 	fi;
-	slots_settle(MUTANT != M_LEAVE_SILENTLY);
-	SpinLockRelease();
-	wake_all()
+	slots_unlock(MUTANT != M_LEAVE_SILENTLY)
 }
 
 /*
- * May the next have the slot that is given back?  The one look at the word
- * decides; who is next, and the limit, are stable under the mutex.  Without a
- * clock, an heir that is on its way is waited for, however long that takes, and
+ * May the next have the slot that is released?  The one look at the word
+ * decides; which waiter is next, and the limit, are stable under the mutex.  Without a
+ * clock, a hand-off in flight is waited for, however long that takes, and
  * no wait is ever long enough for two of them.
  */
 #define GRANTABLE \
-	(next_one != NOBODY && \
+	(next_one != INVALID_PROC_NUMBER && \
 	 (IN_USE <= effective_limit || MUTANT == M_GRANT_ABOVE))
 
+/* may_hand_over() */
 #ifdef FOREVER
-#define IS_OVERDUE \
+#define MAY_HAND_OVER \
 	(!BARGING || \
-	 (MUTANT != M_NEVER_OVERDUE && (next_one != 0 || overdue) && coming == NOBODY))
-#define NOT_OVERDUE		(!IS_OVERDUE)
-#define IS_COMING(p)	coming = p
-#define HAS_COME(p) \
+	 (MUTANT != M_NEVER_OVERDUE && (next_one != 0 || overdue) && \
+	  handoff_pending == INVALID_PROC_NUMBER))
+#define MAY_KEEP		(!MAY_HAND_OVER)
+#define START_HANDOFF(p) handoff_pending = p
+#define finish_handoff(p) \
 	if \
-	:: MUTANT != M_ALWAYS_COMING && coming == p -> coming = NOBODY \
+	:: MUTANT != M_ALWAYS_IN_FLIGHT && handoff_pending == p -> \
+		handoff_pending = INVALID_PROC_NUMBER \
 	:: else \
 	fi
 #else
-#define IS_OVERDUE		true	/* either, if barging is allowed */
-#define NOT_OVERDUE		BARGING
-#define IS_COMING(p)	skip
-#define HAS_COME(p)		skip
+#define MAY_HAND_OVER	true	/* either, if barging is allowed */
+#define MAY_KEEP		BARGING
+#define START_HANDOFF(p) skip
+#define finish_handoff(p) skip
 #endif
 
-/* slots_pass_on() */
-inline slots_pass_on(to_next)
+/* slots_hand_over() */
+inline slots_hand_over()
 {
 	slots_next_waiter();
 	if
-	:: atomic { GRANTABLE && (to_next || IS_OVERDUE) ->
-				admitted(effective_limit); IS_COMING(next_one) };
+	:: atomic { GRANTABLE && MAY_HAND_OVER ->
+				admitted(effective_limit); START_HANDOFF(next_one) };
 #if POOLS == 1
 		slots_grant(next_one, true)
 #else
@@ -1381,10 +1325,9 @@ inline slots_pass_on(to_next)
 		:: else -> atomic { word = word - 1; holders--; FORGET_NEXT }
 		fi
 #endif
-	:: atomic { !GRANTABLE || (!(to_next) && NOT_OVERDUE) -> FORGET_NEXT };
+	:: atomic { !GRANTABLE || MAY_KEEP -> FORGET_NEXT };
 		word = word - 1
-	fi;
-	slots_settle(MUTANT != M_GIVE_BACK_SILENTLY)
+	fi
 }
 
 /*
@@ -1397,7 +1340,7 @@ inline free_slot()
 	d_step {
 		told = POOL_WAITS(me);
 		count_out_of_pool(me);
-		settling = settling + told
+		calls_owed = calls_owed + told
 	};
 #endif
 	d_step {
@@ -1406,7 +1349,7 @@ inline free_slot()
 #if POOLS == 2
 		:: told -> ok = false
 #endif
-		:: (word & WORD_WAITERS) == 0 || MUTANT == M_GIVE_BACK_BLINDLY ->
+		:: (word & WORD_WAITERS) == 0 || MUTANT == M_RELEASE_BLINDLY ->
 			word = word - 1;
 			ok = true
 		:: else -> ok = false
@@ -1416,13 +1359,12 @@ inline free_slot()
 	:: ok
 	:: else ->
 #if POOLS == 2
-		lock_to_settle();
+		slots_lock_owing();
 #else
-		SpinLockAcquire();
+		slots_lock();
 #endif
-		slots_pass_on(false);
-		SpinLockRelease();
-		wake_all()
+		slots_hand_over();
+		slots_unlock(MUTANT != M_RELEASE_SILENTLY)
 	fi;
 #if MUTANT == M_POOL_LAST
 	count_out_of_pool(me)
@@ -1454,17 +1396,26 @@ inline drop_slot()
 	if
 	:: atomic { found == SLOT_RUNNING -> found = 0 };
 		free_slot()
-	:: atomic { found != SLOT_RUNNING -> assert(found == SLOT_LENT); found = 0 };
-		SpinLockAcquire();
+#if LONGS
+	:: atomic { found == SLOT_LONG -> found = 0 };
+		slots_forget_long();
+#if MUTANT == M_LONG_RELEASES
+		free_slot()
+#endif
+#endif
+#if LENDING
+	:: atomic { found == SLOT_LENT -> found = 0 };
+		slots_lock();
 		forget_lender();
-		SpinLockRelease()
+		slots_unlock(true)
+#endif
 	fi
 }
 
 /* slots_refuse_grant() */
 inline slots_refuse_grant()
 {
-	HAS_COME(me);
+	finish_handoff(me);
 #if MUTANT == M_REFUSE_AND_KEEP
 	atomic { state[me] = SLOT_NONE; holders-- }
 #else
@@ -1472,99 +1423,24 @@ inline slots_refuse_grant()
 #endif
 }
 
-/* slots_give_back() */
-inline slots_give_back()
+/* slots_release() */
+inline slots_release()
 {
-	if
-	:: TURNS -> slots_retain()	/* the turn is not over */
-	:: true
-	fi;
-	if
-	:: retained_mine
-	:: else -> drop_slot()
-	fi
+	drop_slot()
 }
 
-/* slots_end_turn() */
-inline slots_end_turn(p)
-{
-#if POOLS == 2
-	d_step {
-		list_remove(retained, p);
-		left_pool(p);
-		count_out_of_pool(p)
-	};
-	atomic { state[p] = SLOT_NONE; holders-- };
-#else
-	d_step {
-		list_remove(retained, p);
-		state[p] = SLOT_NONE;
-		holders--
-	};
-#endif
-	if
-	:: MUTANT != M_TURN_LOST -> slots_pass_on(true)
-	:: else
-	fi
-}
-
-/* slots_end_idle_turns(): soon = look again soon.  Who is late?  Anybody. */
-inline slots_end_idle_turns()
-{
-	soon = false;
-	do
-	:: true ->
-		SpinLockAcquire();
-		if
-		:: retained.head != NOBODY ->
-			soon = true;
-			oldest = retained.head;
-			slots_end_turn(oldest);
-			oldest = 0;
-			SpinLockRelease();
-			wake_all()
-		:: true ->				/* none or not late */
-			atomic {
-				soon = (soon || retained.head != NOBODY);
-				if
-				:: watcher == me || MUTANT == M_DOZE_FOR_OTHERS ->
-					watcher_dozes = !soon
-				:: else
-				fi;
-				soon = (soon && MUTANT != M_SLEEP_ON)
-			};
-			SpinLockRelease();
-			break
-		fi
-	od
-}
-
-/* slots_at_exit(), of a backend that works no more. */
-inline slots_at_exit()
-{
-	if
-	:: TURNS && retained_mine ->
-		atomic {
-			!mutex ->
-			mutex = true;
-			retained_mine = false;
-			ok = (state[me] == SLOT_RETAINED)
-		};
-		if
-		:: ok -> slots_end_turn(me)
-		:: else
-		fi;
-		SpinLockRelease();
-		wake_all();
-		ok = false
-	:: else
-	fi
-}
-
-/* slots_resume() */
+/* slots_resume(), with another statement or the same */
 inline slots_resume()
 {
-	slots_holder_works(me)
+	if
+#if LENDING
+	:: state[me] == SLOT_LENT -> slots_holder_works(me)
+#endif
+#if LONGS
+	:: state[me] == SLOT_LONG -> slots_end_long()
+#endif
+	:: else
+	fi
 }
 
 /* ---- Setting the limit and the pools ---- */
@@ -1572,62 +1448,50 @@ inline slots_resume()
 /* grant_one(): ok = granted. */
 inline grant_one()
 {
-	SpinLockAcquire();
+	slots_lock();
 	slots_next_waiter();
 	if
-	:: next_one != NOBODY -> slots_count_in_if_free(next_one)
+	:: next_one != INVALID_PROC_NUMBER -> count_in_if_free(next_one)
 	:: else -> ok = false
 	fi;
 	if
 	:: ok -> slots_grant(next_one, true)
-	:: else -> FORGET_NEXT
+	:: else -> d_step { FORGET_NEXT; resizing-- }
 	fi;
-	slots_settle(true);
-	if
-	:: ok -> SpinLockRelease()
-	:: else -> atomic { mutex = false; resizing-- }
-	fi;
-	wake_all()
+	slots_unlock(true)
 }
 
 #if POOLS == 1
 #define ANY_WAITER		queue[0].head
 #else
-#define ANY_WAITER		(queue[0].head != NOBODY -> queue[0].head : queue[1].head)
+#define ANY_WAITER		(queue[0].head != INVALID_PROC_NUMBER -> queue[0].head : queue[1].head)
 #endif
 
-/* release_one(): ok = there was something to do. */
+/* release_one(): ok = there was a waiter. */
 inline release_one()
 {
-	SpinLockAcquire();
+	slots_lock();
 	if
 	:: !IS_OFF && MUTANT != M_RELEASE_ON -> ok = false
-	:: (IS_OFF || MUTANT == M_RELEASE_ON) && TURNS && retained.head != NOBODY ->
-		oldest = retained.head;
-		slots_end_turn(oldest);
-		oldest = 0;
-		ok = true
-	:: (IS_OFF || MUTANT == M_RELEASE_ON) && retained.head == NOBODY && ANY_WAITER != NOBODY ->
-		waiter = ANY_WAITER;
+	:: (IS_OFF || MUTANT == M_RELEASE_ON) && ANY_WAITER != INVALID_PROC_NUMBER ->
 		assert(IS_OFF);			/* property (b) */
-		slots_count_in(waiter);
+		waiter = ANY_WAITER;
+		count_in(waiter);
 		slots_grant(waiter, false);
-		waiter = 0;
-		slots_settle(true);
 		ok = true
 	:: else -> ok = false
 	fi;
 	if
-	:: ok -> SpinLockRelease()
-	:: else -> atomic { mutex = false; resizing-- }
+	:: ok
+	:: else -> resizing--
 	fi;
-	wake_all()
+	slots_unlock(true)
 }
 
 /* slots_set_limit() */
 inline slots_set_limit(new_limit)
 {
-	SpinLockAcquire();
+	slots_lock();
 #if ADAPTS
 	atomic {
 		if
@@ -1644,7 +1508,7 @@ inline slots_set_limit(new_limit)
 		resizing++
 	};
 #endif
-	SpinLockRelease();
+	slots_unlock(MUTANT != M_RAISE_SILENTLY);
 #if MUTANT == M_RAISE_SILENTLY
 	resizing--;
 #else
@@ -1675,7 +1539,7 @@ inline slots_set_limit(new_limit)
 /* slots_adapt_limit(), in steps down of one slot, and up of any number */
 inline slots_adapt_limit()
 {
-	SpinLockAcquire();
+	slots_lock();
 	if
 	:: WHOLE_LIMIT != NO_LIMIT && MAY_ADAPT ->
 		if
@@ -1686,9 +1550,7 @@ inline slots_adapt_limit()
 		fi
 	:: else
 	fi;
-	slots_settle(MUTANT != M_ADAPT_SILENTLY);
-	SpinLockRelease();
-	wake_all()
+	slots_unlock(MUTANT != M_ADAPT_SILENTLY)
 }
 #endif
 
@@ -1699,36 +1561,34 @@ inline move_one_waiter()
 	atomic {
 		!mutex ->
 		mutex = true;
-		ok = (queue[1].head != NOBODY)
+		ok = (queue[1].head != INVALID_PROC_NUMBER)
 	};
 	if
 	:: ok ->
 		d_step {
-			heir = queue[1].head;
-			leave_list(1, heir);
-			assert(!counted[heir]);
-			pool[heir] = 0
+			waiter = queue[1].head;
+			leave_list(1, waiter);
+			assert(!counted[waiter]);
+			pool[waiter] = 0
 		};
 		pool_word[0] = pool_word[0] | WORD_WAITERS;
 		d_step {
-			list_append(queue[0], heir);
-			heir = 0
+			slots_list_append(queue[0], waiter);
+			waiter = 0
 		}
 	:: else
 	fi;
-	slots_settle(true);
-	SpinLockRelease();
-	wake_all()
+	slots_unlock(true)
 }
 
 /* slots_set_pools(), and all that it does: pool 1 is not defined any more. */
 inline slots_set_pools()
 {
 	atomic { !pools_lock -> pools_lock = true };
-	SpinLockAcquire();
+	slots_lock();
 	atomic { pool_limit = NO_LIMIT; resizing++ };
 	removed = true;
-	SpinLockRelease();
+	slots_unlock(true);
 #if MUTANT != M_FORGET_WAITERS
 	do
 	:: move_one_waiter();
@@ -1772,8 +1632,8 @@ inline lend(p)
 	fi
 }
 
-/* take_back() */
-inline take_back(p)
+/* end_lending() */
+inline end_lending(p)
 {
 #if MUTANT == M_STATE_FIRST || MUTANT == M_RETURN_UNCOUNTED
 	atomic {
@@ -1828,14 +1688,12 @@ inline take_back(p)
 /* slots_note_holder(), of one that works or has done nothing for lend_after */
 inline slots_note_holder(p, works)
 {
-	SpinLockAcquire();
+	slots_lock();
 	if
-	:: works -> take_back(p)
+	:: works -> end_lending(p)
 	:: !(works) -> lend(p)
 	fi;
-	slots_settle(MUTANT != M_LEND_SILENTLY);
-	SpinLockRelease();
-	wake_all()
+	slots_unlock(MUTANT != M_LEND_SILENTLY)
 }
 
 /* slots_holder_works() */
@@ -1844,11 +1702,9 @@ inline slots_holder_works(p)
 	if
 	:: state[p] != SLOT_LENT
 	:: else ->
-		SpinLockAcquire();
-		take_back(p);
-		slots_settle(true);
-		SpinLockRelease();
-		wake_all()
+		slots_lock();
+		end_lending(p);
+		slots_unlock(true)
 	fi
 }
 
@@ -1901,23 +1757,373 @@ inline lending_recall()
 	od
 }
 
+/* ---- Long statements ---- */
+
+#if LONGS
+
+/* A limit that finds itself has a slot for every backend. */
+#ifdef FINDS_ITSELF
+#define MOST_LONG		NO_LIMIT
+#elif ADAPTS
+#define MOST_LONG		WHOLE_LIMIT
+#else
+#define MOST_LONG		effective_limit
+#endif
+
+/* may_be_long() */
+#define MAY_BE_LONG(p)	(!IS_OFF && POOL(p) == 0 && LIMIT_OF(0) == NO_LIMIT)
+
+/*
+ * change_state(): part of a step.  The state and the first that pauses are read without
+ * the mutex, but as hints: a process that reads old ones looks again when its latch is set.
+ */
+inline change_state(p, new_state)
+{
+	if
+	:: long_state[p] == LONG_GOES_ON -> slots_list_remove(long_going_on, p)
+	:: long_state[p] == LONG_PAUSES -> slots_list_remove(long_paused, p)
+	:: else
+	fi;
+	long_state[p] = new_state;
+	if
+	:: long_state[p] == LONG_GOES_ON -> slots_list_append(long_going_on, p)
+	:: long_state[p] == LONG_PAUSES -> slots_list_append(long_paused, p)
+	:: else
+	fi
+}
+
+/*
+ * Has the first that goes on not been seen for LEASE?  Not if it ticks just now, else it
+ * is anybody's guess; where that is what ends the run, it is so if time has passed, as
+ * that does only when nothing else can happen.
+ */
+#define MAY_BE_UNSEEN(seen) \
+	(long_going_on.head != INVALID_PROC_NUMBER && long_going_on.head != seen && \
+	 MUTANT != M_LONG_LEASE)
+#ifdef LONG_STUCK
+#define IS_UNSEEN(seen)	(MAY_BE_UNSEEN(seen) && time_is_up)
+#define IS_SEEN(seen)	(!IS_UNSEEN(seen))
+#else
+#define IS_UNSEEN(seen)	MAY_BE_UNSEEN(seen)
+#define IS_SEEN(seen)	true
+#endif
+
+/*
+ * look(): at least one goes on, and no more than two are woken to do so.  seen: the
+ * statement that ticks just now.
+ */
+inline look(seen)
+{
+	atomic {
+		if
+		:: IS_UNSEEN(seen) ->
+			waiter = long_going_on.head;
+			change_state(waiter, LONG_UNSEEN)
+		:: IS_SEEN(seen)
+		fi;
+		do
+		:: long_paused.head != INVALID_PROC_NUMBER && found < 2 ->
+			waiter = long_paused.head;
+			change_state(waiter, LONG_GOES_ON);
+			slots_wake_later(waiter);
+			found++
+		:: long_paused.head == INVALID_PROC_NUMBER || long_going_on.length > 0 -> break
+		od;
+		if
+		:: found > 0 && long_paused.head != INVALID_PROC_NUMBER ->
+			slots_wake_later(long_paused.head)
+		:: else
+		fi;
+		found = 0;
+		waiter = 0
+	}
+}
+
+/* make_long(): ok = done. */
+inline make_long(p)
+{
+	if
+	:: nlong >= MOST_LONG && MUTANT != M_LONG_UNBOUNDED -> ok = false
+	:: else ->
+		atomic {
+			swapped = (state[p] == SLOT_RUNNING);
+			if
+			:: swapped -> state[p] = SLOT_LONG; holders--; left_pool(p)
+			:: else
+			fi
+		};
+		if
+		:: swapped ->
+			d_step {
+				nlong++;
+				assert(nlong <= MOST_LONG);	/* property (g) */
+				change_state(p, LONG_GOES_ON);
+				count_out_of_pool(p)
+			};
+			slots_hand_over();
+			swapped = false;
+			ok = true
+		:: else -> ok = false
+		fi
+	fi
+}
+
+/*
+ * slots_tick_long(): ok = the statement has to pause.  It pauses if too many go on, or
+ * its turn is over and another one pauses.
+ */
+inline slots_tick_long(p)
+{
+	slots_lock();
+	if
+	:: MAY_BE_LONG(p) && state[p] == SLOT_LONG -> ok = true
+	:: MAY_BE_LONG(p) && state[p] != SLOT_LONG -> make_long(p)
+	:: !MAY_BE_LONG(p) -> ok = false
+	fi;
+	if
+	:: ok ->
+		atomic {
+			if
+			:: long_state[p] == LONG_UNSEEN -> change_state(p, LONG_GOES_ON)
+			:: long_state[p] == LONG_GOES_ON ->
+				slots_list_remove(long_going_on, p);
+				slots_list_append(long_going_on, p)
+			:: else
+			fi;
+			if
+			:: long_state[p] == LONG_GOES_ON &&
+			   (long_going_on.length > 1 || long_paused.head != INVALID_PROC_NUMBER) ->
+				change_state(p, LONG_PAUSES)
+			:: true
+			fi
+		};
+		look(p);
+		ok = (long_state[p] == LONG_PAUSES)
+	:: else
+	fi;
+	slots_unlock(MUTANT != M_LONG_SILENTLY)
+}
+
+/* slots_look_at_long() */
+inline slots_look_at_long()
+{
+	slots_lock();
+	look(INVALID_PROC_NUMBER);
+	slots_unlock(true)
+}
+
+/* slots_long_goes_on() */
+inline slots_long_goes_on(p)
+{
+	slots_lock();
+	d_step {
+		if
+		:: long_state[p] == LONG_PAUSES -> change_state(p, LONG_GOES_ON)
+		:: else
+		fi
+	};
+	slots_unlock(true)
+}
+
+/* forget() */
+inline forget_long()
+{
+	d_step {
+		assert(nlong > 0);
+		assert(long_state[me] != LONG_NOT);
+		nlong--;
+		if
+		:: MUTANT != M_LONG_STAYS -> change_state(me, LONG_NOT)
+		:: else
+		fi;
+		if
+		:: long_paused.head != INVALID_PROC_NUMBER && MUTANT != M_LONG_ENDS_SILENTLY ->
+			slots_wake_later(long_paused.head)
+		:: else
+		fi
+	}
+}
+
+/* slots_forget_long() */
+inline slots_forget_long()
+{
+	slots_lock();
+	forget_long();
+	slots_unlock(true)
+}
+
+/* slots_end_long(), of a long statement */
+inline slots_end_long()
+{
+	slots_lock();
+#if MUTANT == M_LONG_UNCOUNTED
+	holders++;
+#else
+	count_in(me);
+#endif
+	forget_long();
+	state[me] = SLOT_RUNNING;
+	slots_unlock(true)
+}
+
+/*
+ * The time for which a process that pauses sleeps is up.  At any time, but not often; where
+ * that is what ends the run, when nothing else can happen.
+ */
+#define HAS_TO_LOOK(p) \
+	(long_paused.head == p || !MAY_BE_LONG(p) || MUTANT != M_LONG_LOOK_FIRST)
+#ifdef LONG_STUCK
+#define PAUSE_IS_OVER(p) \
+	atomic { HAS_TO_LOOK(p) && timeout -> time_is_up = true }
+#else
+#define PAUSE_IS_OVER(p) \
+	atomic { HAS_TO_LOOK(p) && ticks > 0 -> ticks--; time_is_up = true }
+#endif
+
+/*
+ * pause_statement(), up to where it sleeps: leaves the loop if it does not pause, as
+ * slots_long_pauses() says, or not any more; ok = it has to say that it goes on.
+ */
+#define LOOK_IN_TIME(p) \
+	if \
+	:: long_paused.head == p || time_is_up -> slots_look_at_long() \
+	:: else \
+	fi; \
+	time_is_up = false; \
+	if \
+	:: long_state[p] != LONG_PAUSES -> ok = false; break \
+	:: else \
+	fi; \
+	if \
+	:: !MAY_BE_LONG(p) -> break \
+	:: atomic { MAY_BE_LONG(p) && ticks > 0 -> ticks-- }; break /* in the way */ \
+	:: MAY_BE_LONG(p) \
+	fi
+
+#define GO_ON(p) \
+	if \
+	:: ok -> slots_long_goes_on(p) \
+	:: else \
+	fi
+
+/*
+ * pause_statement() of a backend; ok is true at first.  An error, caught or not, ends
+ * the pause, and leaves the statement among those that pause.
+ */
+inline pause_statement()
+{
+	do
+	:: true ->
+		LOOK_IN_TIME(me);
+		if
+		:: latch[me]
+		:: PAUSE_IS_OVER(me)
+		:: atomic { interrupts > 0 -> interrupts--; mood = DISTURBED }
+		fi;
+		latch[me] = false;
+		if
+		:: mood == DISTURBED -> mood = CALM; ok = false; break
+		:: else
+		fi
+	od;
+	GO_ON(me)
+}
+
+/* pause_statement() of a parallel worker: the latch that is set is that of its leader. */
+inline pause_worker(p)
+{
+	do
+	:: true ->
+		LOOK_IN_TIME(p);
+		if
+		:: long_state[p] != LONG_PAUSES
+		:: PAUSE_IS_OVER(p)
+		fi
+	od;
+	GO_ON(p)
+}
+
+/*
+ * What a backend does with its slot: its statement ticks, another statement begins or it
+ * begins to write, or that is all.
+ */
+inline work()
+{
+	do
+	:: atomic { ticks > 0 -> ticks-- };
+		slots_tick_long(me);
+		if
+		:: ok -> pause_statement()
+		:: else
+		fi;
+		ok = false
+	:: state[me] == SLOT_LONG -> slots_resume()
+	:: true -> break
+	od;
+#ifdef LONG_STUCK
+	if
+	:: me == 0 && state[me] == SLOT_LONG -> REST_IS_DONE
+	:: else
+	fi
+#endif
+}
+
+#define TICKS(p) \
+	atomic { \
+		ticks > 0 && (state[p] == SLOT_RUNNING || state[p] == SLOT_LONG) -> \
+		ticks--; holder = p \
+	}
+
+/* Parallel workers of any backend, one at a time */
+proctype Worker()
+{
+	LOCALS;
+	bool time_is_up;
+	byte holder;
+
+	do
+	:: true ->
+		if
+		:: TICKS(0)
+		:: TICKS(1)
+#if BACKENDS > 2
+		:: TICKS(2)
+#endif
+#if BACKENDS > 3
+		:: TICKS(3)
+#endif
+		:: done == PROCESSES - WORKERS -> break
+		fi;
+		slots_tick_long(holder);
+		if
+		:: ok -> pause_worker(holder)
+		:: else
+		fi;
+		holder = 0;
+		ok = false
+	od;
+	done++
+}
+
+#endif
+
 /* ---- The last resort ---- */
 
 #if RELIEVES
 
 /*
- * find_stall(): has nobody been let in for too long?  Anybody's guess; where that is
+ * find_stall(): has no waiter been let in for too long?  Anybody's guess; where that is
  * what ends the run, always, as time passes when nothing else can happen.  A pool's
  * own clock is asked if that of all is not the one.
  */
 #if POOLS == 2
-#define IS_FULL(i)		(queue[i].head != NOBODY && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
+#define IS_FULL(i)		(queue[i].head != INVALID_PROC_NUMBER && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
 #else
 #define IS_FULL(i)		false
 #endif
 #ifdef STUCK
-#define LONG_ENOUGH(i)	(next_one == NOBODY && IS_FULL(i))
-#define NOT_LONG_ENOUGH (next_one == NOBODY && !IS_FULL(0) && !IS_FULL(1))
+#define LONG_ENOUGH(i)	(next_one == INVALID_PROC_NUMBER && IS_FULL(i))
+#define NOT_LONG_ENOUGH (next_one == INVALID_PROC_NUMBER && !IS_FULL(0) && !IS_FULL(1))
 #else
 #define LONG_ENOUGH(i)	IS_FULL(i)
 #define NOT_LONG_ENOUGH	true
@@ -1930,10 +2136,9 @@ inline relieve(first, of_all)
 #if MUTANT == M_RELIEF_UNCOUNTED
 	holders++;
 #else
-	slots_count_in(waiter);
+	count_in(waiter);
 #endif
-	slots_grant(waiter, of_all);
-	waiter = 0
+	slots_grant(waiter, of_all)
 }
 
 /*
@@ -1942,22 +2147,22 @@ inline relieve(first, of_all)
  */
 inline slots_relieve_stall()
 {
-	SpinLockAcquire();
+	slots_lock();
 	slots_next_waiter();
 	if
-	:: next_one != NOBODY -> relieve(next_one, true)
+	:: next_one != INVALID_PROC_NUMBER -> relieve(next_one, true)
 #if POOLS == 2
 	:: LONG_ENOUGH(0) -> relieve(queue[0].head, false)
 	:: LONG_ENOUGH(1) -> relieve(queue[1].head, false)
 #endif
 	:: atomic { NOT_LONG_ENOUGH -> FORGET_NEXT }
 	fi;
-	if
-	:: MUTANT != M_RELIEF_SILENTLY -> slots_settle(true)
-	:: else
-	fi;
-	SpinLockRelease();
+#if MUTANT == M_RELIEF_SILENTLY
+	mutex = false;
 	wake_all()
+#else
+	slots_unlock(true)
+#endif
 }
 
 #endif
@@ -1965,7 +2170,7 @@ inline slots_relieve_stall()
 /* ---- A backend ---- */
 
 /*
- * The interval has passed of who was watcher when it fell asleep.  At any time,
+ * The interval has passed of a backend that was watcher when it fell asleep.  At any time,
  * but not often, or nothing would ever end; where looks are what ends the run,
  * they are as many as it takes, but each when there is nothing else to do: the
  * interval is long.
@@ -1991,14 +2196,12 @@ inline slots_relieve_stall()
 /* watch() */
 inline watch()
 {
+#if LENDING
 	if
-	:: TURNS -> slots_end_idle_turns()
+	:: next_look == NOW -> lending_watch()
 	:: else
 	fi;
-	if
-	:: LENDING && next_look == NOW -> lending_watch()
-	:: else
-	fi;
+#endif
 #if RELIEVES
 	if
 	:: next_look == AT_QUEUES -> slots_relieve_stall()
@@ -2007,10 +2210,6 @@ inline watch()
 #endif
 	next_look = (LENDING || RELIEVES -> LATER : NEVER)
 }
-
-#define CALM			0
-#define DISTURBED		1		/* an interrupt, harmless or not */
-#define EXPIRED			2		/* queue_timeout, but granted meanwhile */
 
 #if TAKEOVER
 /* slots_am_watcher(), before the look at who it is now */
@@ -2023,12 +2222,11 @@ inline take_watch_over()
 			mutex = true;
 			if
 			:: state[me] == SLOT_WAITING || MUTANT == M_WATCH_UNSEEN ->
-				watcher = me;
-				watcher_dozes = TURNS
+				watcher = me
 			:: else
 			fi
 		};
-		SpinLockRelease()
+		slots_unlock(true)
 	:: watcher == me || IN_TIME
 	fi
 }
@@ -2051,10 +2249,12 @@ inline sleep_in_queue()
 		:: else
 		fi;
 #endif
+#if LENDING || RELIEVES
 		if
-		:: (LENDING || TURNS || RELIEVES) && watcher == me -> watch()
-		:: else -> next_look = NEVER; soon = false
+		:: watcher == me -> watch()
+		:: else -> next_look = NEVER
 		fi;
+#endif
 
 		/* queue_timeout: leaves, or else it must have been granted a slot */
 		if
@@ -2071,11 +2271,13 @@ inline sleep_in_queue()
 		/* WaitLatch */
 		if
 		:: latch[me]
+#if LENDING
 		:: atomic {
 				TIME_IS_UP ->
 				next_look = NOW;
 				looks = (looks > 0 -> looks - 1 : 0)
 			}
+#endif
 #if RELIEVES
 		:: atomic {
 				STANDS_STILL ->
@@ -2088,7 +2290,6 @@ inline sleep_in_queue()
 #ifdef STOPPED
 		:: GUARDS
 #endif
-		:: soon
 		:: atomic {
 				interrupts > 0 && mood == CALM ->
 				interrupts--; mood = DISTURBED
@@ -2122,27 +2323,28 @@ inline sleep_in_queue()
 		:: else
 		fi;
 		if
-		:: ok -> HAS_COME(me); break
+		:: ok -> finish_handoff(me); break
 		:: else
 		fi;
 		assert(mood != EXPIRED)
 	od;
 	mood = CALM;
-	next_look = NEVER;
-	soon = false
+	next_look = NEVER
 }
 
 /* admission_enter(): ok = holds a slot. */
 inline admission_enter()
 {
-	slots_try_take();
+	slots_try_acquire();
 	if
 	:: ok
 	:: else ->
+#if LENDING
 		if
-		:: LENDING && (word & WORD_LENDERS) -> lending_recall()
+		:: (word & WORD_LENDERS) -> lending_recall()
 		:: true					/* looked at lately */
 		fi;
+#endif
 		slots_try_barge();
 		if
 		:: ok
@@ -2152,7 +2354,9 @@ inline admission_enter()
 			:: !ok && state[me] != SLOT_NONE -> sleep_in_queue()
 			:: ok || state[me] == SLOT_NONE
 			fi
-		:: !ok && FORCE -> slots_force(); ok = true
+#if FORCE
+		:: !ok -> slots_force(); ok = true
+#endif
 		fi
 	fi
 }
@@ -2163,15 +2367,12 @@ proctype Backend(byte me)
 	byte rounds = ROUNDS;
 	byte mood = CALM;
 	byte next_look = NEVER;
-	bool soon;
-	bool retained_mine;
-	byte oldest;
 	byte other;
-#if RELIEVES
-	byte waiter;
-#endif
 #if REMOVE
 	bool joined;				/* the default pool, as pool 1 is gone */
+#endif
+#if LONGS
+	bool time_is_up;
 #endif
 
 	do
@@ -2193,10 +2394,15 @@ proctype Backend(byte me)
 			fi;
 			slots_resume();
 #else
+#if LONGS
+			work();
+#endif
+#if LENDING
 			if
-			:: LENDING -> slots_resume()
+			:: true -> slots_resume()
 			:: true
 			fi;
+#endif
 #endif
 #ifdef STUCK
 			if
@@ -2204,18 +2410,12 @@ proctype Backend(byte me)
 			:: else
 			fi;
 #endif
-			slots_give_back();
+			slots_release();
 			ok = false
 		:: else
 		fi
 	:: rounds == 0 -> break
 	od;
-#ifdef IDLE
-	/* No client says more before all have said all: slots are taken away. */
-	idle++;
-	idle == BACKENDS;
-#endif
-	slots_at_exit();
 #ifdef HIDDEN
 	if
 	:: me == 1 -> finished = true
@@ -2228,12 +2428,10 @@ proctype Backend(byte me)
 	done++
 }
 
-/* Who publishes settings: see settings.c.  A new limit: */
+/* A process that publishes settings: see settings.c.  A new limit: */
 proctype Resizer()
 {
 	LOCALS;
-	byte oldest;
-	byte waiter;
 
 	slots_set_limit(RESIZE_1);
 	slots_set_limit(RESIZE_2);
@@ -2241,7 +2439,7 @@ proctype Resizer()
 }
 
 #if ADAPTS
-/* Who looks for contention: those who are about to queue, and the watcher. */
+/* A look for contention: by a backend that is about to queue, or the watcher. */
 proctype Adapter()
 {
 	LOCALS;
@@ -2273,8 +2471,8 @@ init
 	atomic {
 		do
 		:: i < BACKENDS ->
-			prev[i] = NOBODY;
-			next[i] = NOBODY;
+			prev[i] = INVALID_PROC_NUMBER;
+			next[i] = INVALID_PROC_NUMBER;
 #if REMOVE
 			pool[i] = FIRST_POOL(i);
 #endif
@@ -2291,78 +2489,112 @@ init
 		run Adapter();
 #endif
 #if REMOVE
-		run Remover()
+		run Remover();
+#endif
+#if LONGS
+		if
+		:: WORKERS -> run Worker()
+		:: else
+		fi
 #endif
 	}
 }
 
 /* ---- Properties ---- */
 
+#define LIST_IS_EMPTY(list) \
+	(list.head == INVALID_PROC_NUMBER && list.tail == INVALID_PROC_NUMBER && list.length == 0)
+
 #if POOLS == 1
-#define SOMEBODY_WAITS	(queue[0].head != NOBODY)
+#define ANY_WAITS	(queue[0].head != INVALID_PROC_NUMBER)
 #else
-#define SOMEBODY_WAITS	(queue[0].head != NOBODY || queue[1].head != NOBODY)
+#define ANY_WAITS	(queue[0].head != INVALID_PROC_NUMBER || queue[1].head != INVALID_PROC_NUMBER)
 #endif
 #define WATCHED \
-	(!SOMEBODY_WAITS || (watcher != NOBODY && state[watcher] == SLOT_WAITING))
+	(!ANY_WAITS || (watcher != INVALID_PROC_NUMBER && state[watcher] == SLOT_WAITING))
 
 #if POOLS == 1
 
-#define CALLED \
-	(queue[0].head == NOBODY || IN_USE >= effective_limit || resizing > 0 || called[queue[0].head])
+#define WAKEUP_PENDING \
+	(queue[0].head == INVALID_PROC_NUMBER || IN_USE >= effective_limit || \
+	 wakeup_pending[queue[0].head])
 #define FLAGS_RIGHT \
-	((((word & WORD_WAITERS) != 0) == (queue[0].head != NOBODY || IS_LOWERED) || \
-	  (ADAPTS && resizing > 0 && (word & WORD_WAITERS))) && \
+	(((word & WORD_WAITERS) != 0) == (queue[0].head != INVALID_PROC_NUMBER || IS_LOWERED) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define ALL_COUNTED		(IN_USE >= holders)
 #define POOLS_CLEAN \
-	(queue[0].head == NOBODY && queue[0].tail == NOBODY && queue[0].length == 0)
+	LIST_IS_EMPTY(queue[0])
 
 #else
 
-/* Called, when there was a slot of its pool, which somebody has taken since. */
-#define CALLED_BEFORE(i) \
-	(queue[i].head != NOBODY && called[queue[i].head] && !CAN(i))
-#define CALLED \
-	(IN_USE >= effective_limit || NEXT == NOBODY || resizing > 0 || settling > 0 || \
-	 called[NEXT] || CALLED_BEFORE(0) || CALLED_BEFORE(1))
+/* It is since a slot of its pool was free, which another backend has taken by now. */
+#define PENDING_BEFORE(i) \
+	(queue[i].head != INVALID_PROC_NUMBER && wakeup_pending[queue[i].head] && !CAN(i))
+#define WAKEUP_PENDING \
+	(IN_USE >= effective_limit || NEXT == INVALID_PROC_NUMBER || calls_owed > 0 || \
+	 wakeup_pending[NEXT] || PENDING_BEFORE(0) || PENDING_BEFORE(1))
 #define POOL_FLAG_RIGHT(i) \
-	(((pool_word[i] & WORD_WAITERS) != 0) == (queue[i].head != NOBODY))
+	(((pool_word[i] & WORD_WAITERS) != 0) == (queue[i].head != INVALID_PROC_NUMBER))
 #define FLAGS_RIGHT \
 	(POOL_FLAG_RIGHT(0) && POOL_FLAG_RIGHT(1) && \
-	 ((word & WORD_WAITERS) == 0 || SOMEBODY_WAITS || IS_LOWERED || (ADAPTS && resizing > 0)) && \
-	 ((word & WORD_WAITERS) != 0 || NEXT == NOBODY || resizing > 0 || settling > 0) && \
+	 ((word & WORD_WAITERS) == 0 || ANY_WAITS || IS_LOWERED) && \
+	 ((word & WORD_WAITERS) != 0 || NEXT == INVALID_PROC_NUMBER || calls_owed > 0) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define POOL_COUNTED(i)	((pool_word[i] & WORD_COUNT) >= pool_holders[i])
 #define ALL_COUNTED		(IN_USE >= holders && POOL_COUNTED(0) && POOL_COUNTED(1))
 #define POOL_CLEAN(i) \
 	(pool_word[i] == 0 && pool_holders[i] == 0 && \
-	 queue[i].head == NOBODY && queue[i].tail == NOBODY && queue[i].length == 0)
+	 LIST_IS_EMPTY(queue[i]))
 #define POOLS_CLEAN \
-	(POOL_CLEAN(0) && POOL_CLEAN(1) && settling == 0 && NO_PRIORITY_LEFT)
+	(POOL_CLEAN(0) && POOL_CLEAN(1) && calls_owed == 0 && NO_PRIORITY_LEFT)
 
 #endif
 
 #if POOLS == 2 && PRIORITY != 0
 #define PRIORITY_RIGHT \
-	(next_priority >= PRIORITY_OF(NEXT) || resizing > 0 || settling > 0)
+	(next_priority >= PRIORITY_OF(NEXT) || calls_owed > 0)
 #define NO_PRIORITY_LEFT (next_priority == NO_PRIORITY)
 #else
 #define PRIORITY_RIGHT	true
 #define NO_PRIORITY_LEFT true
 #endif
 
-#define CLEAN \
-	(word == 0 && holders == 0 && lent == 0 && watcher == NOBODY && POOLS_CLEAN && \
-	 retained.head == NOBODY && retained.tail == NOBODY && retained.length == 0)
-#if REMOVE
-#define NOBODY_LEFT		(!removed || pools_lock || queue[1].head == NOBODY)
+#if LONGS
+#define IS_LONG_IN(p, l) (long_state[p] == l)
+#if BACKENDS == 2
+#define NUMBER_IN(l)	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l))
+#elif BACKENDS == 3
+#define NUMBER_IN(l)	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l) + IS_LONG_IN(2, l))
 #else
-#define NOBODY_LEFT		true
+#define NUMBER_IN(l) \
+	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l) + IS_LONG_IN(2, l) + IS_LONG_IN(3, l))
+#endif
+/* The owner may be about to say that its statement is not long any more. */
+#define ENTRY_RIGHT(p) \
+	((state[p] != SLOT_LONG || long_state[p] != LONG_NOT) && \
+	 (state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT))
+#define LONG_RIGHT \
+	(nlong + NUMBER_IN(LONG_NOT) == BACKENDS && \
+	 long_going_on.length == NUMBER_IN(LONG_GOES_ON) && \
+	 long_paused.length == NUMBER_IN(LONG_PAUSES) && \
+	 ENTRY_RIGHT(0) && ENTRY_RIGHT(1) && ENTRY_RIGHT(BACKENDS - 1))
+#define NONE_IS_LONG \
+	(nlong == 0 && LIST_IS_EMPTY(long_going_on) && LIST_IS_EMPTY(long_paused))
+#else
+#define NONE_IS_LONG	true
 #endif
 
-#define NOBODY_KEPT \
-	(!IS_OFF || resizing > 0 || (!SOMEBODY_WAITS && retained.head == NOBODY))
+#define CLEAN \
+	(word == 0 && holders == 0 && lent == 0 && watcher == INVALID_PROC_NUMBER && POOLS_CLEAN && \
+	 NONE_IS_LONG)
+#if REMOVE
+#define NONE_LEFT		(!removed || pools_lock || queue[1].head == INVALID_PROC_NUMBER)
+#else
+#define NONE_LEFT		true
+#endif
+
+#define NONE_KEPT \
+	(!IS_OFF || resizing > 0 || !ANY_WAITS)
 #if ADAPTS
 #define LIMIT_RIGHT		(effective_limit == WHOLE_LIMIT || (word & WORD_WAITERS) != 0)
 #else
@@ -2373,22 +2605,26 @@ init
 active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
-	bool watched, next_is_called, flags_are_right, all_are_counted, nobody_is_left;
-	bool nobody_is_kept, priority_is_right, limit_is_right, all_is_clean;
+	bool watched, wakeup_is_pending, flags_are_right, all_are_counted, none_is_left;
+	bool none_is_kept, priority_is_right, limit_is_right, all_is_clean;
+	bool long_ones_are_right;
 
 end:
 	if
 	:: atomic { !mutex && !WATCHED -> assert(watched) }
-	:: atomic { !mutex && !CALLED -> assert(next_is_called) }
+	:: atomic { !mutex && !WAKEUP_PENDING -> assert(wakeup_is_pending) }
 	:: atomic { !mutex && !FLAGS_RIGHT -> assert(flags_are_right) }
 	:: atomic { !mutex && !PRIORITY_RIGHT -> assert(priority_is_right) }
 	:: atomic { !mutex && !LIMIT_RIGHT -> assert(limit_is_right) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
-	:: atomic { !mutex && !NOBODY_LEFT -> assert(nobody_is_left) }
-#if RESIZERS > 0
-	:: atomic { !mutex && !NOBODY_KEPT -> assert(nobody_is_kept) }
+	:: atomic { !mutex && !NONE_LEFT -> assert(none_is_left) }
+#if LONGS
+	:: atomic { !mutex && !LONG_RIGHT -> assert(long_ones_are_right) }
 #endif
-	:: atomic { done == BACKENDS + RESIZERS + (ADAPTS > 0) + REMOVE && !CLEAN -> assert(all_is_clean) }
+#if RESIZERS > 0
+	:: atomic { !mutex && !NONE_KEPT -> assert(none_is_kept) }
+#endif
+	:: atomic { done == PROCESSES && !CLEAN -> assert(all_is_clean) }
 	fi
 }
 
@@ -2405,6 +2641,6 @@ active proctype clock()
 ltl served { [] (state[0] == SLOT_WAITING -> <> (state[0] != SLOT_WAITING)) }
 #endif
 
-#if defined(HIDDEN) || defined(STUCK)
-ltl finish { <> (done == BACKENDS) }
+#if defined(HIDDEN) || defined(STUCK) || defined(LONG_STUCK)
+ltl finish { <> (done == PROCESSES) }
 #endif

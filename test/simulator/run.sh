@@ -1,6 +1,6 @@
 #!/bin/sh
 #
-# Tries the law of the limit (src/limit_law.c) on loads whose best limit is known: see
+# Tries the law of the limit (src/core/limit_law.c) on loads whose best limit is known: see
 # simulate.c.  Prints TAP; takes some seconds, and needs the server's header files only.
 # Leaves nothing behind.
 #
@@ -18,5 +18,5 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 ${CC:-cc} -O2 -Wall -Werror -I"$here/../../src" -I"$("${PG_CONFIG:-pg_config}" --includedir-server)" \
-    -o "$dir/simulate" "$here/simulate.c" "$here/../../src/limit_law.c" -lm || exit 2
+    -o "$dir/simulate" "$here/simulate.c" "$here/../../src/core/limit_law.c" -lm || exit 2
 "$dir/simulate" "$@"

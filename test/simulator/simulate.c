@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "limit_law.h"
+#include "core/limit_law.h"
 
 /* The tests are no part of a server. */
 #undef printf
@@ -497,6 +497,39 @@ try_pauses(int *number)
 	return all_ok;
 }
 
+/*
+ * Most holders get stuck behind a lock that somebody keeps, while the limit is lowered:
+ * it is raised to all within ten looks, though one that is not waits for another.
+ */
+static bool
+try_stuck_holders(int *number)
+{
+	LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 90};
+	LimitLaw	state;
+	bool		ok;
+	int			looks = 0;
+
+	limit_law_init(&state, MOST, sight.now);
+	for (int n = 0; n < 1000 && state.limit > LIMIT_LEAST_SLOTS; n++)
+	{
+		look(&state, &sight, TICK, 10);
+		sight.in_use = sight.working = Min(sight.in_use, state.limit);
+		sight.blocked = sight.working * 9 / 10;
+	}
+	ok = state.limit == LIMIT_LEAST_SLOTS;
+	sight.working = sight.blocked = 1;
+	for (; looks < 100 && state.limit < MOST; looks++)
+	{
+		sight.in_use = state.limit;
+		sight.stuck = state.limit - 1;
+		look(&state, &sight, TICK, 0);
+	}
+	ok &= looks <= 10;
+	printf("%sok %d - holders behind a lock that does not move give way within %d looks\n",
+		   ok ? "" : "not ", ++*number, looks);
+	return ok;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -525,6 +558,7 @@ main(int argc, char **argv)
 	if (argc <= 1)
 	{
 		ok &= try_pauses(&number);
+		ok &= try_stuck_holders(&number);
 		printf("1..%d\n", number);
 	}
 	return ok ? 0 : 1;
