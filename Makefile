@@ -16,6 +16,7 @@
 #                         see test/soak/soak.pl
 #   make lint             other compilers, checkers, and the formatters, which change nothing
 #                         here: see test/lint.sh
+#   make layers           build, and show which source file uses which: see test/layers.pl
 #   make format           lay out the C, Perl and Python files anew, in place: likewise
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
@@ -37,7 +38,7 @@ here := $(dir $(lastword $(MAKEFILE_LIST)))
 names = $(sort $(patsubst $(here)$(1),$(2),$(wildcard $(here)$(1))))
 stems = $(basename $(notdir $(call names,$(1),$(1))))
 
-OBJS = admission_gate.o $(patsubst %,src/%.o,$(call stems,src/*.c))
+OBJS = admission_gate.o $(patsubst %,src/core/%.o,$(call stems,src/core/*.c)) $(patsubst %,src/%.o,$(call stems,src/*.c))
 DATA = $(patsubst %,sql/%.sql,$(call stems,sql/admission_gate--*.sql))
 
 # sql/ holds the extension's scripts and the pg_regress scripts side by side.
@@ -75,15 +76,15 @@ all install installdirs uninstall installcheck:
 	@echo "'make test', 'make demo' and 'make bench' find or install what they need." >&2
 	@exit 1
 clean:
-	rm -f admission_gate.so *.o *.bc src/*.o src/*.bc
+	rm -f admission_gate.so *.o *.bc src/*.o src/*.bc src/core/*.o src/core/*.bc
 .PHONY: all install installdirs uninstall installcheck clean
 endif
 
 # Packaged PostgreSQL is often built without dependency tracking.
-$(OBJS): $(wildcard $(here)src/*.h) | $(CURDIR)/src
+$(OBJS): $(wildcard $(here)src/*.h $(here)src/core/*.h) | $(CURDIR)/src/core
 
 # An absolute name, as VPATH would find the sources' src/ instead.
-$(CURDIR)/src:
+$(CURDIR)/src/core:
 	mkdir -p $@
 
 require-preload:
@@ -104,6 +105,9 @@ test-full:
 
 lint:
 	@$(here)test/lint.sh
+
+layers: all
+	@$(here)test/layers.pl '$(CURDIR)'
 
 format:
 	@FORMAT=1 $(here)test/lint.sh
@@ -146,4 +150,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: require-preload test test-full matrix neighbours drivers soak lint format valgrind demo bench plots dist
+.PHONY: require-preload test test-full matrix neighbours drivers soak lint layers format valgrind demo bench plots dist

@@ -1,45 +1,46 @@
 /*-------------------------------------------------------------------------
  *
  * admission_gate.c
- *		The front door: caps how many backends are at work at the same time.
+ *		Admission control: limits how many backends work at the same time.
  *
  * PostgreSQL gives every connection a process.  Idle ones cost little, but
- * past a few times the number of cores, every further one at work makes all
- * of them slower.  This module lets max_active_backends of them work and
+ * past a few times the number of cores, every further process at work slows
+ * all of them down.  This module lets max_active_backends of them work and
  * keeps the others asleep in a queue.
  *
- * A statement walks one way: a hook here decides when the gate is met,
- * src/admission.c whether the backend needs to wait, src/snapshot.c lets its
- * snapshot go for that time, src/slots.c has the semaphore and its queue, and
- * src/lending.c sees to it that no slot is held by a backend that does nothing, and
- * src/contention.c looks whether fewer would get more done (src/limit_law.c).
- * src/settings.c has the parameters, src/bypass.c who needs no slot, src/pools.c
- * the list of pools, src/stats.c the views,
- * src/wait_log.c the lines in the server log, src/query_waits.c the waits by
- * query, src/explain.c an option of EXPLAIN.
+ * A hook here decides when a statement meets the gate, src/admission.c whether
+ * its backend has to wait, src/snapshot.c releases its snapshot meanwhile, and
+ * src/core implements the semaphore and its queues (core/shared.h lists the
+ * files).  src/watcher.c finds holders that do nothing, src/contention.c
+ * measures whether fewer backends would get more done, and
+ * src/long_statements.c makes long statements pause.  src/settings.c defines
+ * the parameters, src/pool_parser.c parses the list of pools, src/bypass.c
+ * knows which sessions need no slot, src/stats.c implements the views,
+ * src/wait_log.c writes to the server log, src/query_waits.c counts waits by
+ * query, and src/explain.c adds an option to EXPLAIN.
  *
- * The gate is met at top level only.  A backend that holds a slot passes, so in
- * transaction scope it is only utility commands whose level has to be counted: they
- * may run statements without a slot of their own, or commit inside.  In statement
- * scope, one counter over all hooks tells the level: planner and utility commands run the executor for what
- * they evaluate, so a counter for each would take the end of an inner statement
- * for that of the top-level one.
+ * Only client backends meet the gate, and only at top level.  Parallel workers
+ * run in the slot of their leader.  A backend that holds a slot passes, so in
+ * transaction scope only the level of utility commands counts: they may run
+ * statements without a slot of their own, or commit inside.  In statement
+ * scope, one counter covers all hooks.  Planner and utility commands run the
+ * executor for what they evaluate, so with a counter per hook, the end of an
+ * inner statement would look like that of the top-level one.
  *
- * The places are, whichever comes first in a transaction: BEGIN (nothing is
- * locked yet and no snapshot taken), the planner,
- * ExecutorStart for plans from the cache, and ProcessUtility.  Before that, no user's
- * code has run and no XID was taken, but by two ways that no hook sees: conversion of
- * parameters in Bind, and function calls of the fast-path protocol.  They earn their
- * transaction nothing: it waits like any other, and what of their code runs SQL meets
- * the gate.  Only client
- * backends meet it: neither parallel workers, whose leader has a slot, nor any
- * other process.
+ * A transaction meets the gate at the first of these places: BEGIN, when it
+ * has locked nothing and has no snapshot; the planner; ExecutorStart, for
+ * cached plans; ProcessUtility.  Until then, no user code has run and no XID
+ * is assigned, except in two ways that no hook sees: conversion of Bind
+ * parameters, and fast-path function calls.  A transaction that begins with
+ * these waits like any other, and SQL that their code runs meets the gate.
  *
- * A slot is given back when the commit begins, before its WAL is flushed:
- * others can use the CPU while we wait for the disk.  Commands that commit
- * inside, such as CALL and VACUUM, keep it to their end.
+ * A slot is released when the commit begins, before its WAL is flushed, so
+ * that other backends can use the CPU while this one waits for the disk.
+ * Commands that commit inside, such as CALL and VACUUM, keep their slot to
+ * their end.
  *
- * Everything here is the backend's own: no locks.
+ * Locking: everything here is local to the backend, except that
+ * AddinShmemInitLock guards the creation of shared memory.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -62,34 +63,36 @@
 #include "bypass.h"
 #include "compat.h"
 #include "contention.h"
+#include "core/long_share.h"
+#include "core/shmem.h"
 #include "explain.h"
 #include "long_statements.h"
 #include "query_waits.h"
 #include "settings.h"
-#include "slots.h"
 #include "wait_log.h"
 
 GATE_MODULE_MAGIC;
 
-/* What a utility command means to the gate. */
+/* How the gate treats a utility command */
 typedef enum UtilityKind
 {
-	UTILITY_LIGHT,				/* passes: runs no code of users */
-	UTILITY_BEGIN,				/* passes, but for the transaction it begins */
+	UTILITY_LIGHT,				/* passes: runs no user code */
+	UTILITY_BEGIN,				/* needs a slot in transaction scope */
 	UTILITY_QUERY,				/* always needs a slot */
-	UTILITY_HEAVY				/* needs a slot if gate_utility says so, and
-								 * in a transaction with others */
+	UTILITY_HEAVY				/* needs a slot if gate_utility is on, or if
+								 * it is not alone in its transaction */
 } UtilityKind;
 
 /*
- * Levels of utility calls, and of planner and executor calls if they count,
- * that this backend is inside of.
+ * How deep this backend is in utility calls and, in statement scope, in
+ * planner and executor calls
  */
 static int	nesting_level = 0;
 
 /*
- * In statement scope, the top-level statement that came to the gate last, if it is
- * known and has not ended: another one that ends does not end its slot.
+ * The top-level query that met the gate last, if it is known and has not
+ * ended.  In statement scope, the end of another one does not release the
+ * slot.
  */
 static const QueryDesc *statement = NULL;
 
@@ -97,8 +100,8 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /*
- * What comes after us: the previous hook, or else the standard function.  So
- * while the gate is off, a hook is one branch and one jump.
+ * The previous hooks, or else the standard functions.  So while the gate is
+ * off, a hook is one branch and one jump.
  */
 static planner_hook_type next_planner = standard_planner;
 static ExecutorStart_hook_type next_ExecutorStart = standard_ExecutorStart;
@@ -130,8 +133,8 @@ static void gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 								  SubTransactionId parentSubid, void *arg);
 
 /*
- * Module load callback.  Without shared memory there is no gate: then load
- * quietly, so that the SQL functions can say what is missing.
+ * Module load callback.  If the library is not preloaded there is no gate, but
+ * it loads all the same, so that the SQL functions can report what is missing.
  */
 void
 _PG_init(void)
@@ -148,7 +151,7 @@ _PG_init(void)
 
 	settings_define();
 
-	/* pg_upgrade works alone, and must not fail because of a queue. */
+	/* pg_upgrade runs alone and must not fail because of a queue. */
 	if (IsBinaryUpgrade)
 		return;
 
@@ -193,13 +196,21 @@ gate_shmem_request(void)
 static void
 gate_shmem_startup(void)
 {
+	SlotsSettings settings = {
+		.limit = gate_max_active_backends,
+		.observing = gate_mode == GATE_MODE_OBSERVE,
+		.pools = gate_pools,
+		.handoff_after = gate_handoff_after,
+		.lend_after = gate_lend_after,
+		.long_after = gate_long_after,
+		.load_control = gate_load_control
+	};
+
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	slots_shmem_init(gate_max_active_backends, gate_mode == GATE_MODE_OBSERVE,
-					 gate_pools, gate_lend_after, gate_long_after,
-					 gate_load_control);
+	slots_shmem_init(&settings);
 	wait_log_shmem_init();
 	query_waits_shmem_init();
 	contention_shmem_init();
@@ -207,8 +218,8 @@ gate_shmem_startup(void)
 }
 
 /*
- * Is there a gate for this process?  This is the one branch that a statement
- * costs, in each hook, while it is off.
+ * Is there a gate for this process?  While the gate is off, this branch is all
+ * that each hook costs.
  */
 static inline bool
 gate_is_on(void)
@@ -217,7 +228,7 @@ gate_is_on(void)
 		MyBackendType == B_BACKEND;
 }
 
-/* Do the levels of planner and executor calls count? */
+/* Do planner and executor calls count in nesting_level? */
 static inline bool
 all_levels_count(void)
 {
@@ -225,9 +236,9 @@ all_levels_count(void)
 }
 
 /*
- * When the session comes for the first time, see who it is, and see to it that
- * slots taken in its transactions will be given back.  Not in _PG_init: so
- * transactions cost nothing while the gate is off.
+ * When the session meets the gate for the first time, look up its application
+ * name and register the callbacks that release its slots.  Not in _PG_init(),
+ * so that transactions cost nothing while the gate is off.
  */
 static inline void
 introduce_session(void)
@@ -244,7 +255,7 @@ introduce_session(void)
 }
 
 /*
- * A statement begins: if at top level, see admission_enter.
+ * A statement begins: at top level, see admission_enter().
  */
 static inline void
 enter(QueryDesc *query, bool begins_block)
@@ -258,7 +269,7 @@ enter(QueryDesc *query, bool begins_block)
 }
 
 /*
- * A statement goes on: if at top level, see admission_continue.
+ * A statement goes on: at top level, see admission_continue().
  */
 static inline void
 go_on(QueryDesc *query)
@@ -272,8 +283,8 @@ go_on(QueryDesc *query)
 }
 
 /*
- * The top-level statement that came to the gate last has ended.  In statement scope,
- * so has its slot.
+ * A statement that met the gate ends: at top level in statement scope, release
+ * its slot.
  */
 static inline void
 statement_ends(void)
@@ -286,7 +297,7 @@ statement_ends(void)
 }
 
 /*
- * planner_hook: statements that are planned when they are run.
+ * planner_hook: for statements that are planned now
  */
 static PlannedStmt *
 gate_planner(PLANNER_PARAMS)
@@ -320,7 +331,7 @@ planner_behind_gate(PLANNER_PARAMS)
 }
 
 /*
- * ExecutorStart_hook: statements whose plan comes from the cache.
+ * ExecutorStart_hook: for statements with a cached plan
  */
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
@@ -354,8 +365,8 @@ ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 }
 
 /*
- * ExecutorRun_hook: a suspended portal may go on without the slot it began
- * with, or have begun before the gate was switched on.
+ * ExecutorRun_hook: a suspended portal may go on without the slot that it
+ * began with, or may have begun before the gate was switched on.
  */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
@@ -372,8 +383,8 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 }
 
 /*
- * The end of a statement that only reads is here: in the extended protocol,
- * ExecutorEnd comes no sooner than with the next statement.
+ * A statement that only reads ends here: in the extended protocol, ExecutorEnd
+ * comes no sooner than with the next statement.
  */
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
@@ -430,8 +441,8 @@ ExecutorFinish_one_level_down(QueryDesc *queryDesc)
 }
 
 /*
- * ExecutorEnd_hook: the end of a statement, unless it failed.  It may be that of an
- * earlier one, whose portal is closed while another one has the slot.
+ * ExecutorEnd_hook: the end of a statement, unless it failed.  An earlier
+ * portal may be closed while another statement holds the slot.
  */
 static void
 gate_ExecutorEnd(QueryDesc *queryDesc)
@@ -446,7 +457,7 @@ gate_ExecutorEnd(QueryDesc *queryDesc)
 }
 
 /*
- * What does a utility command mean to the gate?  Unknown ones are heavy.
+ * How does the gate treat this utility command?  Unknown ones are heavy.
  */
 static UtilityKind
 classify_utility(Node *stmt)
@@ -463,7 +474,10 @@ classify_utility(Node *stmt)
 				case TRANS_STMT_START:
 					return UTILITY_BEGIN;
 
-					/* Inside a savepoint, nothing waits any more. */
+					/*
+					 * Waits now, so that no statement does inside the
+					 * savepoint.
+					 */
 				case TRANS_STMT_SAVEPOINT:
 					return UTILITY_QUERY;
 				default:
@@ -471,7 +485,7 @@ classify_utility(Node *stmt)
 			}
 
 			/*
-			 * These run queries or users' code: EXPLAIN in the planner, SET
+			 * These run queries or user code: EXPLAIN in the planner, SET
 			 * CONSTRAINTS in triggers.
 			 */
 		case T_ExplainStmt:
@@ -486,7 +500,7 @@ classify_utility(Node *stmt)
 		case T_DoStmt:
 			return UTILITY_QUERY;
 
-			/* In statement scope, nothing may be locked before admission. */
+			/* In statement scope, a transaction must not wait with locks. */
 		case T_LockStmt:
 			return UTILITY_QUERY;
 
@@ -503,7 +517,10 @@ classify_utility(Node *stmt)
 		case T_AlterSystemStmt:
 			return UTILITY_LIGHT;
 
-			/* DROP for temporary tables; ALL, which poolers send, is alone. */
+			/*
+			 * DISCARD TEMP drops tables; DISCARD ALL, which poolers send, is
+			 * always alone in its transaction.
+			 */
 		case T_DiscardStmt:
 			return ((DiscardStmt *) stmt)->target == DISCARD_TEMP ?
 				UTILITY_HEAVY : UTILITY_LIGHT;
@@ -514,10 +531,10 @@ classify_utility(Node *stmt)
 }
 
 /*
- * Does a top-level utility command of that kind have to be admitted?
+ * Does this top-level utility command need a slot?
  *
- * One that need not be alone does if it is not: what comes after it would wait with
- * the locks that it took.
+ * A heavy one always does if it is not alone in its transaction: the next
+ * statement would wait with the locks that it took.
  */
 static bool
 utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
@@ -537,7 +554,7 @@ utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
 }
 
 /*
- * ProcessUtility_hook: utility commands, and BEGIN for its transaction.
+ * ProcessUtility_hook: for utility commands, and for transactions at BEGIN
  */
 static void
 gate_ProcessUtility(UTILITY_PARAMS)
@@ -573,8 +590,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 }
 
 /*
- * The transaction ends.  Not so if that is done by a command that goes on
- * afterwards: then its slot, and its right not to wait, last to its end.
+ * Release the slot when the transaction ends.  A command that ends it and goes
+ * on keeps its slot, and the right not to wait, to its own end.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)
@@ -606,7 +623,8 @@ gate_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * In statement scope, a statement that fails inside a savepoint ends here.
+ * In statement scope, release the slot of a statement that fails inside a
+ * savepoint.
  */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,

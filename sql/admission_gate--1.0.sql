@@ -11,7 +11,6 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT priority int4,
     OUT running int4,
     OUT lent int4,
-    OUT retained int4,
     OUT long int4,
     OUT paused int4,
     OUT waiting int4,

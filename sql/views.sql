@@ -23,7 +23,7 @@ FROM pg_stat_admission_gate_histogram GROUP BY pool;
 SELECT lower_bound, upper_bound FROM pg_stat_admission_gate_histogram WHERE 1000 >= lower_bound AND 1000 < upper_bound;
 
 -- While the gate is off, nobody is counted.
-SELECT max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_backends;
 
 SELECT pg_admission_gate_last_wait() IS NULL AS never_met_the_gate;
@@ -38,7 +38,7 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT pool, max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
+SELECT pool, max_active, running, lent, waiting FROM pg_stat_admission_gate;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change = statement_timestamp() AS since_now, wait_time
 FROM pg_stat_admission_gate_backends;
 
@@ -124,5 +124,5 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT max_active, running, lent, retained, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
 DROP EXTENSION admission_gate;

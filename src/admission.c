@@ -1,25 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * admission.c
- *		One backend at the gate: whether it needs a slot, may wait for one,
- *		and what happens while it waits.
+ *		Admission of one backend: whether it needs a slot, whether it may wait
+ *		for one, and how it waits.
  *
- * The front door (admission_gate.c) decides when the gate is met; here a
- * backend takes a slot if one is free, waits if it may, and is forced in if it
- * may not wait: if its transaction was admitted before, or began before there was
- * a gate, others may wait for it already, and waiting for them in the queue would be
- * a deadlock that nobody detects.  What a transaction did without being admitted is no
- * reason: else a user could enter so at will.
+ * The hooks (admission_gate.c) decide when a statement meets the gate.  Here
+ * its backend acquires a slot if one is free, waits if it may, and otherwise
+ * enters above the limit.  It may not wait if its transaction was admitted
+ * before, bypassed the gate, or began before this backend knew of a limit:
+ * other backends may wait for that transaction already, and PostgreSQL would
+ * not detect the deadlock.  Anything else that a transaction did without being
+ * admitted is no reason to let it in; else users could enter at will.
  *
- * Instead of waiting, as many superusers as superuser_reserved_connections says
- * enter above the limit, so that an administrator is never kept out.
+ * Instead of waiting, up to superuser_reserved_connections superusers enter
+ * above the limit, so that the gate never keeps an administrator out.
  *
- * If BEGIN is refused, the block begins all the same, and its first statement that
- * needs a slot fails for that reason.  An error of BEGIN itself would leave the session
- * outside of a block, and a client that goes on would commit the statements of what it
- * takes for one transaction one by one.
+ * If BEGIN is refused, the block begins all the same, and its first statement
+ * that needs a slot fails with the error.  An error of BEGIN itself would
+ * leave the session outside a block, and a client that goes on would commit
+ * the statements of its transaction one by one.
  *
- * Everything here is the backend's own: no locks.
+ * Everything here is local to the backend: no locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -44,46 +45,49 @@
 #include "bypass.h"
 #include "compat.h"
 #include "contention.h"
-#include "lending.h"
+#include "core/counters.h"
+#include "core/load_control.h"
+#include "core/pools.h"
+#include "core/semaphore.h"
+#include "core/watch_duty.h"
 #include "query_waits.h"
 #include "settings.h"
-#include "slots.h"
 #include "snapshot.h"
 #include "wait_log.h"
+#include "watcher.h"
 
-/*
- * For how long the watcher sleeps at most, ms; and the other waiters, which look then
- * whether it still watches.
- */
-#define WATCH_INTERVAL	50
+/* How often a waiter checks that the watcher still watches, ms */
 #define GUARD_INTERVAL	5000
 
 /* A wait in the queue */
 typedef struct QueueWait
 {
 	TimestampTz start;
-	int			queue_length;	/* how many waited when it began */
-	int64		query_id;		/* of the statement that waits, or 0 */
+	int			queue_length;	/* waiters in its pool when it began */
+	int64		query_id;		/* of the waiting statement, or 0 */
 } QueueWait;
 
-/* Does this backend hold a slot, lent or not? */
+/*
+ * Is this backend admitted?  Its slot may be lent, or given up by a long
+ * statement.
+ */
 static bool holds_slot = false;
 
-/* When the statement began that came to the gate last: tells it from others */
+/* When the statement that met the gate last began: tells it from others */
 static TimestampTz statement_start = 0;
 
-/* Has the present transaction held one, now or before? */
+/* Has the present transaction been admitted, even if it has left since? */
 static bool admitted_in_xact = false;
 
-/* Has it passed without one, by the right of its session? */
+/* Has it bypassed the gate? */
 static bool bypassed_in_xact = false;
 
-/* The error that refused it at its BEGIN, to be raised later; or NULL */
+/* The error of its refused BEGIN, to be raised later; or NULL */
 static ErrorData *refusal = NULL;
 
 /*
- * How long the present transaction has waited, and how long the last one before
- * it that met the gate did: us; -1 if it has not, and if none did.
+ * Waits in us: of the present transaction, -1 if it has not queued; and of the
+ * last one before it that met the gate, -1 if there was none
  */
 static int64 xact_wait = -1;
 static int64 last_xact_wait = -1;
@@ -95,7 +99,7 @@ note_admission(void)
 	admitted_in_xact = true;
 }
 
-/* The backend, which holds a slot, goes on with this statement, or begins it. */
+/* A backend that holds a slot goes on with its statement or begins another. */
 static inline void
 resume(void)
 {
@@ -105,7 +109,7 @@ resume(void)
 	statement_start = start;
 }
 
-/* Has the present transaction come to the gate, whatever came of it? */
+/* Has the present transaction met the gate, without bypassing it? */
 static inline bool
 met_gate_in_xact(void)
 {
@@ -113,7 +117,7 @@ met_gate_in_xact(void)
 }
 
 /*
- * May this backend wait?  Not if others may be waiting for its transaction,
+ * May this backend wait?  Not if other backends may wait for its transaction,
  * nor where the wait could not be interrupted.
  */
 static bool
@@ -153,8 +157,9 @@ errdetail_gate(const SlotLimit *limit, long waited)
 }
 
 /*
- * HINT of the gate's errors: what to increase, that setting, which may be the
- * pool's, or the limit; not the limit if less than it is given out.
+ * HINT of the gate's errors: increase this setting, that of the pool if
+ * of_pool, or the limit; but not a limit that finds itself or that load
+ * control has lowered.
  */
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
@@ -177,14 +182,14 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 				   setting);
 }
 
-/* The time since then in us; 0 if the clock was set back. */
+/* Time since start in us, 0 if the clock was set back */
 static inline uint64
 elapsed_since(TimestampTz start)
 {
 	return Max(GetCurrentTimestamp() - start, 0);
 }
 
-/* Is it the pool's queue_timeout that counts, as the shorter of the two? */
+/* Does the pool's queue_timeout count, as the shorter of the two? */
 static bool
 queue_timeout_is_of_pool(void)
 {
@@ -195,8 +200,8 @@ queue_timeout_is_of_pool(void)
 }
 
 /*
- * After how many ms a wait for a slot fails, 0 if it never does.  So that a user
- * cannot exceed what is set for the pool, the shorter of the two counts.
+ * How long a wait may take: ms, 0 = forever.  The shorter of the two settings
+ * counts, so that a user cannot exceed that of the pool.
  */
 static int
 queue_timeout(void)
@@ -205,29 +210,10 @@ queue_timeout(void)
 }
 
 /*
- * The watcher's duties.  Returns for how many ms it may sleep.
- */
-static long
-watch(void)
-{
-	long		until_turns = slots_end_idle_turns();
-	long		interval = Min(lending_interval(), WATCH_INTERVAL);
-
-	lending_watch();
-	contention_watch();
-	slots_relieve_stall();
-
-	if (until_turns >= 0)
-		interval = Min(interval, until_turns);
-	slots_watch_again_in(interval);
-	return interval;
-}
-
-/*
- * Sleep in the queue until there is a slot.  Returns false if queue_timeout
- * expires first; the backend has left the queue then, and *limit receives what
- * kept it waiting.  start: when it entered.  Any error, and any way to end the
- * backend, may come in between.
+ * Sleep in the queue until there is a slot.  start: when the backend entered
+ * it.  Returns false if queue_timeout expires first: the backend has then left
+ * the queue, and *limit receives what kept it waiting.  Raises whatever
+ * interrupts bring.
  */
 static bool
 sleep_in_queue(TimestampTz start, SlotLimit *limit)
@@ -239,7 +225,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? watch() : GUARD_INTERVAL;
+		long		timeout = slots_am_watcher() ? watcher_look() : GUARD_INTERVAL;
 		int			max_wait = queue_timeout();
 
 		if (max_wait > 0)
@@ -262,7 +248,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
 
-		/* First this: it may reset the latch again, for reasons of its own. */
+		/* Do this first: it may reset the latch once more. */
 		CHECK_FOR_INTERRUPTS();
 
 		if (slots_claim())
@@ -271,8 +257,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 }
 
 /*
- * A wait is over, and what it was for is settled: count it, by its query as
- * well, and log it if it was long.
+ * A wait has ended: count it, by its query as well, and log it if it was long.
  */
 static void
 note_wait(const QueueWait *wait, WaitEnd end)
@@ -286,7 +271,7 @@ note_wait(const QueueWait *wait, WaitEnd end)
 }
 
 /*
- * Called when an error, or the end of the backend, interrupts the wait.
+ * Clean up a wait that an error, or the end of the backend, interrupts.
  */
 static void
 abandon_wait(int code, Datum wait)
@@ -296,7 +281,7 @@ abandon_wait(int code, Datum wait)
 	note_wait((const QueueWait *) DatumGetPointer(wait), WAIT_END_CANCEL);
 }
 
-/* Say in errors that interrupt the wait where it was. */
+/* Error context callback of a wait */
 static void
 say_waiting(void *arg)
 {
@@ -304,8 +289,8 @@ say_waiting(void *arg)
 }
 
 /*
- * Raise an error if the wait would end by statement_timeout, as far as one can
- * tell.
+ * With deadline_shedding, raise an error if the wait is expected to outlast
+ * statement_timeout.
  */
 static void
 refuse_hopeless_wait(void)
@@ -338,10 +323,11 @@ refuse_hopeless_wait(void)
 }
 
 /*
- * Enter the queue and sleep there until there is a slot, holding no snapshot
- * as far as possible; but if the limit is only observed, take a slot at once.
- * Raises an error if the queue is full or there is no hope to get through it in
- * time, if queue_timeout expires, and whatever interrupts bring.
+ * Wait in the queue for a slot, without a snapshot if possible; but if the
+ * limit is only observed, acquire a slot at once.  Arguments: as for
+ * admission_enter().  Raises an error if the queue is full, if
+ * statement_timeout is expected to come first, if queue_timeout expires, and
+ * whatever interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
@@ -361,15 +347,15 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	wait.query_id = query_waits_current_id();
 	wait.start = GetCurrentTimestamp();
 
-	switch (slots_enqueue(gate_max_queue_length, wait.start, &wait.queue_length))
+	switch (slots_enqueue(gate_max_queue_length, &wait.queue_length))
 	{
-		case SLOT_ENQUEUE_TAKEN:
+		case SLOT_ENQUEUE_ACQUIRED:
 			note_admission();
 			return;
 
 		case SLOT_ENQUEUE_OBSERVED:
 			note_admission();
-			(void) watch();		/* nobody waits who would do it */
+			(void) watcher_look();	/* there is no watcher */
 			return;
 
 		case SLOT_ENQUEUE_FULL:
@@ -408,8 +394,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 
 	/*
-	 * Rights may have been taken away meanwhile: see the catalogs as they
-	 * are.
+	 * Privileges may have been revoked meanwhile: see the catalogs as they
+	 * are now.
 	 */
 	if (!begins_block)
 		AcceptInvalidationMessages();
@@ -417,8 +403,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 }
 
 /*
- * The same for BEGIN: an error is kept for the first statement of the block.
- * The transaction is as good as before, since all that can fail is the wait.
+ * The same for BEGIN, but keep an error for the first statement of the block.
+ * The transaction stays intact, as nothing but the wait can fail.
  */
 static pg_noinline void
 wait_for_slot_at_begin(void)
@@ -431,7 +417,7 @@ wait_for_slot_at_begin(void)
 	}
 	PG_CATCH();
 	{
-		/* With a slot, it was no refusal. */
+		/* With a slot, it is no refusal. */
 		if (holds_slot)
 			PG_RE_THROW();
 		LWLockReleaseAll();
@@ -445,9 +431,10 @@ wait_for_slot_at_begin(void)
 }
 
 /*
- * If the session may use the reserve and there is some left, enter by it: as many
- * backends at a time as superuser_reserved_connections and, from PostgreSQL 16 on,
- * reserved_connections say for those who connect.
+ * Enter above the limit if the session may use the reserve and some of it is
+ * left.  Its size, and the roles that may use it, are those of
+ * superuser_reserved_connections and, from PostgreSQL 16 on, of
+ * reserved_connections.  since: as for slots_try_acquire().
  */
 static pg_noinline bool
 enter_reserved(TimestampTz since)
@@ -462,15 +449,15 @@ enter_reserved(TimestampTz since)
 	else if (GATE_RESERVED > 0 && GATE_MAY_USE_RESERVED(user))
 		size = GATE_RESERVED;
 	RESUME_INTERRUPTS();
-	return size > 0 && slots_enter_reserved(size, since);
+	return size > 0 && slots_acquire_reserved(size, since);
 }
 
 /*
- * Let other processes have the CPU, then look for a free slot once more.  Where
- * more want a CPU than there are, holders of slots are among them, and a slot
- * may be free by the time it is our turn again: that is a wait in the kernel's
- * queue, as without the gate, instead of one in each.  Otherwise this costs next
- * to nothing.  since: as in slots_try_take.
+ * Yield the CPU, then try to acquire a slot once more.  If more processes want
+ * a CPU than there are CPUs, holders are among them, and one may have released
+ * its slot when this backend runs again: it has then waited in the kernel's
+ * queue, as without the gate, but not in ours as well.  Otherwise this costs
+ * next to nothing.  since: as for slots_try_acquire().
  */
 static pg_noinline bool
 try_after_yield(TimestampTz since)
@@ -482,14 +469,14 @@ try_after_yield(TimestampTz since)
 }
 
 /*
- * The free path was not free: take a slot if one is there all the same, enter above the
- * limit if this backend may not or need not wait, or wait.  As admission_enter.
+ * slots_try_acquire() failed: barge if a slot is free, enter above the limit
+ * if this backend may not wait or may use the reserve, or else wait.
+ * Arguments: as for admission_enter().
  */
 static pg_noinline void
 enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 {
-	if (slots_lenders_unseen())
-		lending_recall();
+	watcher_recall_lenders();
 
 	if (slots_try_barge(since))
 		note_admission();
@@ -507,10 +494,11 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 }
 
 /*
- * A top-level statement begins: see to it that this backend holds a slot.
- * query: the descriptor that ExecutorStart was called with, otherwise NULL.
- * begins_block: it is BEGIN; then an error of the wait is kept for the next one.
- * May wait and raise errors; the caller holds no LWLock.
+ * A top-level statement begins: have this backend hold a slot, unless its
+ * session bypasses the gate.  query: the argument of ExecutorStart, NULL from
+ * other hooks.  begins_block: it is BEGIN; an error of the wait is then kept
+ * for the first statement of the block.  May wait and raise errors; the caller
+ * holds no LWLock.
  */
 void
 admission_enter(QueryDesc *query, bool begins_block)
@@ -531,7 +519,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 		ReThrowError(refusal);
 
 	since = statement_start = GetCurrentStatementStartTimestamp();
-	if (likely(slots_try_take(since)))
+	if (likely(slots_try_acquire(since)))
 		note_admission();
 	else
 		enter_or_wait(query, begins_block, since);
@@ -540,8 +528,8 @@ admission_enter(QueryDesc *query, bool begins_block)
 }
 
 /*
- * A top-level statement that has begun goes on: as admission_enter, but
- * without waiting.
+ * A top-level statement that has begun goes on: as admission_enter(), but
+ * never waits.
  */
 void
 admission_continue(void)
@@ -557,7 +545,8 @@ admission_continue(void)
 }
 
 /*
- * Give the slot back if there is one.
+ * Release the slot, if there is one.  failed: the work counts as failed, not
+ * as completed.
  */
 void
 admission_leave(bool failed)
@@ -565,12 +554,12 @@ admission_leave(bool failed)
 	if (holds_slot)
 	{
 		holds_slot = false;
-		slots_give_back(failed);
+		slots_release(failed);
 	}
 }
 
 /*
- * The transaction is over: as admission_leave, and the next one may wait.
+ * The transaction has ended: as admission_leave(), and the next one may wait.
  */
 void
 admission_end_transaction(bool failed)
@@ -588,7 +577,7 @@ admission_end_transaction(bool failed)
 }
 
 /*
- * How long the present transaction has waited: us; -1 if it has not come to the
+ * How long the present transaction has waited: us, -1 if it has not met the
  * gate.
  */
 int64
@@ -598,9 +587,9 @@ admission_wait(void)
 }
 
 /*
- * How long the session's last transaction at the gate has waited: us; -1 if
- * there was none.  In a transaction block, that is the present one.  A lone
- * statement rather asks for the one before, than for what it is itself.
+ * How long the session's last transaction at the gate waited: us, -1 if there
+ * was none.  Inside a transaction block, that is the block's; a lone statement
+ * gets that of the transaction before it.
  */
 int64
 admission_last_wait(void)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * admission.h
- *		One backend at the gate.
+ *		Admission of one backend.
  *
  * Copyright (c) 2026, admission_gate authors
  *

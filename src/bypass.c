@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * bypass.c
- *		Who passes the gate without a slot: the sessions that have bypass on,
- *		and those that began with certain application names.
+ *		Which sessions pass the gate without a slot: those with bypass on, and
+ *		those that began with certain application names.
  *
- * The name is the application_name that the session began with, which SET does
- * not change.  So it is looked at once in a session, and once more whenever the
- * list changes; a statement looks at one flag.
+ * What counts is the application_name with which the session began; SET does
+ * not change that.  So it is looked up once per session, and again whenever
+ * the list changes.  A statement tests one flag.
  *
- * Everything here is the backend's own: no locks.
+ * Everything here is local to the backend: no locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -23,11 +23,11 @@
 
 bool		bypass_in_force = false;
 
-/* The two reasons for it */
+/* The reasons for bypass_in_force */
 static bool by_setting = false;
 static bool by_name = false;
 
-/* Of the list, one after the other; after the last one, an empty one */
+/* The names of the list, each zero-terminated, and an empty one */
 static const char *names = "";
 
 static void
@@ -45,7 +45,7 @@ bypass_assign(bool newval, void *extra)
 }
 
 /*
- * May this be in the list?  If not, say why.
+ * May the list contain this name?  If not, set the error's DETAIL.
  */
 static bool
 is_valid_name(const char *name)
@@ -71,7 +71,8 @@ is_valid_name(const char *name)
 }
 
 /*
- * Check hook of bypass_application_names: turn the list into what names points to.
+ * Check hook of bypass_application_names: *extra receives the names, in the
+ * format of "names".
  */
 bool
 bypass_check_names(char **newval, void **extra, GucSource source)
@@ -91,8 +92,8 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 		valid = valid && is_valid_name((const char *) lfirst(cell));
 
 	/*
-	 * Each has its comma's byte for its end, but for the last one and the
-	 * list's.
+	 * The comma after a name makes room for its terminator; the last name and
+	 * the list need one byte more each.
 	 */
 	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
 	if (to)
@@ -111,7 +112,7 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 	return to != NULL;
 }
 
-/* Does that name match one of the list? */
+/* Does this name match one of the list? */
 static bool
 is_in_list(const char *name)
 {
@@ -129,9 +130,9 @@ is_in_list(const char *name)
 }
 
 /*
- * See whether the session passes by its name.  Call once in a session, when it
- * has its parameters.  (The name as it came is in MyProcPort, too, but that takes
- * the headers of the libraries for authentication to look at.)
+ * Decide whether the session passes by its name.  Call once per session, after
+ * it has received its parameters.  (MyProcPort has the original name, too, but
+ * reading it takes the headers of the authentication libraries.)
  */
 void
 bypass_look_at_name(void)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * bypass.h
- *		Who passes the gate without a slot.
+ *		Which sessions pass the gate without a slot.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -3,8 +3,8 @@
  * compat.h
  *		Every difference between the supported PostgreSQL versions (15 to 19).
  *
- * One source serves all of them: code elsewhere uses the names defined here
- * and never tests PG_VERSION_NUM itself.
+ * One source serves all of them: other files use the names defined here and
+ * never test PG_VERSION_NUM.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -28,7 +28,7 @@
 #error "admission_gate needs PostgreSQL 15 or newer"
 #endif
 
-/* 16: memory that the GUC machinery will free is had from guc_malloc */
+/* 16: guc_malloc() allocates what the GUC machinery frees */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
 #define GATE_GUC_FREE(ptr)		guc_free(ptr)
@@ -38,10 +38,10 @@
 #endif
 
 /*
- * 16: PGXS hides all names of C that are not PGDLLEXPORT.  All libraries of a server
- * share one name space, so else a call might go to another one's function of that
- * name.  Before, -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT,
- * which was empty, has to exempt names from it.
+ * 16: PGXS hides all C names that are not PGDLLEXPORT.  All libraries of a
+ * server share one name space, so a call might else go to another library's
+ * function of that name.  Before, -fvisibility=hidden in the Makefile hides
+ * them, and PGDLLEXPORT, which was empty, exempts names from that.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
@@ -53,27 +53,24 @@
 #define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
 #endif
 
-/* 17: a process is known by ProcNumber, no longer by PGPROC.pgprocno */
+/* 17: a ProcNumber identifies a process, no longer PGPROC.pgprocno */
 #if PG_VERSION_NUM >= 170000
-#define MY_PROC_NUMBER	MyProcNumber
-#else
-#define MY_PROC_NUMBER	(MyProc->pgprocno)
-#endif
-
-#if PG_VERSION_NUM >= 170000
+#define MY_PROC_NUMBER			MyProcNumber
 #define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
 #else
+#define MY_PROC_NUMBER			(MyProc->pgprocno)
 #define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
+#define INVALID_PROC_NUMBER		(-1)
 #endif
 
-/* 17: the number of the transaction under way is in a struct */
+/* 17: the local transaction ID has moved to PGPROC.vxid */
 #if PG_VERSION_NUM >= 170000
 #define MY_TRANSACTION	(MyProc->vxid.lxid)
 #else
 #define MY_TRANSACTION	(MyProc->lxid)
 #endif
 
-/* 16: there is a reserve of connections for members of a role, too */
+/* 16: members of a role have a reserve of connections, too */
 #if PG_VERSION_NUM >= 160000
 #define GATE_SUPERUSER_RESERVED	SuperuserReservedConnections
 #define GATE_RESERVED			ReservedConnections
@@ -85,7 +82,7 @@
 #define GATE_MAY_USE_RESERVED(roleid) false
 #endif
 
-/* 17: extensions may name their wait events; before, all are "Extension" */
+/* 17: extensions can name their wait events; before, all are "Extension" */
 #if PG_VERSION_NUM >= 170000
 #define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
 #define GATE_PAUSE_EVENT_NEW()	WaitEventExtensionNew("AdmissionGatePause")
@@ -95,8 +92,9 @@
 #endif
 
 /*
- * 19: a wait for a buffer's content is no LWLock any more; it is of the class of that
- * for a buffer's cleanup lock, which other sessions may keep from us for long
+ * 19: a wait for a buffer's content lock is no LWLock wait any more.  Its
+ * class is that of a wait for a cleanup lock, which other sessions may delay
+ * for long.
  */
 #if PG_VERSION_NUM >= 190000
 #define GATE_IS_BUFFER_CONTENT_WAIT(event) \
@@ -106,7 +104,9 @@
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 
-/* 19: a shared hash table has one size, no longer an initial and a maximal one */
+/*
+ * 19: a shared hash table has one size, no longer an initial and a maximal one
+ */
 #if PG_VERSION_NUM >= 190000
 #define GATE_SHMEM_INIT_HASH(name, size, info, flags) \
 	ShmemInitHash(name, size, info, flags)
@@ -127,7 +127,9 @@
 #define EXECUTOR_RUN_ARGS	queryDesc, direction, count, execute_once
 #endif
 
-/* 18: EXPLAIN takes options of extensions; 19: auto_explain, too, checks them */
+/*
+ * 18: EXPLAIN takes options of extensions; 19: auto_explain checks them, too
+ */
 #if PG_VERSION_NUM >= 190000
 #define HAVE_EXPLAIN_OPTIONS
 #define GATE_REGISTER_EXPLAIN_OPTION(name, handler) \
@@ -138,7 +140,7 @@
 	RegisterExtensionExplainOption(name, handler)
 #endif
 
-/* 19: the planner is told of EXPLAIN */
+/* 19: the planner receives the ExplainState */
 #if PG_VERSION_NUM >= 190000
 #define PLANNER_PARAMS \
 	Query *parse, const char *query_string, int cursorOptions, \
@@ -159,7 +161,7 @@
 #define UTILITY_ARGS \
 	pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc
 
-/* 19: WAIT FOR LSN sleeps until the standby has got so far */
+/* 19: WAIT FOR LSN sleeps until the standby has reached the LSN */
 #if PG_VERSION_NUM >= 190000
 #define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
 #else
@@ -167,8 +169,9 @@
 #endif
 
 /*
- * 16: the locks of a process are in a dlist.  Does somebody wait for one of them?  Takes
- * one partition lock of the lock manager after the other.
+ * Does another backend wait for a lock that this process holds?  Takes the
+ * partition locks of the lock manager, one at a time.  16: the locks of a
+ * process are in a dlist.
  */
 static inline bool
 gate_others_want_locks_of(PGPROC *proc)
@@ -206,7 +209,7 @@ gate_others_want_locks_of(PGPROC *proc)
 	return wanted;
 }
 
-/* 18: a module says its name and version */
+/* 18: a module declares its name and version */
 #if PG_VERSION_NUM >= 180000
 #define GATE_MODULE_MAGIC \
 	PG_MODULE_MAGIC_EXT(.name = "admission_gate", .version = "1.0")

@@ -1,27 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * contention.c
- *		How many of those at work wait for each other.
+ *		How many of the backends at work wait for each other.
  *
- * Where many want the same rows, more at work do not get more done: who is let
- * in queues in the lock manager instead, and is woken and sent to sleep again
- * there for nearly every transaction before it; or they queue for the locks inside
- * the server.  A look counts the holders that do, and those that work; the law of the
- * limit (limit_law.c) tells what comes of it.
+ * Where many transactions want the same rows, admitting more of them does not
+ * get more done: they queue in the lock manager instead, where each is woken
+ * and put to sleep again for nearly every transaction before it; or they queue
+ * for locks inside the server.  A look counts the holders that wait so, and
+ * those that work.  The law of the limit (core/limit_law.c) derives the limit
+ * from that.
  *
- * Locks that move are told from locks that somebody keeps, behind which fewer at work
- * would wait for as long: those who wait for the same lock are a group, and it moves
- * when one of them has come out of it since the last look, other than by an error.
- * Who waits in a group that has not moved of late neither works nor is blocked; nor
- * does who waits for its client or a clock.  Waits for the WAL to be written are
- * waits for the disk, and many at a time are better.
+ * Locks that move are told from a lock that one backend keeps: for that, fewer
+ * backends would wait just as long.  The backends that wait for one lock are a
+ * group, which moves when one of them has left it since the last look, other
+ * than by an error.  A backend in a group that has not moved for BRIEFLY_US
+ * counts neither as working nor as blocked; nor does one that waits for its
+ * client, a timer or an extension.  A wait for WAL to be written counts as
+ * work: it is for the disk, where many at a time are better.
  *
- * Who looks: at most every few milliseconds, whoever is about to queue, and the
- * watcher (see slots.c) as long as the limit is lowered.  If the limit finds itself,
- * there may be no queue; then whoever comes by looks, less often.
+ * A look is due every few milliseconds, with many connections less often
+ * (core/load_control.c).  A backend that is about to queue takes it, or, while
+ * the limit is lowered, the watcher (watcher.c).  If the limit finds itself,
+ * there may be no queue; then a backend that begins a statement takes it, less
+ * often.
  *
- * Locking: reads other backends' PGPROC without a lock, as lending.c does.  Two looks
- * may overlap if one is delayed; what they remember is a hint.
+ * Locking: reads other backends' PGPROC without a lock, as watcher.c does.
+ * Two looks may overlap if one is delayed; what they remember is a hint.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -37,33 +41,33 @@
 
 #include "compat.h"
 #include "contention.h"
+#include "core/entries.h"
+#include "core/load_control.h"
 #include "process.h"
-#include "slots.h"
 
-/* For how long a group that has not moved still counts, us */
+/* How long a group that has not moved still counts, us */
 #define BRIEFLY_US		100000
 
-/* How many groups a look can tell apart, at most */
+/* How many groups a look can tell apart */
 #define GROUPS			256
 
 /* What the last look saw of a backend */
 typedef struct SeenWait
 {
-	uint64		lock;			/* what it waited for, 0 if for nothing that
-								 * counts */
-	TimestampTz since;			/* when it began to, 0 if not known */
-	TimestampTz moved;			/* when its group last did */
-	uint64		failures;		/* of its transactions until then */
+	uint64		lock;			/* what it waited for; 0 = nothing that counts */
+	TimestampTz since;			/* when that wait began; 0 = unknown */
+	TimestampTz moved;			/* when its group moved last */
+	uint64		failures;		/* its failed transactions until then */
 } SeenWait;
 
-/* Those who wait for the same lock */
+/* The backends that wait for one lock */
 typedef struct WaitGroup
 {
 	uint64		lock;			/* 0 if free */
-	TimestampTz moved;			/* when one came out of it, 0 if not known */
+	TimestampTz moved;			/* when one left it; 0 = unknown */
 } WaitGroup;
 
-/* By proc number; written by whoever looks, without a lock */
+/* By proc number; the process that looks writes it without a lock */
 static SeenWait *seen_waits = NULL;
 
 static Size
@@ -72,14 +76,14 @@ shmem_size(void)
 	return mul_size(MaxBackends, sizeof(SeenWait));
 }
 
-/* Ask for the shared memory.  From a shmem_request_hook. */
+/* Request the shared memory.  Call from a shmem_request_hook. */
 void
 contention_shmem_request(void)
 {
 	RequestAddinShmemSpace(shmem_size());
 }
 
-/* Create it, or find it if it exists.  The caller holds AddinShmemInitLock. */
+/* Create or attach to it.  The caller holds AddinShmemInitLock. */
 void
 contention_shmem_init(void)
 {
@@ -90,7 +94,9 @@ contention_shmem_init(void)
 		memset(seen_waits, 0, shmem_size());
 }
 
-/* Is a wait of that kind one for another backend, on which fewer at work would help? */
+/*
+ * Is this a wait inside the server that fewer backends at work would shorten?
+ */
 static inline bool
 is_for_lwlock(uint32 event)
 {
@@ -99,7 +105,7 @@ is_for_lwlock(uint32 event)
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
-/* Does a process in a wait of that kind do nothing that others could be in the way of? */
+/* Does a process in this wait do nothing that other backends could hinder? */
 static inline bool
 is_idle(uint32 event)
 {
@@ -110,15 +116,16 @@ is_idle(uint32 event)
 }
 
 /*
- * What does that process wait for?  lock is 0 if for no other backend; else the
- * address of a heavyweight lock, or the wait event, which no address is as low as.
+ * What does this process wait for?  wait->lock receives 0 if for no other
+ * backend, else the address of a heavyweight lock, or the wait event, which is
+ * lower than any address.
  */
 static void
 see_wait(PGPROC *proc, uint32 event, SeenWait *wait)
 {
 	/*
-	 * It may be about to look for a deadlock, with another wait event or
-	 * none.
+	 * The wait event does not tell: the process may be about to check for a
+	 * deadlock, with another one or none.
 	 */
 	wait->lock = (uint64) (uintptr_t) *(LOCK *volatile *) &proc->waitLock;
 	wait->since = 0;
@@ -128,7 +135,7 @@ see_wait(PGPROC *proc, uint32 event, SeenWait *wait)
 		wait->lock = event;
 }
 
-/* The group of that lock, made if need be; NULL if there are too many. */
+/* The group of this lock, added if need be; NULL if there is no room. */
 static WaitGroup *
 group_of(WaitGroup *groups, uint64 lock)
 {
@@ -146,7 +153,7 @@ group_of(WaitGroup *groups, uint64 lock)
 	return NULL;
 }
 
-/* One has come out of the group, or may have moved with it, at that time. */
+/* Note that a group has moved at that time, unless it has moved since. */
 static void
 note_move(WaitGroup *groups, uint64 lock, TimestampTz moved)
 {
@@ -156,7 +163,7 @@ note_move(WaitGroup *groups, uint64 lock, TimestampTz moved)
 		group->moved = Max(group->moved, moved);
 }
 
-/* Is that the same wait?  When it began is not always known. */
+/* Are these the same wait?  When one began is not always known. */
 static inline bool
 is_same_wait(const SeenWait *a, const SeenWait *b)
 {
@@ -165,7 +172,8 @@ is_same_wait(const SeenWait *a, const SeenWait *b)
 }
 
 /*
- * Look at one backend, and remember what it waits for.  Returns whether it works.
+ * Look at one backend, and remember what it waits for.  Returns whether it
+ * works.
  */
 static bool
 look_at(int procno, WaitGroup *groups, TimestampTz now)
@@ -199,16 +207,16 @@ look_at(int procno, WaitGroup *groups, TimestampTz now)
 	return works;
 }
 
-/* Is that backend in a group that has moved of late? */
+/*
+ * Is this backend, which waits for a lock, in a group that has moved lately?
+ * Call it after look_at() of all backends.
+ */
 static bool
 is_blocked_briefly(int procno, WaitGroup *groups, TimestampTz now)
 {
 	SeenWait   *seen = &seen_waits[procno];
-	WaitGroup  *group;
+	WaitGroup  *group = group_of(groups, seen->lock);
 
-	if (seen->lock == 0)
-		return false;
-	group = group_of(groups, seen->lock);
 	if (group != NULL && group->moved != 0)
 		seen->moved = group->moved;
 	else if (seen->moved == 0)
@@ -217,8 +225,8 @@ is_blocked_briefly(int procno, WaitGroup *groups, TimestampTz now)
 }
 
 /*
- * Does that holder stand in line for a lock that moves, by the latest look?  Then more
- * that are let in would only stand behind it.  A hint, no lock.
+ * Did the last look find this holder in line for a lock that moves?  Then a
+ * backend admitted in its place would only queue behind it.  A hint, no lock.
  */
 bool
 contention_is_in_line(int procno)
@@ -229,7 +237,10 @@ contention_is_in_line(int procno)
 	return seen->lock != 0 && passed >= 0 && passed < BRIEFLY_US;
 }
 
-/* See how many holders wait for each other, and have fewer or more let in by that. */
+/*
+ * Count the holders that work, those that wait for each other and those that
+ * wait for a lock that does not move, and adapt the limit.
+ */
 static pg_noinline void
 look_at_all(void)
 {
@@ -237,6 +248,7 @@ look_at_all(void)
 	TimestampTz now = GetCurrentTimestamp();
 	uint32		working = 0;
 	uint32		blocked = 0;
+	uint32		stuck = 0;
 
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
@@ -245,26 +257,20 @@ look_at_all(void)
 	}
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
+		if (seen_waits[procno].lock == 0)
+			continue;
 		if (is_blocked_briefly(procno, groups, now))
 			blocked++;
+		else if (slots_state(procno) == SLOT_RUNNING)
+			stuck++;
 	}
-	slots_adapt_limit(working + blocked, blocked);
+	slots_adapt_limit(working + blocked, blocked, stuck);
 }
 
-/* If it is time, look. */
+/* Take a look if one is due. */
 void
 contention_look(void)
 {
 	if (slots_contention_unseen())
 		look_at_all();
-}
-
-/*
- * The watcher's duty: look if the limit is lowered.
- */
-void
-contention_watch(void)
-{
-	if (slots_limit_is_lowered())
-		contention_look();
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * contention.h
- *		How many of those at work wait for each other.
+ *		How many of the backends at work wait for each other.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -14,6 +14,5 @@ extern void contention_shmem_request(void);
 extern void contention_shmem_init(void);
 extern void contention_look(void);
 extern bool contention_is_in_line(int procno);
-extern void contention_watch(void);
 
 #endif							/* ADMISSION_GATE_CONTENTION_H */

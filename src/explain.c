@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * explain.c
- *		EXPLAIN (ANALYZE, ADMISSION): shows what the transaction has waited for
- *		its slot.
+ *		EXPLAIN (ANALYZE, ADMISSION): shows how long the transaction has waited
+ *		for its slot.
  *
- * Where EXPLAIN takes no options of extensions, there is nothing here.
+ * Where EXPLAIN takes no options of extensions, explain_define() does nothing.
  *
- * Everything here is the backend's own: no locks.
+ * Everything here is local to the backend: no locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -26,7 +26,10 @@
 
 #include "admission.h"
 
-/* Under this, an EXPLAIN keeps a pointer that is not NULL if it has the option. */
+/*
+ * The key under which an ExplainState keeps a non-null pointer if the option
+ * is on
+ */
 static int	extension_id;
 
 static explain_validate_options_hook_type prev_explain_validate_options_hook = NULL;
@@ -46,7 +49,7 @@ has_admission(ExplainState *es)
 }
 
 /*
- * explain_validate_options_hook: without ANALYZE, nothing is shown.
+ * explain_validate_options_hook: the option requires ANALYZE.
  */
 static void
 gate_explain_validate_options(ExplainState *es, List *options,
@@ -62,7 +65,7 @@ gate_explain_validate_options(ExplainState *es, List *options,
 }
 
 /*
- * explain_per_plan_hook: who passed without a slot has nothing to show.
+ * explain_per_plan_hook: shows nothing if the session bypassed the gate.
  */
 static void
 gate_explain_per_plan(PlannedStmt *plannedstmt, IntoClause *into,
@@ -84,7 +87,7 @@ gate_explain_per_plan(PlannedStmt *plannedstmt, IntoClause *into,
 }
 
 /*
- * Define the option.  Call from _PG_init, while the server preloads its
+ * Define the option.  Call from _PG_init() while the server preloads
  * libraries.
  */
 void

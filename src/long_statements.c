@@ -3,27 +3,30 @@
  * long_statements.c
  *		Which statement of this backend is long, and where it pauses.
  *
- * A few long statements among many short ones take a large part of the CPUs, and, under
- * a limit, of the slots.  So they give their slots up, and go on a few at a time
- * (slots_long.c).  Nothing has to be known of a statement before it runs: a timer that
- * counts the CPU time of this process ticks, and a statement that has seen enough ticks
- * is long.  While a process waits for its client, the queue, a lock or a disk, there
- * are no ticks, and short statements hardly ever see one.
+ * A few long statements among many short ones take a large part of the CPUs
+ * and, under a limit, of the slots.  So they give up their slots, and go on a
+ * few at a time (core/long_share.c).  Nothing has to be known of a statement
+ * before it runs: a timer ticks by the CPU time of this process, and a
+ * statement that has seen enough ticks is long.  A process that waits for its
+ * client, the queue, a lock or a disk sees no ticks, and short statements
+ * hardly ever see one.
  *
- * A tick only sets a flag.  The plan is made to look at it whenever one of its nodes
- * that yield tuples of themselves is asked for the next one: there no lock inside the
- * server is held, and errors can be raised.  A statement that pauses sleeps there.
+ * A tick only sets a flag.  Nodes of the plan that yield tuples of their own
+ * test it whenever they are asked for the next one: there the process holds no
+ * lock inside the server, and can raise errors and sleep.
  *
- * What pauses keeps its locks, so it does not if others may want them: not in a
- * transaction that has an ID, and not when a backend waits for one of its locks.
+ * A statement that pauses keeps its locks.  So it does not pause when other
+ * backends may want them: in a transaction that has an XID, and when a backend
+ * waits for one of its locks.  It keeps its snapshot and its pins, too: VACUUM
+ * may wait for a pin to have the page for itself; so may replay on a standby,
+ * but then the statement goes on.
  *
- * Parallel workers tick for their leader, which holds the slot, and pause as it does.
+ * Parallel workers tick for their leader, which holds the slot, and pause as
+ * it does.
  *
- * The transaction of a statement that pauses keeps its snapshot and pins, too: VACUUM may
- * wait for these to have a page for itself, and replay on a standby, for which it goes on.
- *
- * Everything here is the backend's own, but for the locks of this backend, which are
- * looked at as the lock manager says.
+ * Locking: reads other backends' states and wait events without a lock.  The
+ * lock manager's partition locks guard the locks of this process and its
+ * leader.  Everything else is local to the process.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -48,22 +51,29 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "core/entries.h"
+#include "core/long_share.h"
 #include "long_statements.h"
 #include "process.h"
 #include "settings.h"
-#include "slots.h"
 
-/* The CPU time between two ticks, ms */
+/* CPU time between two ticks, ms */
 #define TICK	25
 
-/* How often the first that pauses looks whether it may go on, and the others, ms */
+/*
+ * How often a pausing process looks whether it may go on, ms: the first in
+ * line and parallel workers, and all others
+ */
 #define LOOK_AGAIN	50
 #define OTHERS_LOOK_AGAIN	500
 
 static bool clock_runs = false;
 static volatile sig_atomic_t tick_is_due = false;
 
-/* When the statement of the last tick began, and how many ticks it has seen since its first */
+/*
+ * When the statement of the last tick began, and how many ticks it has seen
+ * since its first one
+ */
 static volatile TimestampTz ticking_statement;
 static volatile uint32 ticks;
 
@@ -83,7 +93,7 @@ handle_tick(SIGNAL_ARGS)
 }
 
 /*
- * Have this process tick from now on, if nothing else in it uses the timer.
+ * Start the timer of this process, unless something else uses it.
  */
 static pg_noinline void
 start_clock(void)
@@ -92,14 +102,14 @@ start_clock(void)
 	struct itimerval present;
 
 	clock_runs = true;
-	/* A profiler may have it. */
+	/* A profiler may use it. */
 	if (getitimer(ITIMER_PROF, &present) != 0 || timerisset(&present.it_interval))
 		return;
 	pqsignal(SIGPROF, handle_tick);
 	(void) setitimer(ITIMER_PROF, &every, NULL);
 }
 
-/* How many CPUs this process may use. */
+/* How many CPUs this process may use */
 static int
 usable_cpus(void)
 {
@@ -113,8 +123,8 @@ usable_cpus(void)
 }
 
 /*
- * How many holders, but for long ones and that one, do not wait for a client, a clock or a
- * lock?
+ * How many holders of short statements, other than this one, do not wait for a
+ * client, a timer, an extension or a lock?
  */
 static int
 short_ones_at_work(int but)
@@ -135,7 +145,10 @@ short_ones_at_work(int but)
 	return n;
 }
 
-/* The holder of the slot that this process works in: itself, or its leader. */
+/*
+ * The proc number of the holder that this process works for: itself or its
+ * leader; -1 if there is none.
+ */
 static int
 holder(void)
 {
@@ -146,7 +159,7 @@ holder(void)
 	return leader != NULL ? GATE_PROC_NUMBER(leader) : -1;
 }
 
-/* Is this process, or its leader, in the way of others while it pauses? */
+/* Would a pause of this process delay other backends, or replay? */
 static bool
 is_in_the_way(void)
 {
@@ -156,12 +169,12 @@ is_in_the_way(void)
 		return true;
 	if (leader == NULL || leader == MyProc)
 		return false;
-	/* It needs no more rows, but waits for its workers to end. */
+	/* The leader needs no more rows and waits for its workers to end. */
 	return wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH ||
 		gate_others_want_locks_of(leader);
 }
 
-/* Say in errors that interrupt a pause where it was. */
+/* Error context callback of a pause */
 static void
 say_pausing(void *arg)
 {
@@ -169,13 +182,14 @@ say_pausing(void *arg)
 }
 
 /*
- * Sleep until it is the turn of this statement, of that holder, to go on.  Raises what
+ * Sleep until the statement of this holder may go on.  Raises whatever
  * interrupts bring.
  */
 static void
 pause_statement(int procno)
 {
 	static uint32 wait_event = 0;
+	bool		timed_out = false;
 	ErrorContextCallback context = {
 		.callback = say_pausing,
 		.previous = error_context_stack
@@ -187,10 +201,14 @@ pause_statement(int procno)
 	error_context_stack = &context;
 	for (;;)
 	{
-		bool		looks = slots_long_is_first(procno);
+		bool		is_first = slots_long_is_first(procno);
 
-		if (looks)
-			slots_long_look(short_ones_at_work(procno), usable_cpus());
+		/*
+		 * The first looks, and others from time to time: the first may have
+		 * caught an error here, and do something else.
+		 */
+		if (is_first || timed_out)
+			slots_look_at_long(short_ones_at_work(procno), usable_cpus());
 		if (!slots_long_pauses(procno))
 			break;
 		if (is_in_the_way())
@@ -198,10 +216,10 @@ pause_statement(int procno)
 			slots_long_goes_on(procno);
 			break;
 		}
-		/* The latch that is set for a turn is the leader's. */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 looks || IsParallelWorker() ? LOOK_AGAIN : OTHERS_LOOK_AGAIN,
-						 wait_event);
+		/* Only the leader's latch is set when its turn comes. */
+		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							   is_first || IsParallelWorker() ? LOOK_AGAIN : OTHERS_LOOK_AGAIN,
+							   wait_event) & WL_TIMEOUT) != 0;
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -209,8 +227,9 @@ pause_statement(int procno)
 }
 
 /*
- * The statement of this process has used more CPU time, and is long: see whether it may go
- * on.  If it has begun to write, it needs a slot again, and never pauses.
+ * The statement of this process has used more CPU time and is long: pause it
+ * unless it may go on.  If its transaction has begun to write, it needs a slot
+ * again and never pauses.
  */
 static pg_noinline void
 tick(void)
@@ -227,11 +246,11 @@ tick(void)
 			slots_end_long();
 		return;
 	}
-	if (!slots_long_ticks(procno, short_ones_at_work(procno), usable_cpus()))
+	if (!slots_tick_long(procno, short_ones_at_work(procno), usable_cpus()))
 		pause_statement(procno);
 }
 
-/* ExecProcNode of nodes that look at the flag */
+/* ExecProcNode of nodes that test the flag */
 static TupleTableSlot *
 exec_and_tick(PlanState *node)
 {
@@ -240,7 +259,7 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
-/* Is that a node without any others, as all of the plan of a short statement often is? */
+/* Is this node the whole plan, as in many short statements? */
 static inline bool
 is_alone(const PlanState *node)
 {
@@ -250,8 +269,8 @@ is_alone(const PlanState *node)
 }
 
 /*
- * Make nodes look at the flag: those that have no others below them, and some of those
- * that can be asked many times without asking what is below them.
+ * Have nodes test the flag: those without children, and some that can yield
+ * many tuples without asking their children.
  */
 static bool
 watch_node(PlanState *node, void *context)
@@ -265,8 +284,8 @@ watch_node(PlanState *node, void *context)
 }
 
 /*
- * Make that query pause if it is long, and has to.  Not if its nodes are measured one
- * by one: that has a function of its own in the place of ours.
+ * Have this query pause when it is long and not its turn.  Not if its nodes
+ * are instrumented: that replaces their ExecProcNode as well.
  */
 void
 long_statements_watch(QueryDesc *query)

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		What the kernel tells of another process: how much CPU time it has used,
- *		and whether it sleeps.
+ *		What the kernel tells about another process: how much CPU time it has
+ *		used, and whether it sleeps.
  *
- * POSIX has a clock for each process, which others may read; it costs two system
- * calls and well under a microsecond.  Where there is none, as on macOS, nobody
- * knows.  Whether a process sleeps is told by Linux alone, in a file, for some
- * microseconds.
+ * POSIX has a CPU-time clock for each process, which other processes can read;
+ * that costs two system calls and well under a microsecond.  Where there is
+ * none, as on macOS, the CPU time is unknown.  Only Linux tells whether a
+ * process sleeps, in a file that takes some microseconds to read.
  *
  * No locks.
  *
@@ -28,8 +28,8 @@
 #endif
 
 /*
- * Read the CPU time (us) that a process has used in its life.  Returns false if it
- * cannot be known: there are no such clocks, or no such process.
+ * Read the CPU time (us) that a process has used in its life.  Returns false
+ * if it is unknown: there are no such clocks, or no such process.
  */
 bool
 process_cpu_time(int pid, uint64 *used)
@@ -38,7 +38,7 @@ process_cpu_time(int pid, uint64 *used)
 	clockid_t	clock;
 	struct timespec time;
 
-	/* 0 would be the process that asks */
+	/* 0 would be the calling process */
 	if (pid != 0 &&
 		clock_getcpuclockid(pid, &clock) == 0 &&
 		clock_gettime(clock, &time) == 0)
@@ -51,8 +51,8 @@ process_cpu_time(int pid, uint64 *used)
 }
 
 /*
- * Does a process rest now?  See proc(5): its state follows its name, which is in
- * parentheses and may contain some.
+ * Does a process rest now?  See proc(5): its state follows its name, which is
+ * in parentheses and may contain some.
  */
 ProcessRest
 process_rest(int pid)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *		What the kernel and PostgreSQL tell of another process.
+ *		What the kernel and PostgreSQL tell about another process.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -14,10 +14,10 @@
 
 #include "storage/proc.h"
 
-/* Wait events as PGPROC.wait_event_info has them. */
+/* The class of a wait event in PGPROC.wait_event_info */
 #define WAIT_CLASS_MASK		0xFF000000
 
-/* What a backend waits for now.  No lock. */
+/* What a backend waits for now, 0 if for nothing.  A hint, no lock. */
 static inline uint32
 wait_event_of(const PGPROC *proc)
 {
@@ -27,7 +27,7 @@ wait_event_of(const PGPROC *proc)
 /* Is a process at rest? */
 typedef enum ProcessRest
 {
-	PROCESS_RESTS,				/* sleeps, or is stopped */
+	PROCESS_RESTS,				/* sleeps or is stopped */
 	PROCESS_WORKS,				/* runs, wants a CPU, or waits for a disk */
 	PROCESS_REST_UNKNOWN
 } ProcessRest;

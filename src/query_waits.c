@@ -1,19 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * query_waits.c
- *		What the statements of each query id have waited, in a table of bounded
- *		size.
+ *		Waits by query id, in a table of bounded size.
  *
- * The key is that of pg_stat_statements, for statements at top level, which are
- * the only ones that meet the gate.
+ * The key is that of pg_stat_statements, for top-level statements, the only
+ * ones that meet the gate.
  *
- * When the table is full, those that have waited least make room: EVICT_PERCENT of
- * them at once, as finding them takes a look at all.
+ * When the table is full, the entries that have waited least make room:
+ * EVICT_PERCENT of them at once, as finding them takes a scan of the table.
  *
- * Locking: Lock is held shared to find an entry, and exclusively to add or
- * remove some; then, nothing else is needed.  Otherwise, the entry's mutex guards
- * its counts.  Both are taken only at the end of a wait in the
- * queue, and by those who look at the table.
+ * Locking: a backend takes Lock shared to find an entry, and exclusively to
+ * add or remove entries.  An entry's mutex guards its counts while Lock is
+ * shared.  Backends take them only at the end of a wait in the queue, and to
+ * read or reset the table.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -46,18 +45,19 @@ typedef struct QueryWaitsEntry
 	slock_t		mutex;
 } QueryWaitsEntry;
 
-/* What is not in the table itself */
+/* Shared state outside the table */
 typedef struct QueryWaitsShared
 {
 	LWLock	   *lock;
 } QueryWaitsShared;
 
-/* NULL if the table has no place */
+/* NULL if no queries are tracked */
 static HTAB *Table = NULL;
 static LWLock *Lock = NULL;
 
 /*
- * Request what query_waits_shmem_init will take.  Call in shmem_request_hook.
+ * Request what query_waits_shmem_init() needs.  Call from a
+ * shmem_request_hook.
  */
 void
 query_waits_shmem_request(void)
@@ -71,8 +71,7 @@ query_waits_shmem_request(void)
 }
 
 /*
- * Create the table, or find it if it exists.  The caller holds
- * AddinShmemInitLock.
+ * Create or attach to the table.  The caller holds AddinShmemInitLock.
  */
 void
 query_waits_shmem_init(void)
@@ -118,7 +117,7 @@ prepared_query_id(const char *name)
 }
 
 /*
- * The EXECUTE that the portal runs, NULL if it is something else.
+ * The EXECUTE that the portal runs, NULL if it runs something else.
  */
 static ExecuteStmt *
 execute_in_portal(Portal portal)
@@ -134,13 +133,13 @@ execute_in_portal(Portal portal)
 }
 
 /*
- * The query id of the top-level statement that is at the gate, 0 if it has none.
+ * The query id of the top-level statement at the gate, 0 if it has none.
  *
- * It is the one in pg_stat_activity, but for two things that pg_stat_statements
- * does.  It counts EXECUTE as what that executes, and takes its own id away.
- * And it takes that of a utility command away when it is run; if it is run again
- * from the same prepared statement (drivers do so with BEGIN), only the latter
- * still knows.
+ * It is that of pg_stat_activity, but for what pg_stat_statements changes:
+ * EXECUTE counts as the statement that it executes, and has no id of its own;
+ * and a utility command loses its id when it runs, so if it runs again from
+ * the same prepared statement, as drivers run BEGIN, only the latter still has
+ * it.
  */
 int64
 query_waits_current_id(void)
@@ -167,8 +166,9 @@ compare_wait_time(const void *a, const void *b)
 }
 
 /*
- * Remove the entries that have waited least; false if there is no memory to find them.
- * The caller holds Lock exclusively, so this raises no error.
+ * Remove the entries that have waited least.  Returns false if there is no
+ * memory to find them: the caller holds Lock exclusively, so this raises no
+ * error.
  */
 static bool
 evict_least(void)
@@ -194,9 +194,9 @@ evict_least(void)
 }
 
 /*
- * Find the entry with that key or make one, in the place of others if need be; NULL if
- * there is no memory to do so.
- * The caller holds Lock exclusively.
+ * Find the entry of this key, or add one, in the place of others if need be.
+ * Returns NULL if there is no memory to do so.  The caller holds Lock
+ * exclusively.
  */
 static QueryWaitsEntry *
 find_or_add(const QueryWaitsKey *key)
@@ -218,8 +218,8 @@ find_or_add(const QueryWaitsKey *key)
 }
 
 /*
- * A wait of this backend has ended after so many us.  queryid: of the statement;
- * without one, nothing is counted.  Can be called while an error is handled.
+ * Count a wait of this backend that has ended.  queryid: of the statement, 0 =
+ * count nothing; waited: us.  Can be called while an error is handled.
  */
 void
 query_waits_count(int64 queryid, uint64 waited)
@@ -257,7 +257,8 @@ query_waits_count(int64 queryid, uint64 waited)
 }
 
 /*
- * A copy of the table, in no order.  *count receives the number of entries.
+ * Return a copy of the table, in no order, NULL if no queries are tracked.
+ * *count receives the number of entries.
  */
 QueryWaits *
 query_waits_read(int *count)
@@ -286,9 +287,6 @@ query_waits_read(int *count)
 	return copy;
 }
 
-/*
- * Empty the table.
- */
 void
 query_waits_reset(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * query_waits.h
- *		What the statements of each query id have waited.
+ *		Waits by query id.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -12,7 +12,7 @@
 
 #include "postgres.h"
 
-/* A hash key as it is: no padding */
+/* Hashed as a blob, so it must have no padding */
 typedef struct QueryWaitsKey
 {
 	int64		queryid;

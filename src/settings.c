@@ -1,12 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		The configuration parameters: names, ranges, who may set them.
+ *		The configuration parameters: names, ranges and contexts.
  *
- * Every backend has its own copy of each parameter.  The limit, its mode, the pools
- * lending and load control must reach those that wait, too, and do not reread the
- * configuration meanwhile; so these are published in shared memory, by the
- * processes that answer a reload at once and have no stale copy for long.
+ * Every backend has its own copy of each parameter.  But the limit, the mode,
+ * the pools and other parameters of the core must also reach backends that
+ * wait, which do not reread the configuration.  So processes that answer a
+ * reload at once, and never hold an old value for long, publish them in shared
+ * memory.
+ *
+ * Locking: none here; the functions of the core take the locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -21,18 +24,22 @@
 
 #include "bypass.h"
 #include "compat.h"
+#include "core/entries.h"
+#include "core/lending.h"
+#include "core/limits.h"
+#include "core/load_control.h"
+#include "core/long_share.h"
+#include "core/pools.h"
+#include "pool_parser.h"
 #include "settings.h"
-#include "slots.h"
 
 int			gate_max_active_backends = 0;
-char	   *gate_pool = NULL;
 int			gate_scope = SCOPE_TRANSACTION;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
-int			gate_turn_length = 0;
 bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
 int			gate_max_tracked_queries = 500;
@@ -44,6 +51,7 @@ bool		gate_load_control = true;
 static bool bypass = false;
 static char *bypass_application_names = NULL;
 static char *pools = NULL;
+static char *pool = NULL;
 
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", GATE_MODE_ENFORCE, false},
@@ -57,15 +65,15 @@ static const struct config_enum_entry scope_options[] = {
 	{NULL, 0, false}
 };
 
-/* The transaction that was under way when this backend learned of a limit, or invalid */
+/* The transaction during which this backend learned of a limit, or invalid */
 static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
 /*
- * Does this process publish new settings to all?
+ * Does this process publish new settings?
  *
- * A client backend rereads the configuration only before its next command, a
- * parallel worker restores its leader's copy: either may be behind by several
- * reloads, and would set an old value again.  The checkpointer and the two
+ * A client backend rereads the configuration only before its next command, and
+ * a parallel worker restores its leader's copy: either may be several reloads
+ * behind, and would publish an old value.  The checkpointer and the two
  * writers reread it within moments of every reload, on primaries and standbys,
  * and one of them is free when another is busy writing.
  */
@@ -77,7 +85,6 @@ is_publisher(void)
 		 MyBackendType == B_WAL_WRITER);
 }
 
-/* Assign hook of max_active_backends */
 static void
 assign_max_active_backends(int newval, void *extra)
 {
@@ -87,7 +94,6 @@ assign_max_active_backends(int newval, void *extra)
 		slots_set_limit(newval);
 }
 
-/* Assign hook of pools */
 static void
 assign_pools(const char *newval, void *extra)
 {
@@ -109,8 +115,9 @@ is_defined_pool(const char *name)
 }
 
 /*
- * Check hook of pool.  Whether there is such a pool is seen when it is
- * used, as it may be defined later, or removed; but ALTER ROLE and ALTER DATABASE tell.
+ * Check hook of pool.  The pool need not exist: it may be defined later, or be
+ * removed, and is looked up when it is used.  But ALTER ROLE and ALTER
+ * DATABASE give a notice.
  */
 static bool
 check_pool(char **newval, void **extra, GucSource source)
@@ -127,14 +134,13 @@ check_pool(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Assign hook of pool: from the next statement on */
+/* Assign hook of pool: takes effect with the next statement. */
 static void
 assign_pool(const char *newval, void *extra)
 {
-	slots_forget_pool();
+	slots_choose_pool(newval);
 }
 
-/* Assign hook of mode */
 static void
 assign_mode(int newval, void *extra)
 {
@@ -142,7 +148,13 @@ assign_mode(int newval, void *extra)
 		slots_set_observing(newval == GATE_MODE_OBSERVE);
 }
 
-/* Assign hook of lend_after */
+static void
+assign_handoff_after(int newval, void *extra)
+{
+	if (is_publisher())
+		slots_set_handoff_after(newval);
+}
+
 static void
 assign_lend_after(int newval, void *extra)
 {
@@ -150,7 +162,6 @@ assign_lend_after(int newval, void *extra)
 		slots_set_lend_after(newval);
 }
 
-/* Assign hook of long_after */
 static void
 assign_long_after(int newval, void *extra)
 {
@@ -158,7 +169,6 @@ assign_long_after(int newval, void *extra)
 		slots_set_long_after(newval);
 }
 
-/* Assign hook of load_control */
 static void
 assign_load_control(bool newval, void *extra)
 {
@@ -167,8 +177,8 @@ assign_load_control(bool newval, void *extra)
 }
 
 /*
- * Did the present transaction begin before this backend knew of a limit?  Then it may
- * have locked things without being admitted.
+ * Did the present transaction begin before this backend knew of a limit?  Then
+ * it may hold locks without being admitted.
  */
 bool
 gate_is_younger_than_xact(void)
@@ -178,8 +188,8 @@ gate_is_younger_than_xact(void)
 }
 
 /*
- * Define all parameters and reserve the prefix.  Call from _PG_init, while
- * the server preloads its libraries.
+ * Define all parameters and reserve the prefix.  Call from _PG_init() while
+ * the server preloads libraries.
  */
 void
 settings_define(void)
@@ -211,7 +221,7 @@ settings_define(void)
 	DefineCustomStringVariable("admission_gate.pool",
 							   "Sets the pool that the session belongs to.",
 							   "Meant for ALTER ROLE ... SET and ALTER DATABASE ... SET. If there is no such pool, it is \"default\".",
-							   &gate_pool,
+							   &pool,
 							   POOLS_DEFAULT_NAME,
 							   PGC_SUSET, 0,
 							   check_pool, assign_pool, NULL);
@@ -278,15 +288,7 @@ settings_define(void)
 							&gate_handoff_after,
 							20, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("admission_gate.turn_length",
-							"Sets for how long a backend may keep its slot from one transaction to the next while others wait.",
-							"It loses the slot as soon as its client lets more than about 5 ms pass. Zero means to give the slot back after every transaction.",
-							&gate_turn_length,
-							0, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							NULL, assign_handoff_after, NULL);
 
 	DefineCustomBoolVariable("admission_gate.load_control",
 							 "Admits fewer backends while those at work wait for each other.",

@@ -12,7 +12,7 @@
 
 #include "postgres.h"
 
-#include "pools.h"
+#include "core/types.h"
 
 typedef enum GateScope
 {
@@ -27,24 +27,22 @@ typedef enum GateMode
 } GateMode;
 
 /*
- * Constant while a command runs, but for what a superuser sets inside it:
- * a backend rereads the configuration only between two commands.
+ * Constant while a command runs, unless the command itself sets them: a
+ * backend rereads the configuration only between two commands.
  */
 extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = finds
 										 * itself */
-extern char *gate_pool;
 extern int	gate_scope;			/* GateScope */
-extern int	gate_queue_timeout; /* ms; 0 = wait for ever */
+extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern bool gate_utility;
 extern int	gate_handoff_after; /* ms; 0 = strictly first come */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
-extern int	gate_turn_length;	/* ms; 0 = no turns */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern int	gate_max_tracked_queries;	/* entries; 0 = none */
 
-/* As read by this backend; in force is what slots.c has. */
+/* This backend's copy; the value in force is in shared memory. */
 extern int	gate_mode;			/* GateMode */
 extern const PoolDefinitions *gate_pools;
 extern int	gate_lend_after;	/* ms; -1 = never */

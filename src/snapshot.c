@@ -1,28 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * snapshot.c
- *		Letting go of the snapshot before a wait, taking a fresh one after.
+ *		Releases the snapshot before a wait and takes a fresh one after it.
  *
- * A statement that queues must not hold back the xmin horizon: otherwise
- * vacuum and HOT pruning stop, and a hot row's chain of versions grows with
- * the queue.  By the time a statement finds that it must wait, PostgreSQL may
- * have taken a snapshot for it.  In READ COMMITTED nothing has been read with
- * it that matters, so it can be exchanged for a later one; the references to
- * it are known for each place in which the gate can be met:
+ * A statement that queues must not hold back the xmin horizon: else vacuum and
+ * HOT pruning stop, and the version chain of a hot row grows with the queue.
+ * When a statement finds that it must wait, PostgreSQL may already have taken
+ * a snapshot for it.  In READ COMMITTED nothing that matters has been read
+ * with it, so a later one can take its place.  The references to it are known
+ * for each place where a statement meets the gate:
  *
- * planner			the active snapshot of whoever called the planner
- * ExecutorStart	the active snapshot, the query descriptor's, and for
- *					INSERT ... RETURNING and the like the portal's holdSnapshot
+ * planner			the active snapshot of the planner's caller
+ * ExecutorStart	the active snapshot, that of the query descriptor, and for
+ *				INSERT ... RETURNING and the like the portal's holdSnapshot
  * ProcessUtility	the active snapshot, which is the portal's portalSnapshot,
- *					and for commands with a result the portal's holdSnapshot
+ *				and for commands with a result the portal's holdSnapshot
  *
- * Above READ COMMITTED the first snapshot lives to the end of transaction by
- * definition; a lone statement then waits with it.  (A transaction block is
- * admitted at its BEGIN, when there is none.)  If there is more than one
- * active snapshot, somebody is at work whom we do not know, and nothing is
- * exchanged.
+ * Above READ COMMITTED, the first snapshot lives to the end of the transaction
+ * by definition, so a lone statement waits with it.  (In transaction scope, a
+ * block is admitted at its BEGIN, when there is none.)  If more than one
+ * snapshot is active, the caller is unknown, and nothing is exchanged.
  *
- * Everything here is the backend's own: no locks.
+ * Everything here is local to the backend: no locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -38,8 +37,8 @@
 #include "snapshot.h"
 
 /*
- * Pop the active snapshot, if it is the only one, and drop it unless others
- * refer to it.  Returns whether that was done.
+ * Pop the active snapshot if it is the only one; it is freed unless it has
+ * other references.  Returns whether it was popped.
  */
 static bool
 pop_only_snapshot(void)
@@ -49,7 +48,7 @@ pop_only_snapshot(void)
 	if (!ActiveSnapshotSet())
 		return false;
 
-	/* keep it alive, to be able to put it back */
+	/* keep it, to be able to push it again */
 	snapshot = RegisterSnapshot(GetActiveSnapshot());
 	PopActiveSnapshot();
 	if (ActiveSnapshotSet())
@@ -63,9 +62,10 @@ pop_only_snapshot(void)
 }
 
 /*
- * Let go of all snapshots of a top-level statement that is about to wait.
- * query: the one about to be started, or NULL.  *users receives what
- * snapshot_take_again needs; if the wait ends in an error, it is not called.
+ * Release all snapshots of a top-level statement that is about to wait, as far
+ * as possible.  query: the one about to be started, or NULL.  *users receives
+ * what snapshot_take_again() needs; if the wait ends in an error, that is not
+ * called.
  */
 void
 snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
@@ -108,7 +108,7 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 }
 
 /*
- * Take a fresh snapshot for all that referred to the one let go.
+ * Give a fresh snapshot to all references to the one released.
  */
 void
 snapshot_take_again(const SnapshotUsers *users)

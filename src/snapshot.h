@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * snapshot.h
- *		Letting go of the snapshot before a wait, taking a fresh one after.
+ *		Releases the snapshot before a wait and takes a fresh one after it.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -15,7 +15,7 @@
 #include "executor/execdesc.h"
 #include "utils/portal.h"
 
-/* Who referred to the snapshot, and has to be given the fresh one. */
+/* The references to the released snapshot, which need the fresh one */
 typedef struct SnapshotUsers
 {
 	bool		active_stack;

@@ -3,6 +3,9 @@
  * stats.c
  *		The SQL functions, most of them behind the views.
  *
+ * Locking: none here; the functions that return copies of shared memory take
+ * the locks.
+ *
  * Copyright (c) 2026, admission_gate authors
  *
  *-------------------------------------------------------------------------
@@ -20,8 +23,11 @@
 
 #include "admission.h"
 #include "compat.h"
+#include "core/counters.h"
+#include "core/entries.h"
+#include "core/load_control.h"
+#include "core/long_share.h"
 #include "query_waits.h"
-#include "slots.h"
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
@@ -37,7 +43,6 @@ static const char *const state_names[] = {
 	[SLOT_WAITING] = "waiting",
 	[SLOT_RUNNING] = "running",
 	[SLOT_LENT] = "lent",
-	[SLOT_RETAINED] = "retained",
 	[SLOT_LONG] = "long",
 	[SLOT_PAUSED] = "paused"
 };
@@ -59,19 +64,18 @@ check_preloaded(void)
 				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
 }
 
-/* Times are shown in ms, as all pg_stat views do. */
+/* Times are shown in ms, as in all pg_stat views. */
 static Datum
 milliseconds(uint64 us)
 {
 	return Float8GetDatum((double) us / 1000.0);
 }
 
-/* Add the row of one pool. */
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[27];
-	bool		nulls[27] = {0};
+	Datum		values[26];
+	bool		nulls[26] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
@@ -81,7 +85,6 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int32GetDatum(stats->priority);
 	values[i++] = Int32GetDatum(stats->running);
 	values[i++] = Int32GetDatum(stats->lent);
-	values[i++] = Int32GetDatum(stats->retained);
 	values[i++] = Int32GetDatum(stats->long_running);
 	values[i++] = Int32GetDatum(stats->paused);
 	values[i++] = Int32GetDatum(stats->waiting);
@@ -109,8 +112,8 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 }
 
 /*
- * May the user see what that role does?  As in pg_stat_activity, members of it
- * and of pg_read_all_stats may.
+ * May the user see what this role does?  As in pg_stat_activity, members of
+ * the role and of pg_read_all_stats may.
  */
 static bool
 may_see(Oid roleid)
@@ -120,7 +123,7 @@ may_see(Oid roleid)
 }
 
 /*
- * Return the rows that the function puts for each pool.
+ * Return the rows that put_rows adds for each pool.
  */
 static Datum
 rows_of_pools(FunctionCallInfo fcinfo,
@@ -151,7 +154,8 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 /*
  * pg_stat_get_admission_gate_backends() returns setof record
  *
- * One row per backend that holds or wants a slot.
+ * One row per backend that holds a slot, has lent it, waits for one, or runs a
+ * long statement.
  */
 Datum
 pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
@@ -187,7 +191,6 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Add the rows of one pool. */
 static void
 put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
@@ -217,7 +220,7 @@ put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
 /*
  * pg_stat_get_admission_gate_histogram() returns setof record
  *
- * One row per pool and bucket; the bounds are in ms.
+ * One row per pool and bucket; bounds in ms.
  */
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
@@ -260,7 +263,6 @@ pg_stat_get_admission_gate_queries(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* A time, or null if it is 0 */
 static Datum
 time_or_null(int64 time, bool *isnull)
 {
@@ -268,7 +270,7 @@ time_or_null(int64 time, bool *isnull)
 	return TimestampTzGetDatum(time);
 }
 
-/* A rate, or null if it is not known */
+/* A rate, or null if it is unknown (0) */
 static Datum
 rate_or_null(double rate, bool *isnull)
 {
@@ -279,7 +281,8 @@ rate_or_null(double rate, bool *isnull)
 /*
  * pg_stat_get_admission_gate_limit() returns setof record
  *
- * One row: how the limit for all stands, and why, and the share of long statements.  Rates are transactions per second.
+ * One row: the limit for all pools, the reason for it, and the share of long
+ * statements.  Rates are in transactions per second.
  */
 Datum
 pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
@@ -289,10 +292,13 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	LimitLaw   *law = &view.law;
 	Datum		values[12];
 	bool		nulls[12] = {0};
+	double		short_working;
+	int			long_share;
 
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
 	slots_get_limit(&view);
+	slots_get_long_share(&long_share, &short_working);
 
 	values[0] = Int32GetDatum(view.set);
 	values[1] = Int32GetDatum(view.is_lowered || view.set > 0 ? law->limit : 0);
@@ -304,8 +310,8 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	values[7] = rate_or_null(law->open_rate, &nulls[7]);
 	values[8] = rate_or_null(law->closed_rate, &nulls[8]);
 	values[9] = time_or_null(law->barred_until > GetCurrentTimestamp() ? law->barred_until : 0, &nulls[9]);
-	values[10] = Float8GetDatum(view.short_working);
-	values[11] = Int32GetDatum(view.long_share);
+	values[10] = Float8GetDatum(short_working);
+	values[11] = Int32GetDatum(long_share);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }
@@ -313,7 +319,8 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 /*
  * pg_stat_get_admission_gate_limit_changes() returns setof record
  *
- * One row for each of the latest changes of the limit for all.
+ * One row per change of the limit for all pools, the latest
+ * SLOTS_LIMIT_CHANGES.
  */
 Datum
 pg_stat_get_admission_gate_limit_changes(PG_FUNCTION_ARGS)
@@ -357,7 +364,8 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 /*
  * pg_admission_gate_last_wait() returns float8
  *
- * Of this session, ms; null if it never came to the gate.
+ * In ms, null if the session has never met the gate: see
+ * admission_last_wait().
  */
 Datum
 pg_admission_gate_last_wait(PG_FUNCTION_ARGS)

@@ -3,13 +3,13 @@
  * wait_log.c
  *		A line in the server log for every long wait in the queue.
  *
- * An overloaded server is one where everybody waits for long, so the lines are
- * limited to LINES_PER_SECOND in the whole server; the next line that is
- * written tells how many were left out.  As with log_lock_waits, the statement
- * is added if PostgreSQL's own rule, log_min_error_statement, says so.
+ * In an overloaded server every wait is long, so the lines are limited to
+ * LINES_PER_SECOND in the whole server; the next line tells how many were left
+ * out.  As with log_lock_waits, log_min_error_statement decides whether the
+ * statement is added.
  *
- * Locking: none, the two members in shared memory are atomics.  They are
- * touched only at the end of a wait that is to be logged.
+ * Locking: none, both members in shared memory are atomics.  Backends touch
+ * them only at the end of a wait that is to be logged.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -22,26 +22,26 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "core/pools.h"
 #include "settings.h"
-#include "slots.h"
 #include "wait_log.h"
 
 #define LINES_PER_SECOND	10
 
-/* The number of lines in a second, below the second's number in one word. */
+/* The low bits of WaitLogLimiter.second count the lines of that second. */
 #define LINES_BITS			8
 #define LINES_MASK			((UINT64CONST(1) << LINES_BITS) - 1)
 
 typedef struct WaitLogLimiter
 {
-	pg_atomic_uint64 second;	/* the last that lines were in; see above */
+	pg_atomic_uint64 second;	/* the latest that has lines; see above */
 	pg_atomic_uint32 left_out;	/* waits since the last line */
 } WaitLogLimiter;
 
 static WaitLogLimiter *Limiter = NULL;
 
 /*
- * How many bytes wait_log_shmem_init will take.
+ * The size of what wait_log_shmem_init() creates, in bytes
  */
 Size
 wait_log_shmem_size(void)
@@ -50,8 +50,7 @@ wait_log_shmem_size(void)
 }
 
 /*
- * Create the limiter, or find it if it exists.  The caller holds
- * AddinShmemInitLock.
+ * Create or attach to the limiter.  The caller holds AddinShmemInitLock.
  */
 void
 wait_log_shmem_init(void)
@@ -68,7 +67,7 @@ wait_log_shmem_init(void)
 }
 
 /*
- * May one more line be written now?  If not, it is counted as left out.
+ * May one more line be written now?  If not, it counts as left out.
  */
 static bool
 may_write_line(void)
@@ -81,7 +80,7 @@ may_write_line(void)
 		uint64		second = old >> LINES_BITS;
 		uint64		lines = old & LINES_MASK;
 
-		/* Others' clock readings may be a moment newer than ours. */
+		/* Another backend's clock may be a moment ahead. */
 		if (second != now && second != now + 1)
 		{
 			second = now;
@@ -98,7 +97,6 @@ may_write_line(void)
 	}
 }
 
-/* How a wait ended, in a word. */
 static const char *
 name_of_end(WaitEnd end)
 {
@@ -115,9 +113,9 @@ name_of_end(WaitEnd end)
 }
 
 /*
- * A wait has ended after so many us; log it if log_min_wait says so.
- * queue_length: how many waited when it began.  No interrupt is served here,
- * so that it can be called while an error is handled.
+ * Log a wait that has ended if it took log_min_wait or longer.  waited: us;
+ * queue_length: waiters when it began.  Serves no interrupts, so that it can
+ * be called while an error is handled.
  */
 void
 wait_log_if_long(WaitEnd end, uint64 waited, int queue_length)

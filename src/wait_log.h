@@ -12,7 +12,7 @@
 
 #include "postgres.h"
 
-/* How a wait ended. */
+/* How a wait ended */
 typedef enum WaitEnd
 {
 	WAIT_END_ADMITTED,

@@ -3,6 +3,7 @@
 # Has the sources looked at by other eyes than the compiler's, in a throw-away
 # directory, with missing tools installed as by test/run.sh:
 #   clang          the extension is built by clang, warnings are errors
+#   layers         no arrow upward between its source files: test/layers.pl
 #   scan-build     the same by its static analyzer
 #   cppcheck       checks the C sources, too
 #   pgindent       lays out the C sources: see format_c
@@ -27,7 +28,7 @@
 . "$(dirname "$0")/setup.sh"
 
 FORMATTERS="pgindent perltidy ruff-format"
-LINT=${LINT:-white-space headers shell ruff $FORMATTERS clang cppcheck scan-build}
+LINT=${LINT:-white-space headers shell ruff $FORMATTERS clang layers cppcheck scan-build}
 [ -z "${FORMAT:-}" ] || LINT=$FORMATTERS
 
 # Other versions of these two would lay out some lines differently.
@@ -62,6 +63,10 @@ build_in() {
 }
 
 run_clang() { build_in clang make CC=clang WERROR=1; }
+
+run_layers() {
+    (build_in layers make) && perl "$WORK/src/test/layers.pl" "$WORK/build/layers" >&2
+}
 
 # PostgreSQL's build files do not take the compiler from the environment.
 run_scan_build() {

@@ -24,7 +24,7 @@ my $stuck_after = 0.5;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility handoff_after turn_length load_control lend_after long_after log_min_wait mode
+  gate_utility handoff_after load_control lend_after long_after log_min_wait mode
   deadline_shedding pools pool max_tracked_queries bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; node and init: arguments
@@ -328,7 +328,7 @@ sub _state_is
 	  . " AND gate_state = '$state'";
 }
 
-# running, lent, waiting, of all pools.  (retained is never more than momentary.)
+# running, lent, waiting, of all pools.
 sub gauges
 {
 	my ($self) = @_;
@@ -424,7 +424,7 @@ sub ok_quiet
 	my ($self, $when) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('retained + long + paused') == 0 },
+	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('long + paused') == 0 },
 		'the gauges to be zero');
 	ok($quiet, "$when: no slot is held and nobody waits")
 	  or diag $self->report;

@@ -146,7 +146,6 @@ my %likely = (
 	queue_timeout => [ (0) x 6, 50, 500, 3000 ],
 	max_queue_length => [ (-1) x 8, 0, 3, 20, 100 ],
 	deadline_shedding => [ ('off') x 3, 'on' ],
-	turn_length => [ 0, 0, 1, 50, 1000 ],
 	log_min_wait => [ (-1) x 3, 0, 100 ]);
 
 sub described
@@ -599,13 +598,13 @@ sub look
 
 # The gauges of the pools are those of the backends.
 my $gauges_match = q{SELECT count(*) = 0
-	FROM (SELECT pool, running, lent, waiting, retained FROM pg_stat_admission_gate) g
+	FROM (SELECT pool, running, lent, waiting FROM pg_stat_admission_gate) g
 	FULL JOIN (SELECT pool,
 		count(*) FILTER (WHERE gate_state = 'running') AS running, count(*) FILTER (WHERE gate_state = 'lent') AS lent,
-		count(*) FILTER (WHERE gate_state = 'waiting') AS waiting, count(*) FILTER (WHERE gate_state = 'retained') AS retained
+		count(*) FILTER (WHERE gate_state = 'waiting') AS waiting
 		FROM pg_stat_admission_gate_backends GROUP BY pool) b USING (pool)
-	WHERE (coalesce(g.running, 0), coalesce(g.lent, 0), coalesce(g.waiting, 0), coalesce(g.retained, 0))
-		IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.lent, 0), coalesce(b.waiting, 0), coalesce(b.retained, 0))};
+	WHERE (coalesce(g.running, 0), coalesce(g.lent, 0), coalesce(g.waiting, 0))
+		IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.lent, 0), coalesce(b.waiting, 0))};
 
 my $totals_match =
   'SELECT bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate';

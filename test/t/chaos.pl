@@ -120,7 +120,6 @@ sub change_settings
 			log_min_wait => one_of(-1, 0, 100),
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			handoff_after => one_of(0, 1, 20, 1000),
-			turn_length => one_of(0, 0, 1, 50, 1000),
 			pools => one_of(
 				'',
 				'a: max_active = 2, priority = 5; b: max_active = 1',
@@ -189,7 +188,6 @@ foreach my $sessions ($readers, $crowd)
 		max_active_backends => 2,
 		mode => 'enforce',
 		handoff_after => 20,
-		turn_length => 0,
 		max_queue_length => -1);
 	$sessions->ok_finishes;
 	$gate->await('SELECT NOT pg_is_in_recovery()', 'the promotion');

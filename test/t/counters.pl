@@ -487,90 +487,25 @@ sub known_wait
 }
 
 # ----------------------------------------------------------------
-# Turns
+# Strict order
 # ----------------------------------------------------------------
 
 {
-	# The waiter is stopped, so that it neither uses a slot it was granted nor
-	# takes one that is retained.  Strictly first come, a session that has more to
-	# do queues behind it; in its turn, it does all of it first.
+	# The waiter is stopped, so that it does not use the slot that it is granted.
 	$gate->set(lend_after => 60_000, handoff_after => 0);
-	for my $turn (0, 3_600_000)
-	{
-		$gate->set(turn_length => $turn);
-		reset_totals();
-		my ($busy, $waiter) = holder_and_stopped_waiter();
-		$busy->start_extended('COMMIT');
-		$busy->start_extended('SELECT 1') for (1 .. 3);
-		$busy->result;
-		if ($turn)
-		{
-			$gate->ok_passes($busy, 'in its turn, a session does not queue again') for (1 .. 3);
-		}
-		else
-		{
-			$gate->ok_waits($busy, 'without turns, a session queues behind those who wait');
-		}
-		kill CONT => $waiter->pid;
-		$waiter->finish;
-		if (!$turn)
-		{
-			$busy->result for (1 .. 3);
-		}
-		$gate->await('SELECT retained = 0 FROM pg_stat_admission_gate');
-		$expected{admitted} = $expected{completed} = 5;
-		$expected{queued} = $turn ? 1 : 2;
-		grew("four transactions beside a waiter with turn_length = $turn");
-		$_->quit foreach ($busy, $waiter);
-	}
-
-	# While the watcher is stopped, nobody takes a retained slot away.  So a session
-	# still has it when its client comes back late; but then it retains none the
-	# next time.
-	{
-		$gate->set(turn_length => 3_600_000);
-		my ($busy, $waiter) = holder_and_stopped_waiter();
-		$busy->query('COMMIT');
-		$gate->await(
-			"SELECT clock_timestamp() - state_change > '10 ms' FROM pg_stat_admission_gate_backends
-			WHERE gate_state = 'retained'");
-		$busy->start('SELECT 1');
-		$gate->ok_passes($busy, 'a session whose client is late goes on while nobody takes its slot');
-		$busy->start('SELECT 1');
-		$gate->ok_waits($busy, 'it does not retain its slot again');
-		kill CONT => $waiter->pid;
-		$_->finish foreach ($waiter, $busy);
-		$_->quit foreach ($busy, $waiter);
-	}
-
-	# Nor does a turn last for longer than it may because its client is away.
-	{
-		$gate->set(turn_length => 2_000);
-		my ($busy, $waiter) = holder_and_stopped_waiter();
-		$busy->query('COMMIT');
-		$gate->await(
-			"SELECT coalesce(clock_timestamp() - max(state_change) > '2 s', true)
-			FROM pg_stat_admission_gate_backends WHERE gate_state = 'retained'");
-		$busy->start('SELECT 1');
-		$gate->ok_waits($busy, 'a turn is over at its end');
-		kill CONT => $waiter->pid;
-		$_->finish foreach ($waiter, $busy);
-		$_->quit foreach ($busy, $waiter);
-	}
-	$gate->set(turn_length => 3_600_000);
 	reset_totals();
-
-	# A client that lets time pass loses its turn.
-	my $holder = $gate->holder;
-	my $waiter = $gate->session;
-	$waiter->start('SELECT 1');
-	$gate->await_queued($waiter);
-	$holder->query('COMMIT');
-	is($waiter->finish, '1', 'a retained slot goes to the next in the queue when its client stays away');
-	gauges_are('0|0|0', 'then');
-	grew('the end of a turn', admitted => 2, completed => 2, queued => 1);
-	$_->quit foreach ($holder, $waiter);
-	$gate->set(turn_length => 0);
+	my ($busy, $waiter) = holder_and_stopped_waiter();
+	$busy->start_extended('COMMIT');
+	$busy->start_extended('SELECT 1') for (1 .. 3);
+	$busy->result;
+	$gate->ok_waits($busy, 'in strict order, a session that has more to do queues behind those that wait');
+	kill CONT => $waiter->pid;
+	$waiter->finish;
+	$busy->result for (1 .. 3);
+	$expected{admitted} = $expected{completed} = 5;
+	$expected{queued} = 2;
+	grew('four transactions beside a waiter in strict order');
+	$_->quit foreach ($busy, $waiter);
 }
 
 # ----------------------------------------------------------------

@@ -212,6 +212,37 @@ sub ok_pauses
 	$gate->ok_adds_up('after pauses');
 }
 
+{
+	# The first that pauses, which is to let the others go on, catches an error and does
+	# something else.
+	my $catches = $gate->session;
+	$catches->start(
+		"DO \$\$ BEGIN PERFORM count(*) FROM numbers a, numbers b, numbers c;
+		EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(600); END \$\$");
+	my @sessions = map { endless() } 1 .. 2;
+	ok_becomes_long($_, 'a long statement') foreach ($catches, @sessions);
+	my @short = short_ones();
+	$gate->await(
+		'SELECT (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = \'paused\'
+		ORDER BY state_change LIMIT 1) = ' . $catches->pid . ' AND long = 1 AND paused = 2 FROM pg_stat_admission_gate');
+	$catches->cancel;
+	$gate->await("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = " . $catches->pid);
+	my $goes_on;
+	$gate->await_true(
+		sub {
+			($goes_on) = grep { $gate->state($_) eq 'long' } @sessions;
+			return defined $goes_on;
+		},
+		'one that goes on');
+	my ($paused) = grep { $_ != $goes_on } @sessions;
+	ok_cancels($goes_on, 'the one that goes on ends');
+	ok( $gate->await_true(sub { $gate->state($paused) eq 'long' }, 'its turn'),
+		'one that pauses goes on though the first of them does something else');
+	ok_cancels($_, 'it can be cancelled') foreach ($paused, $catches);
+	stop(@short);
+	$gate->ok_quiet('after a caught error');
+}
+
 # ----------------------------------------------------------------
 # What does not pause
 # ----------------------------------------------------------------

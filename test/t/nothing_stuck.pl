@@ -121,20 +121,7 @@ $gate->ok_quiet('after overlapping forced entries');
 }
 $gate->ok_quiet('after a holder at work');
 
-# Nor are those who keep their slots because the settings say so stuck.
-$gate->set(turn_length => 4000);
-{
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$gate->node->pgbench(
-		'--no-vacuum --client=2 --time=6 --username=plain',
-		0, [qr/processed/], [qr/^(pgbench)?/],
-		'two sessions take turns',
-		{ turns => 'SELECT 1;' });
-	is($gate->counter('stalls'), '0', 'while backends take turns, their length is waited for');
-	is($gate->counter('queued > 0'), 't', 'for some waited');
-}
-$gate->set(turn_length => 0, lend_after => 100);
-$gate->ok_quiet('after long turns');
+$gate->set(lend_after => 100);
 
 # ----------------------------------------------------------------
 # A stopped watcher

@@ -140,27 +140,6 @@ $gate->set(mode => 'enforce');
 	$gate->ok_quiet('after switching');
 }
 
-# A slot that is kept for a turn.  The waiter is stopped, so that it does not see
-# to it that it goes on.
-{
-	$gate->set(turn_length => 3_600_000);
-	my $holder = $gate->holder;
-	my $waiter = $gate->session;
-	$waiter->start('SELECT 1');
-	$gate->stop_waiter($waiter);
-	$holder->query('COMMIT');
-	is($gate->counter('retained'), '1', 'a slot is retained');
-	$gate->set(mode => 'observe');
-	$gate->await_true(sub { $gate->state($waiter) eq 'running' }, 'the waiter to be let in');
-	is($gate->value('SELECT running, retained, waiting FROM pg_stat_admission_gate'),
-		'1|0|0', 'when the limit is no longer enforced, turns end');
-	kill CONT => $waiter->pid;
-	is($waiter->finish, '1', 'and the waiter enters');
-	$gate->set(mode => 'enforce', turn_length => 0);
-	$_->quit foreach ($holder, $waiter);
-	$gate->ok_quiet('after a turn');
-}
-
 # To and fro under load
 {
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/select.sql';

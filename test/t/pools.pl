@@ -480,28 +480,6 @@ is( $gate->value(
 	ended($holder, $first, $second);
 }
 
-# Turns
-{
-	$gate->set(turn_length => 3_600_000);
-	my ($one, $two) = map { batch() } 1 .. 2;
-	$one->query('BEGIN');
-	$two->start('SELECT 2');
-	$gate->ok_waits($two, 'while one of a pool is at work, another waits');
-	# As watcher, it would take the slot from a client that says no more.
-	$gate->stop_waiter($two);
-	$one->query('COMMIT');
-	is($gate->state($one), 'retained', 'a turn goes on while others wait for slots of the pool');
-	$one->query("SET admission_gate.pool = 'other'");
-	$one->query('BEGIN');
-	is($gate->value('SELECT pool, gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $one->pid),
-		'default|running', 'but not in another pool');
-	kill CONT => $two->pid;
-	ok_enters($two, 'and the slot is given back');
-	$one->query('COMMIT');
-	$gate->set(turn_length => 0);
-	ended($one, $two);
-}
-
 # Any number of sessions, each in one pool after another, and pools that change
 {
 	$gate->set(max_active_backends => 3, handoff_after => 5);

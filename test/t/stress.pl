@@ -53,7 +53,6 @@ append_to_file("$directory/$_", $script{$_}) foreach keys %script;
 
 for my $mode ('simple', 'extended', 'prepared')
 {
-	$gate->set(turn_length => $mode eq 'extended' ? 20 : 0);
 	$gate->value('TRUNCATE seen');
 	$node->command_ok(
 		[

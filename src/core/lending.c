@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * slots_lending.c
+ * lending.c
  *		Lending: slots that count as free while their holders do nothing.
  *
- * The watcher (lending.c) tells what the holders have done.  One that has done next
+ * The watcher (src/watcher.c) tells what the holders have done.  One that has done next
  * to nothing for lend_after becomes a lender: what it holds is counted out until it
  * works again, and then counted in, above the limits if need be.
  *
- * Locking: see slots_shared.h.
+ * Locking: see shared.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -15,34 +15,17 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
-
-#include "slots.h"
-#include "slots_shared.h"
+#include "core/counting.h"
+#include "core/lending.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
+#include "core/watch_duty.h"
 
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
 
 /* A process that uses less than this part of the time of a CPU does nothing. */
 #define IDLE_PART		100
-
-/* ----------------------------------------------------------------
- *		Settings
- * ----------------------------------------------------------------
- */
-
-/* Have the watcher go by a new setting. */
-void
-slots_wake_watcher(void)
-{
-	WakeList	wakes = {0};
-
-	SpinLockAcquire(&Slots->mutex);
-	if (Slots->watcher != NOBODY)
-		wake_later(&wakes, Slots->watcher);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
-}
 
 /* Set for how long a holder must have done nothing to lend: ms, -1 = never. */
 void
@@ -59,13 +42,13 @@ slots_lend_after(void)
 }
 
 /* ----------------------------------------------------------------
- *		The watcher
+ *		When to look
  * ----------------------------------------------------------------
  */
 
 /*
  * Should an arriving backend look whether lenders have come back to work?
- * Yes if there are any and nobody has looked lately.
+ * Yes if there are any and no other has looked lately.
  */
 bool
 slots_lenders_unseen(void)
@@ -76,9 +59,8 @@ slots_lenders_unseen(void)
 }
 
 /*
- * Are the holders to be looked at, as that is to be done every so many ms?  Only one
- * of those who ask is told so.  The time is not the watcher's own: watchers may
- * change faster than that.
+ * Is a look at the holders due, which is once per interval (ms)?  Returns true to one
+ * caller only.  The time is in shared memory, as watchers may change more often than that.
  */
 bool
 slots_holders_unseen(long interval)
@@ -87,33 +69,12 @@ slots_holders_unseen(long interval)
 				  GetCurrentTimestamp());
 }
 
-SlotState
-slots_state(int procno)
-{
-	return pg_atomic_read_u32(&entry_of(procno)->state);
-}
-
-/* How many of its transactions, or statements, have failed while it is in its pool. */
-uint64
-slots_failures(int procno)
-{
-	return pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_FAILED]);
-}
-
 /* ----------------------------------------------------------------
  *		Lenders
  * ----------------------------------------------------------------
  */
 
-/* The slot of that entry is no longer in use.  Mutex held. */
-static void
-count_out(SlotEntry *entry)
-{
-	(void) slots_count_out_of_pool(entry);
-	pg_atomic_fetch_sub_u32(&Slots->word, 1);
-}
-
-/* That entry lends no more.  Mutex held. */
+/* That entry lends no more.  Lock held. */
 static void
 forget_lender(const SlotEntry *entry)
 {
@@ -124,17 +85,19 @@ forget_lender(const SlotEntry *entry)
 }
 
 /*
- * This backend has given up what it had lent.
+ * This backend has ended while its slot was lent.
  */
 void
 slots_forget_lending(void)
 {
-	SpinLockAcquire(&Slots->mutex);
+	LockedSection section;
+
+	slots_lock(&section);
 	forget_lender(MySlotEntry);
-	SpinLockRelease(&Slots->mutex);
+	slots_unlock(&section);
 }
 
-/* What that entry holds counts as free from now on.  Mutex held. */
+/* What that entry holds counts as free from now on.  Lock held. */
 static void
 lend(SlotEntry *entry, TimestampTz now)
 {
@@ -150,30 +113,30 @@ lend(SlotEntry *entry, TimestampTz now)
 	pg_atomic_write_u64(&entry->since, now);
 }
 
-/* If that entry lends, what it holds counts again.  Mutex held. */
+/* If that entry lends, what it holds counts again.  Lock held. */
 static void
-take_back(SlotEntry *entry, TimestampTz now)
+end_lending(SlotEntry *entry, TimestampTz now)
 {
 	uint32		lent = SLOT_LENT;
 
 	if (pg_atomic_read_u32(&entry->state) != SLOT_LENT)
 		return;
 
-	/* Count first: from the exchange on, the owner may give it back. */
-	slots_count_in(entry);
+	/* Count first: from the exchange on, the backend may release it. */
+	count_in(entry);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
 	{
 		forget_lender(entry);
 		pg_atomic_write_u64(&entry->since, now);
 	}
 	else
-		count_out(entry);		/* the owner left */
+		count_out(entry);		/* the backend left */
 }
 
 /*
  * Has that holder worked since it was last seen to?  cpu, busy: as for
  * slots_note_holder.  Workers take their CPU time with them when they end, so less
- * of it says that there was work, too.  Mutex held, or a hint.
+ * of it says that there was work, too.  Lock held, or a hint.
  */
 static bool
 has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
@@ -198,8 +161,8 @@ slots_may_lend(int procno, uint64 cpu)
 }
 
 /*
- * A holder was looked at: it and its workers have used so much CPU time in their
- * lives (us); busy: it works for certain, whatever that says.  If it has done nothing
+ * A holder was looked at.  cpu: the time (us) that it and its workers have used of a CPU
+ * in their lives; busy: it works for certain, whatever that says.  If it has done nothing
  * for lend_after, its slot is lent; if it lends and works again, its slot counts again.
  */
 void
@@ -207,28 +170,25 @@ slots_note_holder(int procno, uint64 cpu, bool busy)
 {
 	SlotEntry  *entry = entry_of(procno);
 	int			lend_after = slots_lend_after();
-	TimestampTz now = GetCurrentTimestamp();
-	WakeList	wakes = {0};
+	LockedSection section;
 	uint32		progress;
 
-	SpinLockAcquire(&Slots->mutex);
+	slots_lock(&section);
 	progress = pg_atomic_read_u32(&entry->progress);
-	entry->at_work = has_worked(entry, progress, cpu, busy, now);
+	entry->at_work = has_worked(entry, progress, cpu, busy, section.now);
 	if (entry->at_work)
-		take_back(entry, now);
-	else if (lend_after >= 0 && passed_since(entry->quiet_since, lend_after, now))
-		lend(entry, now);
+		end_lending(entry, section.now);
+	else if (lend_after >= 0 && passed_since(entry->quiet_since, lend_after, section.now))
+		lend(entry, section.now);
 
 	/* How much a lender did long ago must not hide that it works now. */
 	if (entry->at_work || pg_atomic_read_u32(&entry->state) == SLOT_LENT)
 	{
 		entry->progress_seen = progress;
 		entry->cpu_seen = cpu;
-		entry->quiet_since = now;
+		entry->quiet_since = section.now;
 	}
-	slots_settle(now, &wakes);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
+	slots_unlock(&section);
 }
 
 /*
@@ -238,16 +198,11 @@ void
 slots_holder_works(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
-	WakeList	wakes = {0};
-	TimestampTz now;
+	LockedSection section;
 
 	if (pg_atomic_read_u32(&entry->state) != SLOT_LENT)
 		return;
-
-	now = GetCurrentTimestamp();
-	SpinLockAcquire(&Slots->mutex);
-	take_back(entry, now);
-	slots_settle(now, &wakes);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
+	slots_lock(&section);
+	end_lending(entry, section.now);
+	slots_unlock(&section);
 }

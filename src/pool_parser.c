@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * pools.c
- *		The list of pools, as written in a configuration file:
+ * pool_parser.c
+ *		The parser of the list of pools, as written in a configuration file:
  *
- *			web: max_active = 16, priority = 10; batch: max_active = 4; default
+ *		web: max_active = 16, priority = 10; batch: max_active = 4; default
  *
- * A definition is a name and what is set for it; what is not set has its
- * default.  The default pool is there whether it is in the list or not.  Names
- * are ASCII and compared without regard to case.
+ * A definition is a name and its settings; what is not set has its default.
+ * The default pool exists whether the list names it or not.  Names are ASCII
+ * and compared without regard to case.
  *
- * Everything here is text: what becomes of it in shared memory is told in
- * slots_pools.c.  No locks.
+ * This file handles text only; core/pools.c puts the pools into shared memory.
+ * No locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -25,10 +25,11 @@
 #include "utils/guc.h"
 
 #include "compat.h"
-#include "pools.h"
-#include "slots.h"
+#include "core/limits.h"
+#include "core/pools.h"
+#include "pool_parser.h"
 
-/* The longest value that is looked at. */
+/* Size of the buffer for a value; longer ones are invalid */
 #define VALUE_SIZE	32
 
 /* What can be set for a pool */
@@ -48,7 +49,7 @@ static const PoolKey keys[] = {
 	{"queue_timeout", offsetof(PoolDefinition, queue_timeout), GUC_UNIT_MS, 0, INT_MAX}
 };
 
-/* A list that is being read */
+/* State of the parser */
 typedef struct PoolParser
 {
 	const char *text;
@@ -57,7 +58,7 @@ typedef struct PoolParser
 	bool		default_seen;
 } PoolParser;
 
-/* At which byte of the list is that?  Counted from 1. */
+/* The position of a byte in the list, counted from 1 */
 static int
 position_of(const PoolParser *parser, const char *at)
 {
@@ -80,7 +81,9 @@ is_name_char(char c)
 }
 
 /*
- * Read a name into a buffer of NAMEDATALEN.  what: the kind of name, for errors.
+ * Read a name into a buffer of NAMEDATALEN bytes.  what: the kind of name, for
+ * errors.  This and the functions below return false, or NULL, after
+ * GUC_check_errdetail() if the list is invalid.
  */
 static bool
 read_name(PoolParser *parser, const char *what, char *name)
@@ -110,7 +113,7 @@ read_name(PoolParser *parser, const char *what, char *name)
 }
 
 /*
- * Read the value of that key into a pool's definition.
+ * Read the value of this key into the pool's definition.
  */
 static bool
 read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
@@ -149,8 +152,8 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 }
 
 /*
- * Read "key = value" into a pool's definition.  *seen has a bit for every key
- * of that pool that was read.
+ * Read "key = value" into the pool's definition.  *seen has a bit for every
+ * key that was read for this pool.
  */
 static bool
 read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
@@ -203,8 +206,8 @@ init_definition(PoolDefinition *pool, const char *name)
 }
 
 /*
- * The place in the result for a pool that was named at that position; NULL if
- * it has been named before, or there are too many.
+ * Add a pool that is named at this position, or find the default pool.  NULL
+ * if the pool has been named before, or if there are too many.
  */
 static PoolDefinition *
 new_definition(PoolParser *parser, const char *name, const char *at)
@@ -274,7 +277,7 @@ read_definition(PoolParser *parser)
 }
 
 /*
- * Read the whole list.  A semicolon at its end does no harm.
+ * Read the whole list.  It may end with a semicolon.
  */
 static bool
 read_definitions(PoolParser *parser)
@@ -319,31 +322,4 @@ pools_check(char **newval, void **extra, GucSource source)
 	}
 	*extra = parser.result;
 	return true;
-}
-
-/*
- * The name of a pool as it is compared, in a buffer of NAMEDATALEN.
- */
-void
-pools_fold_name(char *name, const char *original)
-{
-	int			i;
-
-	for (i = 0; i < NAMEDATALEN - 1 && original[i] != '\0'; i++)
-		name[i] = pg_ascii_tolower((unsigned char) original[i]);
-	name[i] = '\0';
-}
-
-/*
- * The definition of the pool of that name, in lower case; NULL if there is none.
- */
-const PoolDefinition *
-pools_find(const PoolDefinitions *definitions, const char *name)
-{
-	for (int i = 0; i < definitions->n; i++)
-	{
-		if (strcmp(definitions->pools[i].name, name) == 0)
-			return &definitions->pools[i];
-	}
-	return NULL;
 }

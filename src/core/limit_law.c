@@ -1,28 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * limit_law.c
- *		How many slots to give out, by what the holders are seen to do.
+ *		The law of the limit: how many slots to give out, by what holders do.
  *
- * All slots, as long as there is no evidence that fewer get more done.  Where many
- * want the same rows, or the same lock inside the server, those who are let in
- * wait there for each other, and each is woken and put to sleep again for nearly
- * every transaction before it.  So:
+ * All slots are given out unless there is evidence that fewer get more done.
+ * Where many transactions want the same rows, or the same lock inside the
+ * server, they wait there for each other, and each is woken and put to sleep
+ * again for nearly every transaction before it.  So:
  *
- *	 - If more than half of the holders wait for each other, at nearly every look for
- *	   EVIDENCE, fewer slots are given out: a quarter less at each look, as soon as
- *	   the last step has come to bear, until few enough do; and a quarter more at each
- *	   look when too few do.  So the limit stays where about a third of the holders
- *	   wait, as most gets done there.
- *	 - When it has gone down, what is completed is counted and compared with
- *	   before, in a trial and from then on.  If it is less by more than a tenth,
- *	   it was a mistake, as beside one wanted row there may be many who want something
- *	   else: all slots are given out, and for a while nothing is tried, the longer the
+ *	 - If more than half of the holders wait for each other, at nearly every
+ *	   look for EVIDENCE, the limit is lowered: by a quarter at each look, once
+ *	   the last step has taken effect, while more than TOO_MANY percent wait;
+ *	   and it is raised by a quarter at each look while TOO_FEW percent or
+ *	   fewer do.  So it stays where about a third of the holders wait, as that
+ *	   gets the most done.  Holders that wait for a lock that does not move
+ *	   do not count; while they hold most slots, the limit is raised by as many.
+ *	 - Once the limit is down, the law compares the rate of completed
+ *	   transactions with that before, in a trial and from then on.  If it is
+ *	   lower by more than a tenth, lowering was a mistake: beside one
+ *	   contended row, many transactions may want something else.  Then all
+ *	   slots are given out, and nothing is tried for a while, the longer the
  *	   more often this has happened.
- *	 - If it was none, the next time needs little evidence, unless it comes much later.
+ *	 - If it was no mistake, the next time needs little evidence, unless it
+ *	   comes much later.
  *
- * Nothing here knows of shared memory, processes or clocks: the same object is in the
- * server and in test/simulator, which tries it on loads whose best limit is known.
- * slots_contention.c calls it, with Slots->mutex held.
+ * Nothing here knows of shared memory, processes or clocks: test/simulator
+ * compiles the same file and tries it on loads whose best limit is known.
+ *
+ * Locking: core/load_control.c and core/effective_limit.c call it with
+ * Slots->mutex held.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -30,47 +36,54 @@
  */
 #include "postgres.h"
 
-#include "limit_law.h"
+#include "core/limit_law.h"
 
 #define MS				INT64CONST(1000)
 #define SECOND			(1000 * MS)
 
 /*
- * Nobody looks while nobody comes.  Of the time between two looks, so much counts at
- * most; after a longer pause, what was seen before says nothing.
+ * No process looks while no statement comes.  At most LONGEST_GAP of the time
+ * between two looks counts; after a PAUSE, what was seen before says nothing.
  */
 #define LONGEST_GAP		(100 * MS)
 #define PAUSE			(1 * SECOND)
 
 /*
- * Which part (%) of the holders wait for each other: where that is reason to give out
- * fewer slots, though all were; and where it makes them fewer or more after that
+ * Percentages of the holders that wait for each other: above CONTENDED, the
+ * limit is lowered from all slots; above TOO_MANY, it is lowered further; up
+ * to TOO_FEW, it is raised.
  */
 #define CONTENDED		50
 #define TOO_MANY		40
 #define TOO_FEW			30
 
 /*
- * For how long there has to be contention before anything is done about it; and if it
- * is known that fewer slots get more done, or there is a crowd, which takes the longer to
- * get out of each other's way the later one begins
+ * How long contention must last before the limit is lowered; and how long if
+ * fewer slots are known to get more done, or if there is a crowd, which takes
+ * the longer to dissolve the later the limit is lowered
  */
 #define EVIDENCE		(1 * SECOND)
 #define QUICK_EVIDENCE	(100 * MS)
 
-/* A crowd: so many at least, of whom that part (%) wait for each other */
+/*
+ * A crowd: at least this many holders, more than this percentage of which wait
+ * for each other
+ */
 #define CROWD			64
 #define CROWDED			90
 
-/* A look without contention takes so many times its time from the evidence. */
+/*
+ * A look without contention takes this many times its time from the evidence.
+ */
 #define DOUBT			2
 
-/* A step is one slot, and of the limit one slot in so many. */
+/* A step is one slot, plus one in this many of the limit. */
 #define SLOTS_PER_STEP	4
 
 /*
- * A trial ends after SHORT_TRIAL if it is clear by then, and else after LONG_TRIAL.
- * What of the former rate is a clear gain, no loss, and a clear loss
+ * A trial ends after SHORT_TRIAL if its result is clear by then, else after
+ * LONG_TRIAL.  CLEAR_GAIN, NO_LOSS and CLEAR_LOSS are parts of the rate
+ * before.
  */
 #define SHORT_TRIAL		(250 * MS)
 #define LONG_TRIAL		(2 * SECOND)
@@ -78,10 +91,15 @@
 #define NO_LOSS			0.9
 #define CLEAR_LOSS		0.5
 
-/* A later count is one part in so many of the rate with fewer slots. */
+/*
+ * A later count has a weight of one in this many in the rate with fewer slots.
+ */
 #define RATE_WEIGHT		3
 
-/* For how long the outcome of a trial is believed */
+/*
+ * How long the result of a trial is believed: TRUST if fewer slots are no
+ * loss, else from FIRST_BAR, doubled every time, to LAST_BAR
+ */
 #define TRUST			(5 * SECOND)
 #define FIRST_BAR		(2 * SECOND)
 #define LAST_BAR		(64 * SECOND)
@@ -97,7 +115,7 @@ set_limit(LimitLaw *state, uint32 limit, LimitReason reason, int64 now)
 	}
 }
 
-/* Count what is completed from this look on. */
+/* Count completed transactions from this look on. */
 static void
 start_counting(LimitLaw *state, const LimitSight *sight)
 {
@@ -106,20 +124,20 @@ start_counting(LimitLaw *state, const LimitSight *sight)
 	state->count_completed = sight->completed;
 }
 
-/* How many have been completed per second since then, 0 if no time has passed. */
+/* Transactions completed per second since start_counting(), 0 if unknown. */
 static double
 rate_since_start(const LimitLaw *state, const LimitSight *sight)
 {
 	int64		passed = sight->now - state->count_start;
 	int32		completed = (int32) (sight->completed - state->count_completed);
 
-	/* It may have been counted while a backend took its total elsewhere. */
+	/* A backend that changes its pool may be missed or count twice. */
 	if (passed <= 0 || completed <= 0)
 		return 0;
 	return (double) completed * SECOND / passed;
 }
 
-/* Give out all slots, as of now. */
+/* Give out all slots.  most: as in LimitSight; now: us. */
 void
 limit_law_init(LimitLaw *state, uint32 most, int64 now)
 {
@@ -130,28 +148,27 @@ limit_law_init(LimitLaw *state, uint32 most, int64 now)
 	state->bar = FIRST_BAR;
 }
 
-/* Does more than that part (%) of the holders wait for others of them? */
+/* Do more than this percentage of the holders wait for each other? */
 static bool
 blocked_above(const LimitSight *sight, int part)
 {
 	return (uint64) sight->blocked * 100 > (uint64) sight->working * part;
 }
 
-/* Are there many, who nearly all wait for each other? */
 static bool
 is_crowd(const LimitSight *sight)
 {
 	return sight->working >= CROWD && blocked_above(sight, CROWDED);
 }
 
-/* The least limit. */
+/* The lowest limit */
 static uint32
 bottom(const LimitSight *sight)
 {
 	return Min(sight->most, LIMIT_LEAST_SLOTS);
 }
 
-/* One step down, from what is in use if that is less. */
+/* One step down, from the slots in use if these are fewer */
 static void
 lower(LimitLaw *state, const LimitSight *sight)
 {
@@ -161,19 +178,30 @@ lower(LimitLaw *state, const LimitSight *sight)
 	set_limit(state, Max(base - Min(base, step), bottom(sight)), LIMIT_CONTENTION, sight->now);
 }
 
-/* One step up. */
+/*
+ * Are most slots held by backends that wait for a lock that does not move?
+ * Then the few others say nothing, and fewer slots would not make it move.
+ */
+static bool
+most_are_stuck(const LimitSight *sight)
+{
+	return sight->stuck > sight->in_use / 2;
+}
+
+/* One step up, and a slot more for every one that is of no use to others */
 static void
 raise_limit(LimitLaw *state, const LimitSight *sight)
 {
-	uint32		step = 1 + state->limit / SLOTS_PER_STEP;
+	uint32		step = 1 + state->limit / SLOTS_PER_STEP + sight->stuck;
 
 	set_limit(state, Min(state->limit + step, sight->most), LIMIT_RELIEF, sight->now);
 }
 
 /*
- * All slots are given out: is there reason to give out fewer?  What is completed is
- * counted as long as there is contention, also while it is known that fewer slots are no gain:
- * so it is known the better, the more often that was tried.
+ * All slots are given out: is there reason to give out fewer?  passed: us
+ * since the last look.  Completed transactions are counted as long as there is
+ * contention, also while fewer slots are known to be a loss: the more often
+ * they were tried, the better the rate with all slots is known.
  */
 static void
 look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
@@ -205,7 +233,9 @@ look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 	lower(state, sight);
 }
 
-/* Fewer slots got less done: give out all, and try that no more for a while. */
+/*
+ * Fewer slots got less done: give out all, and do not try again for a while.
+ */
 static void
 give_up(LimitLaw *state, const LimitSight *sight)
 {
@@ -218,8 +248,8 @@ give_up(LimitLaw *state, const LimitSight *sight)
 }
 
 /*
- * Has the trial shown what it is to show?  Then go by it.  After it, what each further
- * LONG_TRIAL shows is taken into account: the trial may have had good luck.
+ * Judge the trial once it has shown enough.  After it, every further
+ * LONG_TRIAL counts as well: the trial may have been lucky.
  */
 static void
 judge(LimitLaw *state, const LimitSight *sight)
@@ -250,16 +280,17 @@ judge(LimitLaw *state, const LimitSight *sight)
 	}
 }
 
-/* Fewer slots are given out. */
+/* Fewer slots are given out: adapt the limit, and judge its effect. */
 static void
 look_while_closed(LimitLaw *state, const LimitSight *sight)
 {
 	bool		has_come_to_bear = sight->in_use <= state->limit;
-	bool		too_many = blocked_above(sight, TOO_MANY);
+	bool		stuck = most_are_stuck(sight);
+	bool		too_many = !stuck && blocked_above(sight, TOO_MANY);
 
 	if (too_many && has_come_to_bear)
 		lower(state, sight);
-	else if (!blocked_above(sight, TOO_FEW))
+	else if (stuck || !blocked_above(sight, TOO_FEW))
 		raise_limit(state, sight);
 
 	if (state->at_bottom)
@@ -272,7 +303,7 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 }
 
 /*
- * A look at the holders was taken: set state->limit by it.  Returns whether that has
+ * Adapt state->limit to a look at the holders.  Returns whether it has
  * changed.
  */
 bool
@@ -281,7 +312,7 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 	int64		passed = sight->now - state->last.now;
 	uint32		old_limit = state->limit;
 
-	/* The clock may have been set, either way. */
+	/* The clock may have been set forward or back. */
 	if (passed < 0 || passed > PAUSE)
 	{
 		state->evidence = 0;
@@ -303,7 +334,7 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 	return state->limit != old_limit;
 }
 
-/* Nobody waits any more, and a slot is free: give out all. */
+/* A slot is free and no waiter could have it: give out all slots. */
 void
 limit_law_no_waiter(LimitLaw *state, uint32 most, int64 now)
 {

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * slots_stats.c
+ * counters.c
  *		What the semaphore counts, and what can be seen of it.
  *
  * A backend keeps the totals of the hot path for itself, in its entry; the cold
  * ones are kept in the pool.  Totals only go up.  What is shown is their
  * difference to a baseline, which a reset takes anew; what a backend counted in
  * a pool stays there when it changes to another.  Gauges are counted from the
- * states of all entries whenever somebody looks.
+ * states of all entries whenever a view is read.
  *
- * Locking: see slots_shared.h.  pools_lock besides keeps totals in their place
- * while they are added up: who looks has it exclusively, who moves them not so.
+ * Locking: see shared.h.  pools_lock besides keeps totals in their place while they are
+ * added up: a process that reads them has it exclusively, one that moves them shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -19,21 +19,22 @@
 #include "postgres.h"
 
 #include "port/pg_bitutils.h"
-#include "utils/timestamp.h"
+#include "storage/proc.h"
 
-#include "compat.h"
-#include "slots.h"
-#include "slots_shared.h"
+#include "core/counters.h"
+#include "core/effective_limit.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
 
-/* Of a new measurement, this part goes into the average time per place. */
-#define PLACE_TIME_WEIGHT	4
+/* Of a new measurement, this part goes into the average time per position. */
+#define POSITION_TIME_WEIGHT	4
 
 /* ----------------------------------------------------------------
  *		Counting
  * ----------------------------------------------------------------
  */
 
-/* In which bucket of the histogram is a wait of so many us? */
+/* The bucket of the histogram that a wait of that many us is in. */
 static int
 wait_bucket(uint64 waited)
 {
@@ -45,7 +46,7 @@ wait_bucket(uint64 waited)
 }
 
 /*
- * Note that this backend has waited for so many us.
+ * Note that this backend has waited for that many us.
  */
 void
 slots_record_wait(uint64 waited)
@@ -65,28 +66,28 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * Learn at what pace the queue moves from a wait of so many us that brought a
- * slot, behind so many others.  A moving average; when two write it at the
- * same time, one measurement is lost.
+ * Learn at what pace the queue moves from a wait of that many us, behind that many
+ * others, that brought a slot.  A moving average; when two write it at the same time, one
+ * measurement is lost.
  */
 void
 slots_record_pace(uint64 waited, int queue_length)
 {
-	pg_atomic_uint64 *place_time = &pool_of(MySlotEntry)->place_time;
+	pg_atomic_uint64 *position_time = &pool_of(MySlotEntry)->position_time;
 	uint64		measured = waited / (queue_length + 1);
-	uint64		average = pg_atomic_read_u64(place_time);
+	uint64		average = pg_atomic_read_u64(position_time);
 
 	if (average == 0)
 		average = measured;
 	else
-		average += ((int64) measured - (int64) average) / PLACE_TIME_WEIGHT;
-	pg_atomic_write_u64(place_time, average);
+		average += ((int64) measured - (int64) average) / POSITION_TIME_WEIGHT;
+	pg_atomic_write_u64(position_time, average);
 }
 
 /*
- * How long (us) a backend would wait that came now, if the queue moved on at the
+ * How long (us) a backend that came now would wait, if the queue moved on at the
  * pace of late.  0, that is unknown, if it would be the first: so there is
- * always somebody to learn from.  No lock, as all of this is an estimate.
+ * always a wait to learn from.  No lock, as all of this is an estimate.
  */
 uint64
 slots_expected_wait(void)
@@ -96,21 +97,23 @@ slots_expected_wait(void)
 
 	if (queue_length == 0)
 		return 0;
-	return (queue_length + 1) * pg_atomic_read_u64(&pool->place_time);
+	return (queue_length + 1) * pg_atomic_read_u64(&pool->position_time);
 }
 
 /* A statement was refused although the queue was not full. */
 void
 slots_count_rejection(void)
 {
-	SpinLockAcquire(&Slots->mutex);
+	LockedSection section;
+
+	slots_lock(&section);
 	pool_of(MySlotEntry)->totals[TOTAL_REJECTIONS]++;
-	SpinLockRelease(&Slots->mutex);
+	slots_unlock(&section);
 }
 
 /*
  * An entry is about to leave that pool: what it has counted there stays.
- * pools_lock is held, not exclusively unless the entry is in the queue.
+ * The caller holds pools_lock: shared for its own entry, exclusively for that of a waiter.
  */
 void
 slots_keep_totals(SlotPool *pool, SlotEntry *entry)
@@ -118,8 +121,8 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 	for (int t = 0; t < OWN_TOTALS; t++)
 	{
 		pg_atomic_fetch_add_u64(&pool->past_totals[t],
-								pg_atomic_read_u64(&entry->totals[t]));
-		pg_atomic_write_u64(&entry->totals[t], 0);
+								pg_atomic_read_u64(&entry->own_totals[t]));
+		pg_atomic_write_u64(&entry->own_totals[t], 0);
 	}
 	if (entry->max_wait_epoch == pool->reset_epoch)
 	{
@@ -128,7 +131,7 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 
 		while (past < max_wait &&
 			   !pg_atomic_compare_exchange_u64(&pool->past_max_wait, &past, max_wait))
-			 /* somebody else has raised it */ ;
+			 /* another backend has raised it */ ;
 	}
 }
 
@@ -136,13 +139,6 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
  *		Looking
  * ----------------------------------------------------------------
  */
-
-/* How many backends there can be: proc numbers are below this. */
-int
-slots_backend_count(void)
-{
-	return Slots->nentries;
-}
 
 /* The state of an entry, with that of a long statement. */
 static SlotState
@@ -197,9 +193,6 @@ add_to_gauges(SlotStats *stats, SlotState state)
 		case SLOT_LENT:
 			stats->lent++;
 			break;
-		case SLOT_RETAINED:
-			stats->retained++;
-			break;
 		case SLOT_LONG:
 			stats->long_running++;
 			break;
@@ -221,7 +214,7 @@ slots_total_completed(void)
 	for (int i = 0; i < Slots->npools; i++)
 		sum += pg_atomic_read_u64(&Slots->pools[i].past_totals[TOTAL_COMPLETED]);
 	for (int procno = 0; procno < Slots->nentries; procno++)
-		sum += pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_COMPLETED]);
+		sum += pg_atomic_read_u64(&entry_of(procno)->own_totals[TOTAL_COMPLETED]);
 	return (uint32) sum;
 }
 
@@ -233,10 +226,13 @@ slots_total_completed(void)
 void
 slots_get_my_limit(SlotLimit *limit)
 {
+	LockedSection section;
 	SlotPool   *mine = pool_of(MySlotEntry);
+	SlotPool   *pool;
+	uint64		left;
 	uint32		in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
 
-	SpinLockAcquire(&Slots->mutex);
+	slots_lock(&section);
 	limit->finds_itself = Slots->limit < 0;
 	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
 	if (limit->is_of_pool)
@@ -253,13 +249,14 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
 		limit->waiting = 0;
-		for (int i = 0; i < Slots->npools; i++)
-			limit->waiting += Slots->pools[i].queue.length;
+		left = Slots->waiting_pools;
+		while ((pool = slots_next_waiting_pool(&left)) != NULL)
+			limit->waiting += pool->queue.length;
 	}
 	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
 		limit->waiting--;
 	strlcpy(limit->pool, mine->definition.name, sizeof(limit->pool));
-	SpinLockRelease(&Slots->mutex);
+	slots_unlock(&section);
 }
 
 /*
@@ -267,9 +264,9 @@ slots_get_my_limit(SlotLimit *limit)
  * every pool.  pools_lock is held exclusively.
  */
 static void
-sum_own_totals(uint64 sums[POOL_PLACES][OWN_TOTALS])
+sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
 {
-	for (int p = 0; p < POOL_PLACES; p++)
+	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
 	{
 		for (int t = 0; t < OWN_TOTALS; t++)
 			sums[p][t] = pg_atomic_read_u64(&Slots->pools[p].past_totals[t]);
@@ -279,18 +276,18 @@ sum_own_totals(uint64 sums[POOL_PLACES][OWN_TOTALS])
 		SlotEntry  *entry = entry_of(i);
 
 		for (int t = 0; t < OWN_TOTALS; t++)
-			sums[entry->pool][t] += pg_atomic_read_u64(&entry->totals[t]);
+			sums[entry->pool][t] += pg_atomic_read_u64(&entry->own_totals[t]);
 	}
 }
 
 /*
  * How many slots a pool has at most now, 0 if there is no limit, or none yet.
- * Mutex held.
+ * Lock held.
  */
 static int
 effective_limit(SlotPool *pool)
 {
-	bool		is_open = Slots->limit < 0 && !slots_limit_is_lowered();
+	bool		is_open = Slots->limit < 0 && !limit_is_lowered();
 
 	if (Slots->limit == 0 || (is_open && !pool_has_limit(pool)))
 		return 0;
@@ -304,7 +301,9 @@ effective_limit(SlotPool *pool)
 static void
 get_pool(SlotPool *pool, SlotStats *stats)
 {
-	SpinLockAcquire(&Slots->mutex);
+	LockedSection section;
+
+	slots_lock(&section);
 	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
 	stats->priority = pool->definition.priority;
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
@@ -320,7 +319,7 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	stats->cancels = pool->totals[TOTAL_CANCELS] - pool->pool_baseline[TOTAL_CANCELS];
 	stats->max_wait_time = pg_atomic_read_u64(&pool->past_max_wait);
 	stats->stats_reset = Slots->stats_reset;
-	SpinLockRelease(&Slots->mutex);
+	slots_unlock(&section);
 
 	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 		stats->wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
@@ -333,10 +332,10 @@ get_pool(SlotPool *pool, SlotStats *stats)
 int
 slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 {
-	uint64		own[POOL_PLACES][OWN_TOTALS];
+	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
 	int			n = 0;
 
-	memset(stats, 0, POOL_PLACES * sizeof(SlotStats));
+	memset(stats, 0, SLOTS_MAX_POOLS * sizeof(SlotStats));
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	sum_own_totals(own);
 	for (int p = 0; p < Slots->npools; p++)
@@ -368,7 +367,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 	for (int p = 0; p < Slots->npools; p++)
 	{
 		if (Slots->pools[p].defined ||
-			stats[p].running + stats[p].lent + stats[p].retained + stats[p].waiting +
+			stats[p].running + stats[p].lent + stats[p].waiting +
 			stats[p].long_running + stats[p].paused > 0)
 			stats[n++] = stats[p];
 	}
@@ -384,30 +383,32 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 static void
 reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])
 {
-	SpinLockAcquire(&Slots->mutex);
+	LockedSection section;
+
+	slots_lock(&section);
 	memcpy(pool->own_baseline, own, sizeof(pool->own_baseline));
 	pool->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
 	memcpy(pool->pool_baseline, pool->totals, sizeof(pool->pool_baseline));
 	pg_atomic_write_u64(&pool->past_max_wait, 0);
 	pool->reset_epoch = ++Slots->epochs;
-	SpinLockRelease(&Slots->mutex);
+	slots_unlock(&section);
 
 	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 		pg_atomic_write_u64(&pool->wait_counts[b], 0);
 }
 
 /*
- * Let the totals count from now on of the pool that is to be at that place.
+ * Let the totals of the pool that is to have that index count from now on.
  * pools_lock is held exclusively, or the shared memory is being made.
  */
 void
-slots_start_totals(int place)
+slots_start_totals(int pool)
 {
-	uint64		own[POOL_PLACES][OWN_TOTALS];
+	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
 
 	sum_own_totals(own);
-	reset_pool(&Slots->pools[place], own[place]);
-	pg_atomic_write_u64(&Slots->pools[place].place_time, 0);
+	reset_pool(&Slots->pools[pool], own[pool]);
+	pg_atomic_write_u64(&Slots->pools[pool].position_time, 0);
 }
 
 /*
@@ -416,15 +417,15 @@ slots_start_totals(int place)
 void
 slots_reset_stats(void)
 {
-	uint64		own[POOL_PLACES][OWN_TOTALS];
-	TimestampTz now = GetCurrentTimestamp();
+	LockedSection section;
+	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
 
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	sum_own_totals(own);
-	for (int p = 0; p < POOL_PLACES; p++)
+	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
 		reset_pool(&Slots->pools[p], own[p]);
-	SpinLockAcquire(&Slots->mutex);
-	Slots->stats_reset = now;
-	SpinLockRelease(&Slots->mutex);
+	slots_lock(&section);
+	Slots->stats_reset = section.now;
+	slots_unlock(&section);
 	LWLockRelease(Slots->pools_lock);
 }

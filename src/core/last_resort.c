@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * slots_stall.c
+ * last_resort.c
  *		The last resort: a queue that stands still moves all the same.
  *
- * Nobody can know what a holder waits for.  If it is for a backend in the queue,
+ * No process can know what a holder waits for.  If it is for a backend in the queue,
  * and the holder does not lend its slot, nothing would ever move.  So, when a
  * backend waits and none has been let in from its queue for FIRST_PATIENCE, the
  * next enters above the limit; then after twice that time, and so on up to
@@ -11,14 +11,14 @@
  * begins again.
  *
  * Where all slots are held by statements that were at work all the time, there is
- * no reason to think that they wait for anybody: the limit does what it is there
- * for.  Then the first one, too, enters only after LAST_PATIENCE, for all that is
- * certain is that nobody waits for ever.
+ * no reason to think that they wait for a backend in the queue: the limit does what it is
+ * there for.  Then the first one, too, enters only after LAST_PATIENCE, for all that is
+ * certain is that no backend waits for ever.
  *
  * A pool whose own slots are all in use has a clock of its own; a waiter of any other
  * pool waits for a slot of all, whose clock goes by the entries from all queues.
  *
- * Locking: see slots_shared.h.
+ * Locking: see shared.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -26,14 +26,14 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
+#include "core/counting.h"
+#include "core/entries.h"
+#include "core/last_resort.h"
+#include "core/lending.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
 
-#include "settings.h"
-#include "slots.h"
-#include "slots_shared.h"
-
-/* ms */
-#define FIRST_PATIENCE	1000
+/* The longest time that the first in a queue has patience, ms */
 #define LAST_PATIENCE	60000
 
 /* A queue that stands still */
@@ -41,57 +41,29 @@ typedef struct Stall
 {
 	StallClock *clock;
 	int			patience;		/* ms */
-	int			waiter;			/* who enters next */
-	int			pool;			/* whose slots are all in use, or NOBODY if
+	int			waiter;			/* the one that enters next */
+	int			pool;			/* whose slots are all in use, or NO_POOL if
 								 * that is so of all slots together */
 	uint32		limit;			/* slots, of that pool or of all */
 	TimestampTz since;
 } Stall;
 
-void
-slots_init_stall_clock(StallClock *clock)
-{
-	clock->moved = 0;
-	clock->patience = FIRST_PATIENCE;
-}
-
 /*
- * A queue that was empty has a waiter: what happened long ago does not count.  What
- * happened of late does, or those who come one by one would all be let in soon.  Mutex
- * held.
- */
-void
-slots_note_first_waiter(StallClock *clock, TimestampTz now)
-{
-	if (passed_since(clock->moved, 2 * clock->patience, now))
-		clock->patience = FIRST_PATIENCE;
-}
-
-/* That entry is let in from its queue.  Mutex held. */
-void
-slots_note_entry(SlotEntry *entry, TimestampTz now)
-{
-	StallClock *of_pool = &pool_of(entry)->stall;
-
-	of_pool->moved = Slots->stall.moved = now;
-	of_pool->patience = Slots->stall.patience = FIRST_PATIENCE;
-}
-
-/*
- * How long (ms) the waiters of that clock have patience.  For as long as the settings
- * have others go before them, or keep their slots, they do not stand still.
+ * How long (ms) the waiters of that clock have patience.  While handoff_after lets others
+ * barge before them, or lend_after lets idle holders keep slots, their queue does not
+ * count as standing still: so FIRST_PATIENCE after that at least.
  */
 static int
 patience_of(const StallClock *clock)
 {
-	int64		others = Max(Max(gate_handoff_after, gate_turn_length), slots_lend_after());
+	int64		others = Max((int64) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
 
 	return Max(clock->patience, (int) Min(FIRST_PATIENCE + others, LAST_PATIENCE));
 }
 
 /*
- * Has that waiter, who is next by that clock, seen nobody enter for too long?  If so,
- * describe it.  pool and limit: as in Stall.  Mutex held.
+ * Has that waiter, the next by that clock, seen no other enter for too long?  If so,
+ * describe it.  pool and limit: as in Stall.  Lock held.
  */
 static bool
 is_stalled(StallClock *clock, int waiter, int pool, uint32 limit, TimestampTz now,
@@ -115,23 +87,23 @@ is_stalled(StallClock *clock, int waiter, int pool, uint32 limit, TimestampTz no
 	return true;
 }
 
-/* Find a queue that stands still.  Mutex held. */
+/* Find a queue that stands still.  Lock held. */
 static bool
 find_stall(TimestampTz now, Stall *stall)
 {
 	int			next = slots_next_waiter(now);
+	uint64		left = Slots->waiting_pools;
+	SlotPool   *pool;
 
-	if (next != NOBODY &&
-		is_stalled(&Slots->stall, next, NOBODY,
+	if (next != INVALID_PROC_NUMBER &&
+		is_stalled(&Slots->stall, next, NO_POOL,
 				   pg_atomic_read_u32(&Slots->effective_limit), now, stall))
 		return true;
 
-	for (int i = 0; i < Slots->npools; i++)
+	while ((pool = slots_next_waiting_pool(&left)) != NULL)
 	{
-		SlotPool   *pool = &Slots->pools[i];
-
-		if (pool->queue.head != NOBODY && !pool_has_slot_free(pool) &&
-			is_stalled(&pool->stall, pool->queue.head, i,
+		if (!pool_has_slot_free(pool) &&
+			is_stalled(&pool->stall, pool->queue.head, pool - Slots->pools,
 					   pg_atomic_read_u32(&pool->effective_limit), now, stall))
 			return true;
 	}
@@ -152,7 +124,7 @@ holders_are_at_work(const Stall *stall)
 		SlotEntry  *entry = entry_of(procno);
 
 		if (slots_state(procno) == SLOT_RUNNING && entry->at_work &&
-			(stall->pool == NOBODY || entry->pool == stall->pool) &&
+			(stall->pool == NO_POOL || entry->pool == stall->pool) &&
 			(TimestampTz) pg_atomic_read_u64(&entry->since) <= stall->since)
 			at_work++;
 	}
@@ -161,23 +133,23 @@ holders_are_at_work(const Stall *stall)
 
 /*
  * Let the next waiter in, above the limit.  Only the clock of this stall goes on.
- * Mutex held.
+ * Lock held.
  */
 static void
-relieve(const Stall *stall, TimestampTz now, WakeList *wakes)
+relieve(const Stall *stall, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(stall->waiter);
 	SlotPool   *pool = pool_of(entry);
 	StallClock	of_all = Slots->stall;
 	StallClock	of_pool = pool->stall;
 
-	slots_count_in(entry);
-	slots_grant(stall->waiter, now, wakes);
+	count_in(entry);
+	slots_grant(stall->waiter, section);
 	pool->totals[TOTAL_STALLS]++;
 
 	Slots->stall = of_all;
 	pool->stall = of_pool;
-	stall->clock->moved = now;
+	stall->clock->moved = section->now;
 	stall->clock->patience = Min(2 * stall->patience, LAST_PATIENCE);
 }
 
@@ -187,30 +159,31 @@ relieve(const Stall *stall, TimestampTz now, WakeList *wakes)
 void
 slots_relieve_stall(void)
 {
-	WakeList	wakes = {0};
-	TimestampTz now = GetCurrentTimestamp();
+	LockedSection section;
 	Stall		stall;
 	Stall		still;
 	bool		found;
 	bool		all_at_work;
 
-	SpinLockAcquire(&Slots->mutex);
-	found = find_stall(now, &stall);
-	SpinLockRelease(&Slots->mutex);
+	slots_lock(&section);
+	found = find_stall(section.now, &stall);
+	slots_unlock(&section);
 	if (!found)
 		return;
 
 	all_at_work = stall.patience < LAST_PATIENCE && holders_are_at_work(&stall);
 
-	SpinLockAcquire(&Slots->mutex);
-	if (find_stall(now, &still) && still.clock == stall.clock)
+	/*
+	 * With the time as it is now: a backend may have come to the queue after
+	 * the first look, and would seem to come from the future.
+	 */
+	slots_lock(&section);
+	if (find_stall(section.now, &still) && still.clock == stall.clock)
 	{
 		if (all_at_work)
 			still.clock->patience = LAST_PATIENCE;
 		else
-			relieve(&still, now, &wakes);
+			relieve(&still, &section);
 	}
-	slots_settle(now, &wakes);
-	SpinLockRelease(&Slots->mutex);
-	slots_wake_all(&wakes);
+	slots_unlock(&section);
 }

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * counters.h
+ *		What the semaphore counts, and what can be seen of it.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_COUNTERS_H
+#define ADMISSION_GATE_COUNTERS_H
+
+#include "postgres.h"
+
+#include "core/types.h"
+
+struct SlotEntry;
+struct SlotPool;
+
+/* The gauges and totals of a pool; docs/views.md says what each means. */
+typedef struct SlotStats
+{
+	char		pool[NAMEDATALEN];
+	int			priority;
+	int			limit;			/* slots, its own or else those of all pools;
+								 * 0 = no limit, -1 = it finds itself */
+	int			effective_limit;	/* slots, as many are given out now; 0 =
+									 * no limit */
+	bool		observing;		/* the limit is not enforced */
+	int			running;		/* backends */
+	int			lent;			/* backends */
+	int			long_running;	/* backends */
+	int			paused;			/* backends */
+	int			waiting;		/* backends */
+	uint64		admitted;
+	uint64		completed;
+	uint64		failed;
+	uint64		queued;
+	uint64		would_queue;
+	uint64		barged;
+	uint64		forced;
+	uint64		lends;
+	uint64		stalls;
+	uint64		demotions;
+	uint64		timeouts;
+	uint64		rejections;
+	uint64		cancels;
+	uint64		total_wait_time;	/* us */
+	uint64		max_wait_time;	/* us */
+	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
+	TimestampTz stats_reset;
+} SlotStats;
+
+/* How a limit stands */
+typedef struct SlotLimit
+{
+	bool		is_of_pool;		/* else of all pools together */
+	bool		finds_itself;
+	char		pool[NAMEDATALEN];
+	int			slots;
+	int			effective;		/* slots; fewer while holders block each other */
+	int			in_use;			/* slots */
+	int			lent;			/* backends */
+	int			waiting;		/* backends */
+} SlotLimit;
+
+/* What is known of one backend. */
+typedef struct SlotBackend
+{
+	int			pid;
+	Oid			roleid;
+	char		pool[NAMEDATALEN];
+	SlotState	state;
+	TimestampTz since;			/* when it came into this state */
+	uint64		wait_time;		/* us, of its present or else its last wait */
+} SlotBackend;
+
+extern void slots_record_wait(uint64 waited);
+extern void slots_record_pace(uint64 waited, int queue_length);
+extern uint64 slots_expected_wait(void);
+extern void slots_count_rejection(void);
+
+extern bool slots_get_backend(int procno, SlotBackend *backend);
+extern void slots_get_my_limit(SlotLimit *limit);
+extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
+extern void slots_reset_stats(void);
+
+/* For the files of src/core */
+extern uint32 slots_total_completed(void);
+extern void slots_keep_totals(struct SlotPool *pool, struct SlotEntry *entry);
+extern void slots_start_totals(int pool);
+
+#endif							/* ADMISSION_GATE_COUNTERS_H */

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * effective_limit.c
+ *		How many slots are given out: the limit, or less.
+ *
+ * The law of the limit (limit_law.c) says how many; load_control.c tells it what the
+ * holders do.  Limits of pools are not lowered.
+ *
+ * While the limit is lowered, the flag "backends wait" of the word for all is set, even
+ * if none does: so the hot path, which is for when none waits, never meets a lowered
+ * limit, and a backend that releases its slot takes the lock, and slots_unlock() restores
+ * the limit when no backend waits and a slot is free.
+ *
+ * Locking: everything here is called with the lock held, or while the shared memory is
+ * being made.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "core/effective_limit.h"
+#include "core/shared.h"
+
+/* A change of fewer slots is no news, unless it is one to or from all of them. */
+#define LEAST_CHANGE	4
+
+#define NEVER			PG_UINT64_MAX
+
+/*
+ * The law has spoken: go by it, and keep it among the changes if it is large enough.
+ */
+void
+slots_apply_law(TimestampTz now)
+{
+	uint32		limit = Slots->law.limit < slots_whole_limit() ? Slots->law.limit : 0;
+	uint32		shown = Slots->limit_shown;
+	SlotLimitChange *change;
+
+	pg_atomic_write_u32(&Slots->effective_limit, Slots->law.limit);
+	if ((limit == 0) == (shown == 0) &&
+		((limit > shown / 2 && limit / 2 < shown) || abs((int) limit - (int) shown) < LEAST_CHANGE))
+		return;
+
+	change = &Slots->changes[Slots->nchanges++ % SLOTS_LIMIT_CHANGES];
+	change->time = now;
+	change->from = shown;
+	change->to = limit;
+	change->reason = Slots->law.reason;
+	change->working = Slots->law.last.working;
+	change->blocked = Slots->law.last.blocked;
+	Slots->limit_shown = limit;
+}
+
+/*
+ * Begin anew with all slots given out, as many as are set now.
+ */
+void
+slots_reset_law(TimestampTz now)
+{
+	bool		looks = limit_finds_itself() && !Slots->observing &&
+	pg_atomic_read_u32(&Slots->load_control) != 0;
+
+	limit_law_init(&Slots->law, slots_whole_limit(), now);
+	slots_apply_law(now);
+	pg_atomic_write_u64(&Slots->look.interval,
+						looks ? OPEN_INTERVALS * look_interval() + SLOTS_LOOK_SLACK : NEVER);
+}
+
+/*
+ * No backend waits, and a slot is free: give out all of them.
+ */
+void
+slots_restore_limit(TimestampTz now)
+{
+	limit_law_no_waiter(&Slots->law, slots_whole_limit(), now);
+	slots_apply_law(now);
+}

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * load_control.c
+ *		Fewer slots while holders wait for each other.
+ *
+ * A process that looks (contention.c) tells how many of the holders wait for each other,
+ * and the law of the limit makes of it how many slots are given out (effective_limit.c).
+ *
+ * If the limit finds itself, there is a slot for every backend before there is
+ * contention, and no waiter that would look.  So then every backend that acquires a
+ * slot compares the time of its statement with that of the last look.
+ *
+ * Locking: see shared.h.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "core/counters.h"
+#include "core/effective_limit.h"
+#include "core/load_control.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
+#include "core/watch_duty.h"
+
+SlotLook   *slots_look = NULL;
+
+/*
+ * Set whether the limit is lowered while too many holders wait for each other.
+ */
+void
+slots_set_load_control(bool load_control)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if ((pg_atomic_read_u32(&Slots->load_control) != 0) != load_control)
+	{
+		pg_atomic_write_u32(&Slots->load_control, load_control);
+		slots_reset_law(section.now);
+	}
+	slots_unlock(&section);
+	slots_wake_watcher();
+}
+
+/* For other files than those of the core: are fewer slots given out than the limit says? */
+bool
+slots_limit_is_lowered(void)
+{
+	return limit_is_lowered();
+}
+
+/*
+ * Is the limit to be adapted?  One that is set, only while a backend waits.  Lock held,
+ * or a hint.
+ */
+static bool
+is_adaptable(void)
+{
+	return pg_atomic_read_u32(&Slots->load_control) != 0 && !Slots->observing &&
+		(limit_finds_itself() ||
+		 (slots_whole_limit() != NO_LIMIT && waiters_flag_is_set()));
+}
+
+/*
+ * Does it matter how many holders wait for each other, and has no process looked
+ * lately?  Then only one of those that ask is told so.
+ */
+bool
+slots_contention_unseen(void)
+{
+	bool		waiters = waiters_flag_is_set();
+	uint64		interval = look_interval() * (waiters ? 1 : OPEN_INTERVALS);
+
+	return is_adaptable() &&
+		is_due(&Slots->look.seen, interval, GetCurrentTimestamp()) &&
+		(waiters || slots_in_use() > LIMIT_LEAST_SLOTS);
+}
+
+/*
+ * A look found working holders, of which blocked ones wait for each other, and stuck ones
+ * that wait for a lock that does not move: give out fewer slots, or more, up to the limit.
+ */
+void
+slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
+{
+	LockedSection section;
+	uint32		completed = slots_total_completed();
+
+	slots_lock(&section);
+	if (is_adaptable())
+	{
+		LimitSight	sight = {
+			.now = section.now,
+			.most = slots_whole_limit(),
+			.in_use = slots_in_use(),
+			.working = working,
+			.blocked = blocked,
+			.stuck = stuck,
+			.completed = completed
+		};
+
+		if (limit_law_look(&Slots->law, &sight))
+			slots_apply_law(section.now);
+	}
+	slots_unlock(&section);
+}
+
+/* How the limit stands, and why. */
+void
+slots_get_limit(SlotLimitView *view)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	view->set = Slots->limit;
+	view->is_lowered = limit_is_lowered();
+	view->law = Slots->law;
+	slots_unlock(&section);
+}
+
+/*
+ * The latest changes of the limit, oldest first.  Returns how many there are.
+ */
+int
+slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES])
+{
+	LockedSection section;
+	int			n = 0;
+	uint64		end;
+
+	slots_lock(&section);
+	end = Slots->nchanges;
+	slots_unlock(&section);
+
+	for (uint64 i = end > SLOTS_LIMIT_CHANGES ? end - SLOTS_LIMIT_CHANGES : 0; i < end; i++)
+	{
+		slots_lock(&section);
+		/* It may have been overwritten since. */
+		if (i + SLOTS_LIMIT_CHANGES >= Slots->nchanges)
+			changes[n++] = Slots->changes[i % SLOTS_LIMIT_CHANGES];
+		slots_unlock(&section);
+	}
+	return n;
+}

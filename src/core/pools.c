@@ -1,0 +1,366 @@
+/*-------------------------------------------------------------------------
+ *
+ * pools.c
+ *		Which pools there are, and which one a backend belongs to.
+ *
+ * A pool has an index in an array; the default pool has the first.  Which pools there are
+ * is written by the processes that publish settings (settings.c); a backend looks its own
+ * up by name, and again whenever the generation of the pools has changed.  When a pool is
+ * no longer defined, its waiters move to the default pool at once, and other backends at
+ * their next statement.  Its index is given to another pool when none of its backends has a
+ * slot any more; if one of the same name is defined again, it has its index, its counts
+ * and its totals again.
+ *
+ * Locking: see shared.h.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "core/counters.h"
+#include "core/entries.h"
+#include "core/pools.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
+
+/* What this backend knows of its pool. */
+MyPool		my_pool = {.generation = PG_UINT32_MAX};
+
+static char my_pool_name[NAMEDATALEN];
+
+/* The name of the pool that the session is to belong to, by its setting. */
+static const char *chosen_name = POOLS_DEFAULT_NAME;
+
+/* ----------------------------------------------------------------
+ *		Definitions
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * The name of a pool as it is compared, in a buffer of NAMEDATALEN.
+ */
+void
+pools_fold_name(char *name, const char *original)
+{
+	int			i;
+
+	for (i = 0; i < NAMEDATALEN - 1 && original[i] != '\0'; i++)
+		name[i] = pg_ascii_tolower((unsigned char) original[i]);
+	name[i] = '\0';
+}
+
+/*
+ * The definition of the pool of that name, in lower case; NULL if there is none.
+ */
+const PoolDefinition *
+pools_find(const PoolDefinitions *definitions, const char *name)
+{
+	for (int i = 0; i < definitions->n; i++)
+	{
+		if (strcmp(definitions->pools[i].name, name) == 0)
+			return &definitions->pools[i];
+	}
+	return NULL;
+}
+
+/* ----------------------------------------------------------------
+ *		Membership
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * The index of a pool of that name, in lower case, or NO_POOL.  pools_lock held.
+ * It may have been removed.
+ */
+static int
+find_pool(const char *name)
+{
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		if (strcmp(Slots->pools[i].definition.name, name) == 0)
+			return i;
+	}
+	return NO_POOL;
+}
+
+/*
+ * Tell the session that there is no such pool; and the log, unless it has been told
+ * of one since the pools last changed: not for each of thousands of sessions.
+ */
+static void
+warn_of_unknown_pool(const char *name)
+{
+	uint32		generation = pg_atomic_read_u32(&Slots->generation);
+	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
+
+	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("admission_gate: pool \"%s\" is not defined", name),
+			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
+			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
+}
+
+/*
+ * Look up the pool that the setting names and belong to it from now on, or to
+ * the default pool if there is none of that name.  The backend is not at work and
+ * does not wait.
+ */
+void
+slots_join_pool(void)
+{
+	char		name[NAMEDATALEN];
+	SlotPool   *pool;
+	int			index;
+	bool		unknown;
+
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(!MySlotEntry->counted);
+	pools_fold_name(name, chosen_name);
+
+	LWLockAcquire(Slots->pools_lock, LW_SHARED);
+	index = find_pool(name);
+	unknown = index == NO_POOL || !Slots->pools[index].defined;
+	if (unknown)
+		index = DEFAULT_POOL;
+	if (MySlotEntry->pool != index)
+	{
+		slots_keep_totals(pool_of(MySlotEntry), MySlotEntry);
+		MySlotEntry->pool = index;
+	}
+	pool = &Slots->pools[index];
+	my_pool.generation = pg_atomic_read_u32(&Slots->generation);
+	my_pool.has_limit = pool->definition.max_active > 0;
+	my_pool.priority = pool->definition.priority;
+	strlcpy(my_pool_name, pool->definition.name, sizeof(my_pool_name));
+	LWLockRelease(Slots->pools_lock);
+
+	if (unknown)
+		warn_of_unknown_pool(name);
+}
+
+/*
+ * Belong to the pool of that name from the next statement on.  The name has to stay where
+ * it is until the next call.
+ */
+void
+slots_choose_pool(const char *name)
+{
+	chosen_name = name;
+	my_pool.generation = PG_UINT32_MAX;
+}
+
+/* The pool that this backend came to last. */
+const char *
+slots_pool_name(void)
+{
+	return my_pool_name;
+}
+
+/* Has this backend's pool a max_queue_length of its own? */
+bool
+slots_pool_has_queue_length(void)
+{
+	return pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET;
+}
+
+/*
+ * The queue_timeout (ms) of this backend's pool; 0 if it has none.  It may have
+ * changed since the wait began, and so may the pool.
+ */
+int
+slots_pool_queue_timeout(void)
+{
+	return *(volatile int *) &pool_of(MySlotEntry)->definition.queue_timeout;
+}
+
+/* ----------------------------------------------------------------
+ *		Setting the pools
+ * ----------------------------------------------------------------
+ */
+
+/* Does a backend of that pool hold or want a slot?  A hint, no lock. */
+static bool
+pool_is_in_use(int pool)
+{
+	for (int procno = 0; procno < Slots->nentries; procno++)
+	{
+		if (entry_of(procno)->pool == pool && slots_state(procno) != SLOT_NONE)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * An index for one more pool, or NO_POOL.
+ */
+static int
+free_index(void)
+{
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		if (!Slots->pools[i].defined && !pool_is_in_use(i))
+			return i;
+	}
+	return Slots->npools < SLOTS_MAX_POOLS ? Slots->npools : NO_POOL;
+}
+
+/*
+ * Change the definition of the pool of that index, or define one.
+ */
+static void
+define_pool(int index, const PoolDefinition *definition)
+{
+	SlotPool   *pool = &Slots->pools[index];
+	LockedSection section;
+
+	if (strcmp(pool->definition.name, definition->name) != 0)
+		slots_start_totals(index);
+
+	slots_lock(&section);
+	if (index == Slots->npools)
+	{
+		pool->queue.head = pool->queue.tail = INVALID_PROC_NUMBER;
+		Slots->npools++;
+	}
+	if (strcmp(pool->definition.name, definition->name) != 0)
+		slots_init_stall_clock(&pool->stall);
+	pool->defined = true;
+	pool->definition = *definition;
+	pg_atomic_write_u32(&pool->effective_limit,
+						definition->max_active > 0 ? definition->max_active : NO_LIMIT);
+	pg_atomic_fetch_add_u32(&Slots->generation, 1);
+	slots_unlock(&section);
+}
+
+/*
+ * Let one of a pool's waiters wait for the default pool instead, behind those
+ * that do so already.  Returns false if there is none.
+ */
+static bool
+move_one_waiter(SlotPool *pool)
+{
+	LockedSection section;
+	int			waiter;
+
+	slots_lock(&section);
+	waiter = pool->queue.head;
+	if (waiter != INVALID_PROC_NUMBER)
+	{
+		Assert(!entry_of(waiter)->counted);
+		slots_keep_totals(pool, entry_of(waiter));
+		slots_queue_move(waiter, pool, DEFAULT_POOL, &section);
+		pool->totals[TOTAL_QUEUED]--;
+		Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
+	}
+	slots_unlock(&section);
+	return waiter != INVALID_PROC_NUMBER;
+}
+
+/*
+ * There is no such pool any more.
+ */
+static void
+drop_pool(SlotPool *pool)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	pool->defined = false;
+	pg_atomic_write_u32(&pool->effective_limit, NO_LIMIT);
+	pg_atomic_fetch_add_u32(&Slots->generation, 1);
+	slots_unlock(&section);
+
+	while (move_one_waiter(pool))
+		 /* the lock is free in between */ ;
+}
+
+static bool
+same_definition(const PoolDefinition *a, const PoolDefinition *b)
+{
+	return strcmp(a->name, b->name) == 0 &&
+		a->max_active == b->max_active &&
+		a->priority == b->priority &&
+		a->max_queue_length == b->max_queue_length &&
+		a->queue_timeout == b->queue_timeout;
+}
+
+/*
+ * Have the pools that are defined, and no others.  Those that stay keep their
+ * queues, counts and totals.  pools_lock held.
+ */
+static void
+apply_definitions(const PoolDefinitions *definitions)
+{
+	LockedSection section;
+	int			highest = PG_INT32_MIN;
+
+	for (int i = 0; i < definitions->n; i++)
+	{
+		const PoolDefinition *definition = &definitions->pools[i];
+		int			index = find_pool(definition->name);
+
+		if (index != NO_POOL && Slots->pools[index].defined &&
+			same_definition(&Slots->pools[index].definition, definition))
+			continue;
+		if (index == NO_POOL)
+			index = free_index();
+		if (index == NO_POOL)
+			ereport(LOG,
+					(errmsg("admission_gate: pool \"%s\" cannot be defined before statements of removed pools end",
+							definition->name),
+					 errhint("Reload the configuration again later.")));
+		else
+			define_pool(index, definition);
+	}
+
+	for (int i = 0; i < Slots->npools; i++)
+	{
+		SlotPool   *pool = &Slots->pools[i];
+
+		if (pool->defined && pools_find(definitions, pool->definition.name) == NULL)
+			drop_pool(pool);
+		if (pool->defined)
+			highest = Max(highest, pool->definition.priority);
+	}
+
+	slots_lock(&section);
+	Slots->highest_priority = highest;
+	slots_unlock(&section);
+}
+
+/*
+ * While the shared memory is being made: the first definitions.
+ */
+void
+slots_init_pools(const PoolDefinitions *definitions)
+{
+	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
+	{
+		SlotPool   *pool = &Slots->pools[i];
+
+		pg_atomic_init_u32(&pool->word, 0);
+		pg_atomic_init_u32(&pool->effective_limit, NO_LIMIT);
+		pg_atomic_init_u64(&pool->past_max_wait, 0);
+		pg_atomic_init_u64(&pool->position_time, 0);
+		for (int t = 0; t < OWN_TOTALS; t++)
+			pg_atomic_init_u64(&pool->past_totals[t], 0);
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+			pg_atomic_init_u64(&pool->wait_counts[b], 0);
+	}
+	apply_definitions(definitions);
+	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
+}
+
+/*
+ * Set which pools there are.  Waiters enter as far as they may now.
+ */
+void
+slots_set_pools(const PoolDefinitions *definitions)
+{
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	apply_definitions(definitions);
+	LWLockRelease(Slots->pools_lock);
+	slots_grant_all_free();
+}

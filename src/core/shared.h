@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * shared.h
+ *		The shared memory of the semaphore: for the files of src/core only.
+ *
+ * The files of the core, from the bottom: each uses those above it in this list, and none
+ * below (test/layers.pl sees to it).
+ *
+ *	 limit_law		the law of the limit: a pure function
+ *	 types			what the interfaces are made of
+ *	 shared			this file
+ *	 entries		the backends' entries, and lists of them
+ *	 counting		counts slots in and out: inline, the hot path
+ *	 effective_limit	how many slots are given out
+ *	 wait_queue		the queues, the order in them, and the lock
+ *	 watch_duty		which of the waiters is the watcher
+ *	 counters		totals and gauges
+ *	 pools			which pools there are, and which one a backend belongs to
+ *	 lending		slots of holders that do nothing
+ *	 long_share		slots and turns of long statements
+ *	 load_control	fewer slots while holders wait for each other
+ *	 limits			sets the limit, and whether it is only observed
+ *	 last_resort	queues that stand still move all the same
+ *	 semaphore		acquire, wait, release
+ *	 shmem			creates all of it
+ *
+ * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  It is taken by
+ * slots_lock() and left by slots_unlock(), which sees to it that the next waiter knows of a
+ * free slot (wait_queue.c, with the bound on the work done under it).  In SlotShared and
+ * SlotPool, it guards every member that says nothing else.  In SlotEntry, a member that
+ * says nothing else is written by its backend only, and read by any process at any time.
+ * The words and the effective limits are atomics, read by all; the effective limits are
+ * written under the lock.  Slots->pools_lock, an LWLock taken before the lock, guards which
+ * pools there are and their names.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_SHARED_H
+#define ADMISSION_GATE_SHARED_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "core/limit_law.h"
+#include "core/types.h"
+
+#define WORD_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotPool */
+#define WORD_LENDERS	0x40000000	/* backends have lent their slots */
+#define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
+
+/* The effective limit when there is none; smaller than any flag. */
+#define NO_LIMIT		WORD_COUNT
+
+/* The priority to barge with when no waiter could have a slot. */
+#define NO_PRIORITY		PG_INT32_MIN
+
+/* The index of the pool "default" */
+#define DEFAULT_POOL	0
+
+#define NO_POOL			(-1)
+
+/* Totals kept by each backend for itself, without any lock. */
+typedef enum OwnTotal
+{
+	TOTAL_ADMITTED,
+	TOTAL_COMPLETED,
+	TOTAL_FAILED,
+	TOTAL_BARGED,
+	TOTAL_FORCED,
+	TOTAL_WAIT_TIME,			/* us */
+	OWN_TOTALS
+} OwnTotal;
+
+/* Totals kept in the pool. */
+typedef enum PoolTotal
+{
+	TOTAL_QUEUED,
+	TOTAL_WOULD_QUEUE,
+	TOTAL_LENDS,
+	TOTAL_STALLS,
+	TOTAL_TIMEOUTS,
+	TOTAL_REJECTIONS,
+	TOTAL_CANCELS,
+	TOTAL_DEMOTIONS,
+	POOL_TOTALS
+} PoolTotal;
+
+/* What a long statement does: see long_share.c */
+typedef enum LongState
+{
+	LONG_NOT,					/* the statement is not long */
+	LONG_GOES_ON,
+	LONG_PAUSES,
+	LONG_UNSEEN					/* goes on, or waits for something else */
+} LongState;
+
+/*
+ * One backend.  The hot path writes the first half, up to TOTAL_FORCED, which is
+ * a cache line of its own on most machines; the second half is what waiting and
+ * lending need.
+ */
+typedef struct SlotEntry
+{
+	pg_atomic_uint32 state;		/* SlotState; see semaphore.c */
+	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
+	pg_atomic_uint64 since;		/* TimestampTz of the state; written by
+								 * whichever process changes that */
+	uint16		pool;			/* its index: backend in state NONE; of a
+								 * waiter, any process, by the lock */
+	bool		counted;		/* its pool counts its slot: backend; and by
+								 * the lock, the process that grants it a slot
+								 * or lends it */
+	bool		wakeup_pending; /* called to claim a slot, has not answered
+								 * yet: lock */
+	bool		handoff_pending;	/* granted a slot and not awake yet: set
+									 * under the lock, cleared by the backend
+									 * without */
+	bool		reserved;		/* entered by the reserve: backend, which sets
+								 * it under pools_lock */
+	uint8		long_state;		/* LongState: lock */
+	bool		at_work;		/* of a holder: the last look found that it
+								 * had worked since the one before: lock */
+	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in this pool; never reset:
+												 * see own_baseline */
+
+	int			prev;			/* links in one of the lists: */
+	int			next;			/* lock */
+	uint32		progress_seen;	/* progress at quiet_since: lock */
+	uint32		max_wait_epoch; /* the reset that max_wait counts from */
+	pg_atomic_uint64 last_wait; /* us */
+	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
+
+	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
+	TimestampTz quiet_since;	/* of a holder: since when it has done next to
+								 * nothing, by the looks at it: lock */
+} SlotEntry;
+
+/* One cache line, or more where 64-bit atomics have to be emulated. */
+typedef union PaddedSlotEntry
+{
+	SlotEntry	entry;
+	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(SlotEntry))];
+} PaddedSlotEntry;
+
+/* A list of entries, linked by proc numbers. */
+typedef struct EntryList
+{
+	int			head;			/* or INVALID_PROC_NUMBER */
+	int			tail;			/* likewise */
+	int			length;
+} EntryList;
+
+/* How long the first in a queue has patience at first, ms */
+#define FIRST_PATIENCE	1000
+
+/* For how long no waiter has been let in: see last_resort.c */
+typedef struct StallClock
+{
+	TimestampTz moved;			/* when one was last */
+	int			patience;		/* ms, until one is let in above the limit */
+} StallClock;
+
+/* A part of the backends, with a queue of its own. */
+typedef struct SlotPool
+{
+	/*
+	 * Slots in use by backends that came while the pool had a limit of its
+	 * own, and WORD_WAITERS if its queue is not empty: a cache line of its
+	 * own.
+	 */
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 word;
+	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if it has none */
+	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
+
+	bool		defined;		/* pools_lock and lock; else it is removed or
+								 * was never there */
+	PoolDefinition definition;	/* pools_lock and lock to change */
+	EntryList	queue;
+	int			lent;			/* entries in state LENT */
+	StallClock	stall;			/* while all of its slots are in use */
+	TimestampTz passed_over_since;	/* when a higher priority first had a slot
+									 * that its queue could have had; 0 = has
+									 * not since its last turn */
+
+	uint64		totals[POOL_TOTALS];
+	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
+	pg_atomic_uint64 past_max_wait; /* us; likewise, since the reset */
+	uint32		reset_epoch;	/* another one after every reset */
+	pg_atomic_uint64 position_time; /* us; see slots_record_pace */
+	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
+
+	/* What the totals were at the last reset: what is shown counts from it. */
+	uint64		own_baseline[OWN_TOTALS];
+	uint64		pool_baseline[POOL_TOTALS];
+} SlotPool;
+
+typedef struct SlotShared
+{
+	/* Written by every statement: a cache line of their own. */
+	pg_atomic_uint32 word;		/* WORD_WAITERS: a backend waits whose pool
+								 * has a slot free, or the limit is lowered */
+	pg_atomic_uint32 effective_limit;	/* the limit, or less (see
+										 * effective_limit.c); NO_LIMIT if
+										 * there is none */
+	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
+	SlotLook	look;			/* for contention */
+	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SlotLook)];
+
+	slock_t		mutex;
+	int			limit;			/* as set: 0 = none, -1 = finds itself; a hint
+								 * without the lock */
+	bool		observing;		/* no backend queues; see slots_set_observing */
+	uint64		waiting_pools;	/* a bit for each whose queue is not empty */
+	pg_atomic_uint32 handoffs_in_flight;	/* backends granted a slot given
+											 * back, and not awake yet: raised
+											 * under the lock, lowered without */
+	TimestampTz last_handoff;	/* when a slot given back was granted last */
+	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
+	TimestampTz watch_due;		/* when the watcher is to look again */
+	int			lent;			/* entries in state LENT */
+	StallClock	stall;			/* of all pools with a slot free */
+	int			nlong;			/* entries in state LONG */
+	EntryList	long_going_on;	/* those of long_state LONG_GOES_ON, the least
+								 * recently seen first */
+	EntryList	long_paused;
+	int			cpus;			/* usable ones, by the latest look */
+	double		short_working;	/* short statements at work, on average */
+	TimestampTz long_looked;	/* when that was last looked at */
+	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
+									 * NO_PRIORITY */
+	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
+	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
+	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
+	pg_atomic_uint32 load_control;	/* bool: may the limit be lowered? */
+	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
+	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
+	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
+										 * the log was told of an unknown one */
+	LimitLaw	law;
+	uint32		limit_shown;	/* by the latest of the changes, 0 = all */
+	uint64		nchanges;		/* how many there have been */
+	SlotLimitChange changes[SLOTS_LIMIT_CHANGES];
+	uint32		epochs;			/* how many resets of pools there have been */
+	TimestampTz stats_reset;
+
+	LWLock	   *pools_lock;
+	int			npools;			/* indexes below this have been used */
+	int			highest_priority;	/* of all pools */
+	SlotPool	pools[SLOTS_MAX_POOLS];
+
+	int			nentries;
+	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER]
+				pg_attribute_aligned(PG_CACHE_LINE_SIZE);
+} SlotShared;
+
+extern GATE_HIDDEN SlotShared *Slots;
+
+/* This backend's entry, once it has come to the gate: all of these are in entries.c */
+extern GATE_HIDDEN SlotEntry *MySlotEntry;
+extern GATE_HIDDEN int my_slot_procno;
+
+extern void slots_list_append(EntryList *list, int procno);
+extern void slots_list_remove(EntryList *list, int procno);
+
+/* ----------------------------------------------------------------
+ *		Small steps
+ * ----------------------------------------------------------------
+ */
+
+static inline SlotEntry *
+entry_of(int procno)
+{
+	Assert(procno >= 0 && procno < Slots->nentries);
+	return &Slots->entries[procno].entry;
+}
+
+static inline SlotPool *
+pool_of(const SlotEntry *entry)
+{
+	Assert(entry->pool < SLOTS_MAX_POOLS);
+	return &Slots->pools[entry->pool];
+}
+
+/* Add to a total of this backend.  There is no other writer. */
+static inline void
+add_to_own(OwnTotal total, uint64 n)
+{
+	pg_atomic_uint64 *counter = &MySlotEntry->own_totals[total];
+
+	pg_atomic_write_u64(counter, pg_atomic_read_u64(counter) + n);
+}
+
+static inline uint32
+slots_in_use(void)
+{
+	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
+}
+
+/* Does a backend wait that could have a free slot, or is the limit lowered? */
+static inline bool
+waiters_flag_is_set(void)
+{
+	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+}
+
+/*
+ * The limit for all as set, in slots; if it finds itself, there is a slot for every
+ * backend.  Lock held, or a hint.
+ */
+static inline uint32
+slots_whole_limit(void)
+{
+	int			limit = *(const volatile int *) &Slots->limit;
+
+	if (limit < 0)
+		return Slots->nentries;
+	return limit > 0 ? limit : NO_LIMIT;
+}
+
+static inline bool
+slot_is_free(void)
+{
+	return slots_in_use() < pg_atomic_read_u32(&Slots->effective_limit);
+}
+
+static inline bool
+pool_has_limit(SlotPool *pool)
+{
+	return pg_atomic_read_u32(&pool->effective_limit) != NO_LIMIT;
+}
+
+static inline bool
+pool_has_slot_free(SlotPool *pool)
+{
+	return (pg_atomic_read_u32(&pool->word) & WORD_COUNT) <
+		pg_atomic_read_u32(&pool->effective_limit);
+}
+
+/* Has it been that long (ms) since then? */
+static inline bool
+passed_since(TimestampTz then, int interval, TimestampTz now)
+{
+	return now >= TimestampTzPlusMilliseconds(then, interval);
+}
+
+/*
+ * Has it been that long (us) since the time in *last?  If so, it becomes now,
+ * and only one of the processes that ask is told so.
+ */
+static inline bool
+is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
+{
+	uint64		seen = pg_atomic_read_u64(last);
+
+	/* Another one may have read the clock later, or it was set back. */
+	int64		passed = now - (int64) seen;
+
+	return (passed >= (int64) interval || passed < -(int64) interval) &&
+		pg_atomic_compare_exchange_u64(last, &seen, now);
+}
+
+#endif							/* ADMISSION_GATE_SHARED_H */

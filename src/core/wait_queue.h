@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_queue.h
+ *		The queues, the order in them, and the lock: for the files of src/core
+ *		only.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_WAIT_QUEUE_H
+#define ADMISSION_GATE_WAIT_QUEUE_H
+
+#include "postgres.h"
+
+#include "core/shared.h"
+
+/*
+ * The most latches that one section sets: those of a waiter that is granted a slot, the
+ * next one, a new watcher, and three long statements.
+ */
+#define MOST_WAKEUPS	6
+
+/*
+ * What is done under the lock: when it was about to begin, and the backends whose latches
+ * are set once it is released
+ */
+typedef struct LockedSection
+{
+	TimestampTz now;
+	int			nwakeups;
+	int			wakeups[MOST_WAKEUPS];	/* proc numbers */
+} LockedSection;
+
+extern void slots_lock(LockedSection *section);
+extern void slots_unlock(LockedSection *section);
+extern void slots_wake_later(LockedSection *section, int procno);
+
+extern int	slots_next_waiter(TimestampTz now);
+extern int	slots_priority_of(int next, TimestampTz now);
+extern SlotPool *slots_next_waiting_pool(uint64 *left);
+extern int	slots_any_waiter(void);
+
+extern void slots_queue_append(int procno, LockedSection *section);
+extern void slots_queue_remove(int procno, LockedSection *section);
+extern void slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section);
+extern void slots_make_holder(int procno, LockedSection *section);
+extern void slots_grant(int procno, LockedSection *section);
+extern void slots_hand_over(LockedSection *section);
+extern void slots_grant_all_free(void);
+
+extern void slots_note_passed_over(int priority, TimestampTz since);
+extern void slots_init_stall_clock(StallClock *clock);
+extern bool slots_watcher_is_late(TimestampTz now);
+extern void slots_appoint_watcher(int procno, TimestampTz now);
+
+#endif							/* ADMISSION_GATE_WAIT_QUEUE_H */

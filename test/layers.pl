@@ -1,0 +1,103 @@
+#!/usr/bin/perl
+#
+# Shows which source file uses which, from the bottom of the house to its top, and refuses
+# an arrow upward, and so a circle, and a way into the core past its public headers.
+#
+# Usage: test/layers.pl BUILD
+#   BUILD  a directory where the extension was built: which file calls what, and has what,
+#          is read from the object files there by nm
+#
+# Prints a line for each file with those that it uses; the exit status is 0 if all is
+# well.  Changes no file.
+
+use strict;
+use warnings;
+
+use Cwd            qw(abs_path);
+use File::Basename qw(dirname);
+
+# Every file, the bottom first: it may use those in the lines above, not those in its own.
+my @layers = map { [split] } split /\n/, <<'END';
+compat
+core/limit_law
+core/types
+core/shared
+core/entries
+core/counting core/effective_limit
+core/wait_queue
+core/watch_duty core/counters
+core/pools core/lending core/long_share core/load_control core/limits
+core/last_resort core/semaphore
+core/shmem
+bypass process pool_parser
+settings
+query_waits wait_log snapshot contention long_statements
+watcher
+admission
+explain stats
+admission_gate
+END
+
+# What the other files do not see of the core
+my %inside = map { ("core/$_" => 1) } qw(shared counting effective_limit wait_queue);
+
+my %layer;
+for my $number (0 .. $#layers)
+{
+	$layer{$_} = $number for @{ $layers[$number] };
+}
+
+my $build = shift                   or die "usage: $0 BUILD\n";
+chdir dirname(abs_path($0)) . '/..' or die "cannot enter the sources: $!\n";
+
+my %uses;      # file => the files it uses
+my %home;      # name of C => the file that has it
+my %wanted;    # file => names of C that it has not
+
+for my $source (glob 'admission_gate.c src/*.[ch] src/core/*.[ch]')
+{
+	(my $file = $source) =~ s{^src/|\.[ch]$}{}g;
+	open(my $text, '<', $source) or die "$source: $!\n";
+	while (<$text>)
+	{
+		$uses{$file}{$1} = 1 if /^#include "((?:core\/)?\w+)\.h"/ && -e "src/$1.h" && $1 ne $file;
+	}
+	$uses{$file} //= {};
+	next if $source !~ /\.c$/;
+
+	my $object = "$build/" . $source =~ s/c$/o/r;
+	open(my $names, '-|', 'nm', $object) or die "nm: $!\n";
+	while (<$names>)
+	{
+		$home{$1} = $file if /^\S+ [BDRTV] (\S+)$/;
+		$wanted{$file}{$1} = 1 if /^\s+U (\S+)$/;
+	}
+	close($names) or die "$object cannot be read: is the extension built there?\n";
+}
+
+for my $file (keys %wanted)
+{
+	$uses{$file}{$_} = 1 for grep { defined && $_ ne $file } @home{ keys %{ $wanted{$file} } };
+}
+
+my $bad = 0;
+
+sub complain
+{
+	print STDERR @_, "\n";
+	$bad = 1;
+	return;
+}
+
+complain("$_ is in no layer") for grep { !defined $layer{$_} } sort keys %uses;
+for my $file (grep { $uses{$_} } map { @$_ } @layers)
+{
+	my @used = sort keys %{ $uses{$file} };
+	printf "%-22s %s\n", $file, "@used";
+	for my $used (grep { defined $layer{$_} } @used)
+	{
+		complain("$file uses $used, which is not below it") if $layer{$used} >= $layer{$file};
+		complain("$file looks inside the core, at $used") if $inside{$used} && $file !~ /^core\//;
+	}
+}
+exit $bad;
