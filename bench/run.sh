@@ -26,6 +26,8 @@
 #   PROTOCOL   of pgbench: prepared (default), extended or simple
 #   ROWS       in the table of update8000, default 5000000
 #   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
+#   SERVER_CPUS  such as "0": the server's (and poolers'), the clients have the others
+#   GLIBC_TUNABLES  such as glibc.malloc.hugetlb=1, of all programs
 #   CPU_GROUP=1  as root: share the CPU by processes, see bench/README.md
 #   RESULTS    another directory for the results
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -36,7 +38,7 @@
 . "$(dirname "$0")/common.sh"
 
 ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed long only_long knee knobs instructions waiting shared_memory two_nodes"
-VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
+VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS SERVER_CPUS GLIBC_TUNABLES QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of
 # shared buffers, and the client's side of it.

@@ -163,7 +163,7 @@ def total(options):
 
 def main():
     options = from_environment()
-    if not pooler.PROGRAM:
+    if not pooler.PROGRAMS["pgbouncer"]:
         say("no pgbouncer, so none of its variants (sudo apt-get install pgbouncer)")
     if options.clients and max(options.clients) > options.most_clients:
         say(f"at most {options.most_clients} clients: limited by {options.reason}")

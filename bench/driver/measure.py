@@ -62,7 +62,8 @@ class Run:
     def protocol(self, wanted):
         """pgbench's, where the user wants another for those that can."""
         wanted = self.workload.protocol or wanted
-        if wanted == "prepared" and self.variant.kind == "pgbouncer" and not pooler.keeps_prepared_statements():
+        kind = self.variant.kind
+        if wanted == "prepared" and self.variant.is_pooler and not pooler.keeps_prepared_statements(kind):
             return "simple"
         return wanted
 
@@ -70,7 +71,7 @@ class Run:
         """A thread of pgbench that prepares a statement does nothing else until it has
         the answer.  Behind a pooler that may wait for a connection which another of its
         clients holds, in the middle of a transaction: for ever."""
-        blocks = self.variant.kind == "pgbouncer" and protocol == "prepared" and self.workload.has_blocks
+        blocks = self.variant.is_pooler and protocol == "prepared" and self.workload.has_blocks
         return 1 if blocks else CLIENTS_PER_THREAD
 
 
@@ -132,11 +133,13 @@ class Measurement:
         server.sql(*(f"VACUUM {table}" for table in workload.vacuum), "CHECKPOINT", database=workload.dataset)
 
     def open_pooler(self, stack):
-        variant = self.run.variant
+        variant, address = self.run.variant, self.server.address
         if variant.kind == "pgbouncer":
-            self.pooler = stack.enter_context(
-                pooler.Pooler(self.options, self.server.address, variant.processes, variant.pool, self.run.connections)
-            )
+            self.pooler = pooler.Pgbouncer(self.options, address, variant.processes, variant.pool, self.run.connections)
+        elif variant.kind == "odyssey":
+            self.pooler = pooler.Odyssey(self.options, address, variant.pool)
+        if self.pooler:
+            stack.enter_context(self.pooler)
 
     def open_beside(self, stack):
         beside = self.run.beside
@@ -206,7 +209,7 @@ class Measurement:
             self.open_beside(stack)
             load = self.open_clients(stack)
             self.wait_until_lent()
-            meter = stack.enter_context(Meter(self.server.pid, self.pooler.pids if self.pooler else ()))
+            meter = stack.enter_context(Meter(self.server.pid, self.pooler.threads if self.pooler else ()))
             meter.take()
             time.sleep(self.run.skip)
             before = meter.take()

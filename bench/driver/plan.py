@@ -1,7 +1,5 @@
 """Which runs a benchmark consists of, in which order, and how long they take."""
 
-import os
-
 import pooler
 import variants
 from measure import Run
@@ -13,7 +11,7 @@ PER_CONNECTION = 0.006
 
 
 def default_slots(per_core, options):
-    return options.limit or per_core * len(os.sched_getaffinity(0))
+    return options.limit or per_core * len(options.server_cpus)
 
 
 def client_counts(benchmark, options):
@@ -34,9 +32,9 @@ def chosen_variants(workload, names, options):
         variant
         for variant in chosen
         if not (variant.kind == "trick" and not workload.trick)
-        and not (variant.kind == "pgbouncer" and not pooler.PROGRAM)
+        and not (variant.is_pooler and not pooler.PROGRAMS[variant.kind])
         and not (variant.alone and not workload.beside)
-        and not (variant.kind in ("pgbouncer", "limit") and workload.beside)
+        and not ((variant.is_pooler or variant.kind == "limit") and workload.beside)
     ]
 
 

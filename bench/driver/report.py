@@ -66,7 +66,7 @@ def explanation():
         "Medians over the rounds, ranges in brackets; latencies in milliseconds, as the clients see\n"
         "them. Ratios are of throughput and taken within each round; their median is shown. Beside\n"
         "sleepers or analysts, the limit is the same variant without these. CPU is that of the server\n"
-        "and of pgbouncer. What the variants are: bench/README.md.\n"
+        "and of the pooler. What the variants are: bench/README.md.\n"
     )
 
 

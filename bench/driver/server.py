@@ -91,7 +91,8 @@ class Server:
                 "-l",
                 self.options.path("log", "server.log"),
                 *arguments,
-            ]
+            ],
+            preexec_fn=self.options.on_server_cpus,
         )
 
     def start(self):

@@ -2,9 +2,10 @@
 
 What is counted: the time on a CPU, user and system, of the postmaster and all its
 children (sessions, parallel workers, the checkpointer, the WAL writer and so on),
-and of pgbouncer where there is one; not of pgbench.  The living are added up from
-/proc/PID/schedstat, in nanoseconds (or stat, in ticks, where there is none); those that have ended are in the postmaster's
-own account, /proc/PID/stat, in ticks of 10 ms.  The difference between two takings
+and of the threads of a pooler where there is one; not of pgbench.  The living are
+added up from /proc/PID/schedstat, in nanoseconds (or stat, in ticks, where there is
+none); those that have ended are in the postmaster's own account, /proc/PID/stat, in
+ticks of 10 ms.  The difference between two takings
 is what was used between them.
 
 Switches are how often one of these processes was put on a CPU.  The kernel does

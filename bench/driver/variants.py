@@ -13,6 +13,7 @@
     trick            without the gate, in SQL: see datasets.py
     pgbouncer:N      one pgbouncer, with N connections to the server
     pgbouncer2:N     two of them over so_reuseport, N connections each
+    odyssey:N        Odyssey, with N connections to the server
     without          the library not loaded at all
 
 ":N" after the other variants of the gate and after "limit" is the number of slots (-1: it
@@ -30,13 +31,17 @@ SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>-?[0-9]+))
 @dataclass(frozen=True)
 class Variant:
     name: str  # as it was given
-    kind: str  # off, gate, limit, trick, pgbouncer or without
+    kind: str  # off, gate, limit, trick, pgbouncer, odyssey or without
     slots: int = 0  # of the gate (-1: it finds itself), or clients at work
     settings: tuple = ()  # of (name, value)
     processes: int = 0  # of pgbouncer
     pool: int = 0  # connections of each of them
     rate: int = 0  # transactions begun per second; 0 = as many as there can be
     alone: bool = False
+
+    @property
+    def is_pooler(self):
+        return self.kind in ("pgbouncer", "odyssey")
 
 
 def parse(name, limit, tuned):
@@ -48,8 +53,8 @@ def parse(name, limit, tuned):
     match = NAMED.fullmatch(name)
     if not match or (match["processes"] and match["name"] != "pgbouncer"):
         unknown(name)
-    if match["name"] == "pgbouncer":
-        return Variant(name, "pgbouncer", processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
+    if match["name"] in ("pgbouncer", "odyssey"):
+        return Variant(name, match["name"], processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
     alone = bool(match["alone"])
     if match["name"] == "paced":
         rate = int(match["number"] or 0)
