@@ -9,6 +9,7 @@ statements in transaction mode: then clients that would use them use the simple 
 Odyssey: one process with a thread for each CPU and one pool, on Unix sockets.
 """
 
+import contextlib
 import os
 import re
 import secrets
@@ -155,6 +156,10 @@ class Pooler:
         for process in self.running:
             process.wait()
         self.running = []
+        if self.address["PGHOST"].startswith("/"):
+            # What was killed leaves its socket, on which Odyssey would not listen.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.address["PGHOST"], ".s.PGSQL." + self.address["PGPORT"]))
 
 
 class Pgbouncer(Pooler):
