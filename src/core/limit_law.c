@@ -21,8 +21,8 @@
  *	   contended row, many transactions may want something else.  Then all
  *	   slots are given out, and nothing is tried for a while, the longer the
  *	   more often this has happened.
- *	 - If it was no mistake, the next time needs little evidence, unless it
- *	   comes much later.
+ *	 - If it was a gain, the next time needs little evidence, unless it comes
+ *	   much later.
  *
  * Nothing here knows of shared memory, processes or clocks: test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
@@ -73,6 +73,13 @@
 #define CROWDED			90
 
 /*
+ * A crowd that was gone before a trial could judge would have gone by itself,
+ * as one behind a process that lost the CPU: for so long, the next one needs
+ * as much evidence as others.
+ */
+#define PATIENCE		(10 * SECOND)
+
+/*
  * A look without contention takes this many times its time from the evidence.
  */
 #define DOUBT			2
@@ -82,12 +89,13 @@
 
 /*
  * A trial ends after SHORT_TRIAL if its result is clear by then, else after
- * LONG_TRIAL.  CLEAR_GAIN, NO_LOSS and CLEAR_LOSS are parts of the rate
+ * LONG_TRIAL.  CLEAR_GAIN, GAIN, NO_LOSS and CLEAR_LOSS are parts of the rate
  * before.
  */
 #define SHORT_TRIAL		(250 * MS)
 #define LONG_TRIAL		(2 * SECOND)
 #define CLEAR_GAIN		1.2
+#define GAIN			1.1
 #define NO_LOSS			0.9
 #define CLEAR_LOSS		0.5
 
@@ -97,8 +105,8 @@
 #define RATE_WEIGHT		3
 
 /*
- * How long the result of a trial is believed: TRUST if fewer slots are no
- * loss, else from FIRST_BAR, doubled every time, to LAST_BAR
+ * How long the result of a trial is believed: TRUST if fewer slots are a gain;
+ * from FIRST_BAR, doubled every time, to LAST_BAR if they are a loss
  */
 #define TRUST			(5 * SECOND)
 #define FIRST_BAR		(2 * SECOND)
@@ -207,7 +215,8 @@ static void
 look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 {
 	bool		trusted = sight->now < state->trusted_until;
-	int64		wanted = trusted || is_crowd(sight) ? QUICK_EVIDENCE : EVIDENCE;
+	bool		urgent = is_crowd(sight) && sight->now >= state->patient_until;
+	int64		wanted = trusted || urgent ? QUICK_EVIDENCE : EVIDENCE;
 
 	if (!blocked_above(sight, CONTENDED))
 	{
@@ -260,7 +269,7 @@ judge(LimitLaw *state, const LimitSight *sight)
 	bool		is_loss = rate < CLEAR_LOSS * state->open_rate;
 	bool		is_clear = state->on_trial && (is_gain || is_loss);
 
-	if (!state->on_trial)
+	if (!state->on_trial && state->closed_rate >= GAIN * state->open_rate)
 		state->trusted_until = sight->now + TRUST;
 	if (passed < (is_clear ? SHORT_TRIAL : LONG_TRIAL))
 		return;
@@ -322,6 +331,7 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 	passed = Min(passed, LONGEST_GAP);
 	state->barred_until = Min(state->barred_until, sight->now + LAST_BAR);
 	state->trusted_until = Min(state->trusted_until, sight->now + TRUST);
+	state->patient_until = Min(state->patient_until, sight->now + PATIENCE);
 	state->last = *sight;
 
 	if (state->limit >= sight->most)
@@ -338,6 +348,8 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 void
 limit_law_no_waiter(LimitLaw *state, uint32 most, int64 now)
 {
+	if (state->on_trial)
+		state->patient_until = now + PATIENCE;
 	state->on_trial = state->is_counting = false;
 	set_limit(state, most, LIMIT_NO_WAITER, now);
 }

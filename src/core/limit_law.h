@@ -62,10 +62,11 @@ typedef struct LimitLaw
 								 * more done */
 	bool		at_bottom;		/* the limit is low enough: completed
 								 * transactions are judged */
-	int64		trusted_until;	/* until then, fewer slots are known to be no
-								 * loss */
-	int64		barred_until;	/* until then, they are known to be one */
+	int64		trusted_until;	/* until then, fewer slots are known to be a
+								 * gain */
+	int64		barred_until;	/* until then, they are known to be a loss */
 	int64		bar;			/* how long that is believed next time */
+	int64		patient_until;	/* until then, a crowd is no reason to hurry */
 } LimitLaw;
 
 extern void limit_law_init(LimitLaw *state, uint32 most, int64 now);

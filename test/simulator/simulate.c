@@ -530,6 +530,78 @@ try_stuck_holders(int *number)
 	return ok;
 }
 
+/* How many looks at this contention until the limit is lowered?  At most 1000. */
+static int
+looks_until_lowered(LimitLaw *state, LimitSight *sight)
+{
+	int			looks = 0;
+
+	while (looks < 1000 && state->limit == MOST)
+	{
+		look(state, sight, TICK, 10);
+		looks++;
+	}
+	return looks;
+}
+
+/*
+ * All give up their slots at once, as behind a process that lost the CPU: a crowd that is
+ * gone before there was a trial needs more evidence from then on, for ten seconds.
+ */
+static bool
+try_passing_crowd(int *number)
+{
+	LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 95};
+	LimitLaw	state;
+	int			looks[3];
+	bool		ok;
+
+	limit_law_init(&state, MOST, sight.now);
+	looks[0] = looks_until_lowered(&state, &sight);
+	limit_law_no_waiter(&state, MOST, sight.now);
+	looks[1] = looks_until_lowered(&state, &sight);
+	limit_law_no_waiter(&state, MOST, sight.now);
+	look(&state, &sight, INT64CONST(11000000), 10);
+	looks[2] = looks_until_lowered(&state, &sight);
+
+	ok = looks[1] > 5 * looks[0] && looks[1] < 1000 && looks[2] <= looks[0] + 1;
+	printf("%sok %d - a crowd that passed is no reason to hurry: %d, %d and then %d looks\n",
+		   ok ? "" : "not ", ++*number, looks[0], looks[1], looks[2]);
+	return ok;
+}
+
+/*
+ * If fewer slots got a fifth more done, less evidence is enough the next time; not if they
+ * got as much done.
+ */
+static bool
+try_next_time(int *number)
+{
+	int			next[2];
+	bool		ok;
+
+	for (int gains = 0; gains < 2; gains++)
+	{
+		LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 50,.working = 50,.blocked = 30};
+		LimitLaw	state;
+
+		limit_law_init(&state, MOST, sight.now);
+		looks_until_lowered(&state, &sight);
+		sight.in_use = sight.working = 4;
+		sight.blocked = 3;
+		for (int n = 0; n < 1000; n++)
+			look(&state, &sight, TICK, gains ? 12 : 10);
+		limit_law_no_waiter(&state, MOST, sight.now);
+		sight.in_use = sight.working = 50;
+		sight.blocked = 30;
+		next[gains] = looks_until_lowered(&state, &sight);
+	}
+	ok = next[0] > 5 * next[1] && next[0] < 1000;
+	printf("%sok %d - only a gain makes the next time easier: %d looks, and %d without\n",
+		   ok ? "" : "not ", ++*number, next[1], next[0]);
+	return ok;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -559,6 +631,8 @@ main(int argc, char **argv)
 	{
 		ok &= try_pauses(&number);
 		ok &= try_stuck_holders(&number);
+		ok &= try_passing_crowd(&number);
+		ok &= try_next_time(&number);
 		printf("1..%d\n", number);
 	}
 	return ok ? 0 : 1;
