@@ -63,7 +63,6 @@
 #include "bypass.h"
 #include "compat.h"
 #include "contention.h"
-#include "core/long_share.h"
 #include "core/shmem.h"
 #include "explain.h"
 #include "long_statements.h"
@@ -100,8 +99,8 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /*
- * The previous hooks, or else the standard functions.  So while the gate is
- * off, a hook is one branch and one jump.
+ * The previous hooks, or else the standard functions.  Never NULL, so a hook
+ * costs one branch and one jump while the gate is off.
  */
 static planner_hook_type next_planner = standard_planner;
 static ExecutorStart_hook_type next_ExecutorStart = standard_ExecutorStart;
@@ -498,8 +497,6 @@ classify_utility(Node *stmt)
 		case T_CopyStmt:
 		case T_CallStmt:
 		case T_DoStmt:
-			return UTILITY_QUERY;
-
 			/* In statement scope, a transaction must not wait with locks. */
 		case T_LockStmt:
 			return UTILITY_QUERY;
@@ -590,8 +587,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 }
 
 /*
- * Release the slot when the transaction ends.  A command that ends it and goes
- * on keeps its slot, and the right not to wait, to its own end.
+ * Release the slot when the transaction ends.  A command that commits inside
+ * keeps its slot, and need not wait again, until it ends.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)

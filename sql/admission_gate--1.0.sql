@@ -115,6 +115,7 @@ GRANT SELECT ON pg_stat_admission_gate_queries TO PUBLIC;
 CREATE FUNCTION pg_stat_get_admission_gate_limit(
     OUT max_active_backends int4,
     OUT effective_max_active int4,
+    OUT open_limit int4,
     OUT reason text,
     OUT reason_since timestamptz,
     OUT last_look timestamptz,

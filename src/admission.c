@@ -73,7 +73,10 @@ typedef struct QueueWait
  */
 static bool holds_slot = false;
 
-/* When the statement that met the gate last began: tells it from others */
+/*
+ * Start time of the last statement that met the gate; resume() uses it to
+ * recognize a new one
+ */
 static TimestampTz statement_start = 0;
 
 /* Has the present transaction been admitted, even if it has left since? */
@@ -86,8 +89,8 @@ static bool bypassed_in_xact = false;
 static ErrorData *refusal = NULL;
 
 /*
- * Waits in us: of the present transaction, -1 if it has not queued; and of the
- * last one before it that met the gate, -1 if there was none
+ * Wait (us) of the present transaction, -1 if it has not queued; and of the
+ * session's previous transaction at the gate, -1 if none
  */
 static int64 xact_wait = -1;
 static int64 last_xact_wait = -1;
@@ -124,7 +127,7 @@ static bool
 may_wait(void)
 {
 	return !admitted_in_xact && !bypassed_in_xact &&
-		!gate_is_younger_than_xact() &&
+		!xact_predates_gate() &&
 		INTERRUPTS_CAN_BE_PROCESSED() &&
 		!proc_exit_inprogress;
 }
@@ -355,7 +358,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 
 		case SLOT_ENQUEUE_OBSERVED:
 			note_admission();
-			(void) watcher_look();	/* there is no watcher */
+			watcher_look_at_holders();	/* there is no watcher */
 			return;
 
 		case SLOT_ENQUEUE_FULL:
@@ -374,7 +377,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 	{
 		error_context_stack = &context;
-		snapshot_let_go(query, &snapshot_users);
+		snapshot_release(query, &snapshot_users);
 		granted = sleep_in_queue(wait.start, &limit);
 		error_context_stack = context.previous;
 	}
@@ -399,12 +402,13 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	 */
 	if (!begins_block)
 		AcceptInvalidationMessages();
-	snapshot_take_again(&snapshot_users);
+	snapshot_retake(&snapshot_users);
 }
 
 /*
- * The same for BEGIN, but keep an error for the first statement of the block.
- * The transaction stays intact, as nothing but the wait can fail.
+ * wait_for_slot() for BEGIN: save an error instead of raising it; the first
+ * statement of the block that needs a slot raises it.  Only the wait can fail,
+ * so the transaction stays intact.
  */
 static pg_noinline void
 wait_for_slot_at_begin(void)
@@ -417,7 +421,7 @@ wait_for_slot_at_begin(void)
 	}
 	PG_CATCH();
 	{
-		/* With a slot, it is no refusal. */
+		/* An error after admission is not a refusal. */
 		if (holds_slot)
 			PG_RE_THROW();
 		LWLockReleaseAll();

@@ -10,13 +10,13 @@
  * those that work.  The law of the limit (core/limit_law.c) derives the limit
  * from that.
  *
- * Locks that move are told from a lock that one backend keeps: for that, fewer
- * backends would wait just as long.  The backends that wait for one lock are a
- * group, which moves when one of them has left it since the last look, other
- * than by an error.  A backend in a group that has not moved for BRIEFLY_US
- * counts neither as working nor as blocked; nor does one that waits for its
- * client, a timer or an extension.  A wait for WAL to be written counts as
- * work: it is for the disk, where many at a time are better.
+ * Waits for a lock that one backend keeps do not count: fewer backends would
+ * not shorten them.  The waiters of one lock form a group; the group has moved
+ * if one of them has left it since the last look, other than by an error.  A
+ * backend in a group that has not moved for BRIEFLY_US counts neither as
+ * working nor as blocked; nor does one that waits for its client, a timer or
+ * an extension.  A wait for WAL to be written counts as work: it is for the
+ * disk, where many at a time are better.
  *
  * A look is due every few milliseconds, with many connections less often
  * (core/load_control.c).  A backend that is about to queue takes it, or, while
@@ -50,6 +50,9 @@
 
 /* How many groups a look can tell apart */
 #define GROUPS			256
+
+/* How many of them may be tried for a lock, if others have taken its place */
+#define MAX_PROBES		8
 
 /* What the last look saw of a backend */
 typedef struct SeenWait
@@ -105,16 +108,6 @@ is_for_lwlock(uint32 event)
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
-/* Does a process in this wait do nothing that other backends could hinder? */
-static inline bool
-is_idle(uint32 event)
-{
-	uint32		wait_class = event & WAIT_CLASS_MASK;
-
-	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
-		wait_class == PG_WAIT_EXTENSION;
-}
-
 /*
  * What does this process wait for?  wait->lock receives 0 if for no other
  * backend, else the address of a heavyweight lock, or the wait event, which is
@@ -141,7 +134,7 @@ group_of(WaitGroup *groups, uint64 lock)
 {
 	uint32		at = murmurhash32((uint32) lock ^ (uint32) (lock >> 32));
 
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < MAX_PROBES; i++)
 	{
 		WaitGroup  *group = &groups[(at + i) % GROUPS];
 
@@ -189,7 +182,7 @@ look_at(int procno, WaitGroup *groups, TimestampTz now)
 		uint32		event = wait_event_of(proc);
 
 		see_wait(proc, event, &wait);
-		works = wait.lock == 0 && !is_idle(event);
+		works = wait.lock == 0 && !is_idle_wait(event);
 	}
 	if (wait.lock == 0 && seen->lock == 0)
 		return works;

@@ -133,13 +133,8 @@ short_ones_at_work(int but)
 
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
-		uint32		wait_class;
-
-		if (procno == but || slots_state(procno) != SLOT_RUNNING)
-			continue;
-		wait_class = wait_event_of(GetPGProcByNumber(procno)) & WAIT_CLASS_MASK;
-		if (wait_class != PG_WAIT_CLIENT && wait_class != PG_WAIT_TIMEOUT &&
-			wait_class != PG_WAIT_EXTENSION && wait_class != PG_WAIT_LOCK)
+		if (procno != but && slots_state(procno) == SLOT_RUNNING &&
+			!is_idle_or_lock_wait(wait_event_of(GetPGProcByNumber(procno))))
 			n++;
 	}
 	return n;
@@ -213,7 +208,7 @@ pause_statement(int procno)
 			break;
 		if (is_in_the_way())
 		{
-			slots_long_goes_on(procno);
+			slots_long_resume(procno);
 			break;
 		}
 		/* Only the leader's latch is set when its turn comes. */
@@ -278,6 +273,7 @@ watch_node(PlanState *node, void *context)
 	if (node == NULL)
 		return false;
 	if ((outerPlanState(node) == NULL && innerPlanState(node) == NULL) ||
+		IsA(node, BitmapHeapScanState) || IsA(node, AggState) || IsA(node, HashJoinState) ||
 		IsA(node, MaterialState) || IsA(node, MemoizeState) || IsA(node, SortState))
 		node->ExecProcNode = exec_and_tick;
 	return planstate_tree_walker(node, watch_node, context);

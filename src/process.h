@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "storage/proc.h"
+#include "utils/wait_event.h"
 
 /* The class of a wait event in PGPROC.wait_event_info */
 #define WAIT_CLASS_MASK		0xFF000000
@@ -22,6 +23,26 @@ static inline uint32
 wait_event_of(const PGPROC *proc)
 {
 	return *(const volatile uint32 *) &proc->wait_event_info;
+}
+
+/*
+ * Is this a wait for the outside: a client, a timer or whatever an extension
+ * waits for?
+ */
+static inline bool
+is_idle_wait(uint32 event)
+{
+	uint32		wait_class = event & WAIT_CLASS_MASK;
+
+	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
+		wait_class == PG_WAIT_EXTENSION;
+}
+
+/* The same, or for a heavyweight lock? */
+static inline bool
+is_idle_or_lock_wait(uint32 event)
+{
+	return is_idle_wait(event) || (event & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
 }
 
 /* Is a process at rest? */

@@ -181,7 +181,7 @@ assign_load_control(bool newval, void *extra)
  * it may hold locks without being admitted.
  */
 bool
-gate_is_younger_than_xact(void)
+xact_predates_gate(void)
 {
 	return LocalTransactionIdIsValid(ungated_transaction) &&
 		ungated_transaction == MY_TRANSACTION;

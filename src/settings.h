@@ -27,28 +27,29 @@ typedef enum GateMode
 } GateMode;
 
 /*
- * Constant while a command runs, unless the command itself sets them: a
- * backend rereads the configuration only between two commands.
+ * This backend's copies, constant while a command runs unless the command
+ * itself sets them: a backend rereads the configuration only between two
+ * commands.  A backend that waits goes by those in shared memory.
  */
 extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = finds
-										 * itself */
+										 * itself; also in shared memory */
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern bool gate_utility;
-extern int	gate_handoff_after; /* ms; 0 = strictly first come */
-extern int	gate_long_after;	/* ms of CPU time; -1 = never */
+extern int	gate_handoff_after; /* ms; 0 = strictly first come; also in shared
+								 * memory */
+extern int	gate_long_after;	/* ms of CPU time; -1 = never; also in shared
+								 * memory */
 extern bool gate_deadline_shedding;
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern int	gate_max_tracked_queries;	/* entries; 0 = none */
+extern int	gate_mode;			/* GateMode; also in shared memory */
+extern const PoolDefinitions *gate_pools;	/* also in shared memory */
+extern int	gate_lend_after;	/* ms; -1 = never; also in shared memory */
+extern bool gate_load_control;	/* also in shared memory */
 
-/* This backend's copy; the value in force is in shared memory. */
-extern int	gate_mode;			/* GateMode */
-extern const PoolDefinitions *gate_pools;
-extern int	gate_lend_after;	/* ms; -1 = never */
-extern bool gate_load_control;
-
-extern bool gate_is_younger_than_xact(void);
+extern bool xact_predates_gate(void);
 extern void settings_define(void);
 
 #endif							/* ADMISSION_GATE_SETTINGS_H */

@@ -33,7 +33,6 @@
 #include "tcop/pquery.h"
 #include "utils/snapmgr.h"
 
-#include "compat.h"
 #include "snapshot.h"
 
 /*
@@ -64,11 +63,11 @@ pop_only_snapshot(void)
 /*
  * Release all snapshots of a top-level statement that is about to wait, as far
  * as possible.  query: the one about to be started, or NULL.  *users receives
- * what snapshot_take_again() needs; if the wait ends in an error, that is not
+ * what snapshot_retake() needs; if the wait ends in an error, that is not
  * called.
  */
 void
-snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
+snapshot_release(QueryDesc *query, SnapshotUsers *users)
 {
 	Portal		portal = ActivePortal;
 	bool		portal_snapshot_active;
@@ -83,8 +82,6 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
 		portal->portalSnapshot == GetActiveSnapshot();
 
 	users->active_stack = pop_only_snapshot();
-	if (ActiveSnapshotSet())
-		return;
 	if (!users->active_stack)
 		return;
 
@@ -111,7 +108,7 @@ snapshot_let_go(QueryDesc *query, SnapshotUsers *users)
  * Give a fresh snapshot to all references to the one released.
  */
 void
-snapshot_take_again(const SnapshotUsers *users)
+snapshot_retake(const SnapshotUsers *users)
 {
 	Snapshot	snapshot;
 

@@ -24,7 +24,7 @@ typedef struct SnapshotUsers
 	Portal		holding_portal; /* its holdSnapshot; or NULL */
 } SnapshotUsers;
 
-extern void snapshot_let_go(QueryDesc *query, SnapshotUsers *users);
-extern void snapshot_take_again(const SnapshotUsers *users);
+extern void snapshot_release(QueryDesc *query, SnapshotUsers *users);
+extern void snapshot_retake(const SnapshotUsers *users);
 
 #endif							/* ADMISSION_GATE_SNAPSHOT_H */

@@ -88,20 +88,20 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int32GetDatum(stats->long_running);
 	values[i++] = Int32GetDatum(stats->paused);
 	values[i++] = Int32GetDatum(stats->waiting);
-	values[i++] = Int64GetDatum(stats->admitted);
-	values[i++] = Int64GetDatum(stats->completed);
-	values[i++] = Int64GetDatum(stats->failed);
-	values[i++] = Int64GetDatum(stats->queued);
-	values[i++] = Int64GetDatum(stats->would_queue);
-	values[i++] = Int64GetDatum(stats->barged);
-	values[i++] = Int64GetDatum(stats->forced);
-	values[i++] = Int64GetDatum(stats->lends);
-	values[i++] = Int64GetDatum(stats->stalls);
-	values[i++] = Int64GetDatum(stats->demotions);
-	values[i++] = Int64GetDatum(stats->timeouts);
-	values[i++] = Int64GetDatum(stats->rejections);
-	values[i++] = Int64GetDatum(stats->cancels);
-	values[i++] = milliseconds(stats->total_wait_time);
+	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_ADMITTED]);
+	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_COMPLETED]);
+	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FAILED]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_QUEUED]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_WOULD_QUEUE]);
+	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_BARGED]);
+	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FORCED]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_LENDS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_STALLS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_DEMOTIONS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_TIMEOUTS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_REJECTIONS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_CANCELS]);
+	values[i++] = milliseconds(stats->own_totals[TOTAL_WAIT_TIME]);
 	values[i++] = milliseconds(stats->max_wait_time);
 	if (stats->stats_reset == 0)
 		nulls[i] = true;
@@ -290,8 +290,8 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	SlotLimitView view;
 	LimitLaw   *law = &view.law;
-	Datum		values[12];
-	bool		nulls[12] = {0};
+	Datum		values[13];
+	bool		nulls[13] = {0};
 	double		short_working;
 	int			long_share;
 
@@ -302,16 +302,17 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 
 	values[0] = Int32GetDatum(view.set);
 	values[1] = Int32GetDatum(view.is_lowered || view.set > 0 ? law->limit : 0);
-	values[2] = CStringGetTextDatum(reason_names[law->reason]);
-	values[3] = TimestampTzGetDatum(law->since);
-	values[4] = time_or_null(law->last.most == 0 ? 0 : law->last.now, &nulls[4]);
-	values[5] = Int32GetDatum(law->last.working);
-	values[6] = Int32GetDatum(law->last.blocked);
-	values[7] = rate_or_null(law->open_rate, &nulls[7]);
-	values[8] = rate_or_null(law->closed_rate, &nulls[8]);
-	values[9] = time_or_null(law->barred_until > GetCurrentTimestamp() ? law->barred_until : 0, &nulls[9]);
-	values[10] = Float8GetDatum(short_working);
-	values[11] = Int32GetDatum(long_share);
+	values[2] = Int32GetDatum(view.set == 0 ? 0 : law->open_limit);
+	values[3] = CStringGetTextDatum(reason_names[law->reason]);
+	values[4] = TimestampTzGetDatum(law->since);
+	values[5] = time_or_null(law->last.in_use == 0 ? 0 : law->last.now, &nulls[5]);
+	values[6] = Int32GetDatum(law->last.working);
+	values[7] = Int32GetDatum(law->last.blocked);
+	values[8] = rate_or_null(law->open_rate, &nulls[8]);
+	values[9] = rate_or_null(law->closed_rate, &nulls[9]);
+	values[10] = time_or_null(law->backoff_until > GetCurrentTimestamp() ? law->backoff_until : 0, &nulls[10]);
+	values[11] = Float8GetDatum(short_working);
+	values[12] = Int32GetDatum(long_share);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

@@ -89,17 +89,6 @@ holders_interval(void)
 	return Min(Max(lend_after / LOOKS_PER_LENDING, MIN_INTERVAL), MAX_INTERVAL);
 }
 
-/*
- * Does a process in such a wait do nothing?  For processes whose CPU time is
- * unknown.
- */
-static bool
-is_idle_wait(uint32 wait_class)
-{
-	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_LOCK ||
-		wait_class == PG_WAIT_TIMEOUT || wait_class == PG_WAIT_EXTENSION;
-}
-
 /* Add what is seen of one process to *sight. */
 static void
 look_at_process(const PGPROC *proc, Sight *sight)
@@ -113,7 +102,7 @@ look_at_process(const PGPROC *proc, Sight *sight)
 		sight->busy = true;
 	if (process_cpu_time(proc->pid, &cpu))
 		sight->cpu += cpu;
-	else if (!is_idle_wait(wait_class))
+	else if (!is_idle_or_lock_wait(event))
 		sight->busy = true;
 }
 
@@ -160,7 +149,7 @@ look_at(int procno)
 	if (!sight.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
 		look_at_workers(proc, &sight);
 	/* This takes some microseconds, so only if it matters. */
-	if (!sight.busy && slots_may_lend(procno, sight.cpu) &&
+	if (!sight.busy && slots_seems_idle(procno, sight.cpu) &&
 		(!is_at_rest(proc) || contention_is_in_line(procno)))
 		sight.busy = true;
 	slots_note_holder(procno, sight.cpu, sight.busy);
@@ -170,8 +159,8 @@ look_at(int procno)
  * Look at all holders if that is due: those that have done nothing for long
  * enough lend their slots, and lenders that work again get theirs back.
  */
-static void
-look_at_holders(void)
+void
+watcher_look_at_holders(void)
 {
 	if (!slots_holders_unseen(holders_interval()))
 		return;
@@ -192,9 +181,8 @@ watcher_look(void)
 {
 	long		interval = Min(holders_interval(), WATCH_INTERVAL);
 
-	look_at_holders();
-	if (slots_limit_is_lowered())
-		contention_look();
+	watcher_look_at_holders();
+	contention_look();
 	slots_relieve_stall();
 	slots_watch_again_in(interval);
 	return interval;

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 extern long watcher_look(void);
+extern void watcher_look_at_holders(void);
 extern void watcher_recall_lenders(void);
 
 #endif							/* ADMISSION_GATE_WATCHER_H */

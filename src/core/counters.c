@@ -66,9 +66,8 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * Learn at what pace the queue moves from a wait of that many us, behind that many
- * others, that brought a slot.  A moving average; when two write it at the same time, one
- * measurement is lost.
+ * Update the average time per queue position from a wait that ended with a slot.  waited:
+ * us, behind queue_length others.  Concurrent updates may lose one sample.
  */
 void
 slots_record_pace(uint64 waited, int queue_length)
@@ -85,9 +84,8 @@ slots_record_pace(uint64 waited, int queue_length)
 }
 
 /*
- * How long (us) a backend that came now would wait, if the queue moved on at the
- * pace of late.  0, that is unknown, if it would be the first: so there is
- * always a wait to learn from.  No lock, as all of this is an estimate.
+ * Estimate how long (us) an arriving backend would wait.  Returns 0 for an empty queue, so
+ * that there is always a wait to measure.  No lock.
  */
 uint64
 slots_expected_wait(void)
@@ -95,7 +93,7 @@ slots_expected_wait(void)
 	SlotPool   *pool = pool_of(MySlotEntry);
 	int			queue_length = *(volatile int *) &pool->queue.length;
 
-	if (queue_length == 0)
+	if (queue_length == 0 || is_opening(pool))
 		return 0;
 	return (queue_length + 1) * pg_atomic_read_u64(&pool->position_time);
 }
@@ -112,8 +110,8 @@ slots_count_rejection(void)
 }
 
 /*
- * An entry is about to leave that pool: what it has counted there stays.
- * The caller holds pools_lock: shared for its own entry, exclusively for that of a waiter.
+ * An entry is about to leave this pool: move its totals to those of the pool.  The caller
+ * holds pools_lock: shared for its own entry, exclusively for that of a waiter.
  */
 void
 slots_keep_totals(SlotPool *pool, SlotEntry *entry)
@@ -146,7 +144,7 @@ state_to_show(SlotEntry *entry)
 {
 	SlotState	state = pg_atomic_read_u32(&entry->state);
 
-	return state == SLOT_LONG && entry->long_state == LONG_PAUSES ? SLOT_PAUSED : state;
+	return state == SLOT_LONG && entry->long_state == LONG_PAUSED ? SLOT_PAUSED : state;
 }
 
 /*
@@ -203,8 +201,8 @@ add_to_gauges(SlotStats *stats, SlotState state)
 }
 
 /*
- * How many transactions have been completed since the server started, modulo 2^32.  No lock:
- * what a backend takes to another pool just now may be left out or count twice.
+ * The number of transactions completed since the server started, modulo 2^32.  No lock:
+ * counts that a backend is just taking to another pool may be missed or count twice.
  */
 uint32
 slots_total_completed(void)
@@ -219,20 +217,21 @@ slots_total_completed(void)
 }
 
 /*
- * Fill in how the limit stands that keeps this backend waiting, the backend itself
- * left out: that of its pool if all of it is in use, else that for all pools
- * together.
+ * Describe the limit that this backend waits for: its pool's if that is exhausted, else
+ * the one for all.  limit->waiting excludes this backend.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
 {
 	LockedSection section;
-	SlotPool   *mine = pool_of(MySlotEntry);
+	SlotPool   *mine;
 	SlotPool   *pool;
 	uint64		left;
-	uint32		in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
+	uint32		in_use;
 
 	slots_lock(&section);
+	mine = pool_of(MySlotEntry);
+	in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
 	limit->finds_itself = Slots->limit < 0;
 	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
 	if (limit->is_of_pool)
@@ -244,7 +243,7 @@ slots_get_my_limit(SlotLimit *limit)
 	}
 	else
 	{
-		limit->slots = slots_whole_limit();
+		limit->slots = Slots->law.open_limit;
 		limit->effective = pg_atomic_read_u32(&Slots->effective_limit);
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
@@ -309,14 +308,8 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
 	stats->effective_limit = effective_limit(pool);
 	stats->observing = Slots->observing;
-	stats->queued = pool->totals[TOTAL_QUEUED] - pool->pool_baseline[TOTAL_QUEUED];
-	stats->would_queue = pool->totals[TOTAL_WOULD_QUEUE] - pool->pool_baseline[TOTAL_WOULD_QUEUE];
-	stats->lends = pool->totals[TOTAL_LENDS] - pool->pool_baseline[TOTAL_LENDS];
-	stats->stalls = pool->totals[TOTAL_STALLS] - pool->pool_baseline[TOTAL_STALLS];
-	stats->demotions = pool->totals[TOTAL_DEMOTIONS] - pool->pool_baseline[TOTAL_DEMOTIONS];
-	stats->timeouts = pool->totals[TOTAL_TIMEOUTS] - pool->pool_baseline[TOTAL_TIMEOUTS];
-	stats->rejections = pool->totals[TOTAL_REJECTIONS] - pool->pool_baseline[TOTAL_REJECTIONS];
-	stats->cancels = pool->totals[TOTAL_CANCELS] - pool->pool_baseline[TOTAL_CANCELS];
+	for (int t = 0; t < POOL_TOTALS; t++)
+		stats->pool_totals[t] = pool->totals[t] - pool->pool_baseline[t];
 	stats->max_wait_time = pg_atomic_read_u64(&pool->past_max_wait);
 	stats->stats_reset = Slots->stats_reset;
 	slots_unlock(&section);
@@ -342,15 +335,9 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 	{
 		SlotPool   *pool = &Slots->pools[p];
 
-		for (int t = 0; t < OWN_TOTALS; t++)
-			own[p][t] -= pool->own_baseline[t];
 		get_pool(pool, &stats[p]);
-		stats[p].admitted = own[p][TOTAL_ADMITTED];
-		stats[p].completed = own[p][TOTAL_COMPLETED];
-		stats[p].failed = own[p][TOTAL_FAILED];
-		stats[p].barged = own[p][TOTAL_BARGED];
-		stats[p].forced = own[p][TOTAL_FORCED];
-		stats[p].total_wait_time = own[p][TOTAL_WAIT_TIME];
+		for (int t = 0; t < OWN_TOTALS; t++)
+			stats[p].own_totals[t] = own[p][t] - pool->own_baseline[t];
 	}
 
 	for (int i = 0; i < Slots->nentries; i++)

@@ -32,20 +32,8 @@ typedef struct SlotStats
 	int			long_running;	/* backends */
 	int			paused;			/* backends */
 	int			waiting;		/* backends */
-	uint64		admitted;
-	uint64		completed;
-	uint64		failed;
-	uint64		queued;
-	uint64		would_queue;
-	uint64		barged;
-	uint64		forced;
-	uint64		lends;
-	uint64		stalls;
-	uint64		demotions;
-	uint64		timeouts;
-	uint64		rejections;
-	uint64		cancels;
-	uint64		total_wait_time;	/* us */
+	uint64		own_totals[OWN_TOTALS];
+	uint64		pool_totals[POOL_TOTALS];
 	uint64		max_wait_time;	/* us */
 	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
 	TimestampTz stats_reset;

@@ -48,30 +48,30 @@ count_in_pool_if_free(SlotEntry *entry, bool barge)
 {
 	SlotPool   *pool = pool_of(entry);
 
-	Assert(!entry->counted);
+	Assert(!entry->counted_in_pool);
 	if (!pool_has_limit(pool))
 		return true;
 	if (!count_up_if_free(&pool->word, &pool->effective_limit, barge))
 		return false;
-	entry->counted = true;
+	entry->counted_in_pool = true;
 	return true;
 }
 
 /*
- * What that entry holds is no longer in use, as far as its pool counts it.
- * Returns whether the pool's waiters are to be told; slots_unlock tells them if the lock
- * is held.
+ * Release the entry's slot in its pool's count, if it was counted there.  Returns true if
+ * the pool has waiters: a caller that does not hold the lock must then take and release
+ * it, so that slots_unlock() wakes one.
  */
 static inline bool
 count_out_of_pool(SlotEntry *entry)
 {
 	uint32		word;
 
-	if (likely(!entry->counted))
+	if (likely(!entry->counted_in_pool))
 		return false;
 	word = pg_atomic_fetch_sub_u32(&pool_of(entry)->word, 1);
 	Assert((word & WORD_COUNT) > 0);
-	entry->counted = false;
+	entry->counted_in_pool = false;
 	return (word & WORD_WAITERS) != 0;
 }
 
@@ -101,7 +101,7 @@ count_in(SlotEntry *entry)
 	if (pool_has_limit(pool))
 	{
 		pg_atomic_fetch_add_u32(&pool->word, 1);
-		entry->counted = true;
+		entry->counted_in_pool = true;
 	}
 	pg_atomic_fetch_add_u32(&Slots->word, 1);
 }

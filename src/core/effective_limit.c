@@ -6,10 +6,9 @@
  * The law of the limit (limit_law.c) says how many; load_control.c tells it what the
  * holders do.  Limits of pools are not lowered.
  *
- * While the limit is lowered, the flag "backends wait" of the word for all is set, even
- * if none does: so the hot path, which is for when none waits, never meets a lowered
- * limit, and a backend that releases its slot takes the lock, and slots_unlock() restores
- * the limit when no backend waits and a slot is free.
+ * While the limit is lowered, the waiters' flag of Slots->word stays set, even without
+ * waiters.  This keeps backends off the hot path: a backend that releases a slot takes the
+ * lock, and slots_unlock() restores the limit once no waiter could use a free slot.
  *
  * Locking: everything here is called with the lock held, or while the shared memory is
  * being made.
@@ -23,18 +22,18 @@
 #include "core/effective_limit.h"
 #include "core/shared.h"
 
-/* A change of fewer slots is no news, unless it is one to or from all of them. */
+/* Smaller changes are not recorded, unless from or to the full limit */
 #define LEAST_CHANGE	4
 
 #define NEVER			PG_UINT64_MAX
 
 /*
- * The law has spoken: go by it, and keep it among the changes if it is large enough.
+ * Publish the limit of the law, and record the change if it is large enough.
  */
 void
 slots_apply_law(TimestampTz now)
 {
-	uint32		limit = Slots->law.limit < slots_whole_limit() ? Slots->law.limit : 0;
+	uint32		limit = Slots->law.limit < Slots->law.open_limit ? Slots->law.limit : 0;
 	uint32		shown = Slots->limit_shown;
 	SlotLimitChange *change;
 
@@ -59,10 +58,13 @@ slots_apply_law(TimestampTz now)
 void
 slots_reset_law(TimestampTz now)
 {
+	uint32		most = Slots->limit > 0 ? Slots->limit : NO_LIMIT;
 	bool		looks = limit_finds_itself() && !Slots->observing &&
 	pg_atomic_read_u32(&Slots->load_control) != 0;
 
-	limit_law_init(&Slots->law, slots_whole_limit(), now);
+	if (limit_finds_itself())
+		most = Slots->nentries;
+	limit_law_init(&Slots->law, most, looks, now);
 	slots_apply_law(now);
 	pg_atomic_write_u64(&Slots->look.interval,
 						looks ? OPEN_INTERVALS * look_interval() + SLOTS_LOOK_SLACK : NEVER);
@@ -74,6 +76,6 @@ slots_reset_law(TimestampTz now)
 void
 slots_restore_limit(TimestampTz now)
 {
-	limit_law_no_waiter(&Slots->law, slots_whole_limit(), now);
+	limit_law_no_waiter(&Slots->law, now);
 	slots_apply_law(now);
 }

@@ -26,11 +26,22 @@ limit_finds_itself(void)
 	return *(const volatile int *) &Slots->limit < 0;
 }
 
-/* Are fewer slots given out than the limit says?  Lock held, or a hint. */
+/* Are fewer slots given out than if there were no contention?  Lock held, or a hint. */
 static inline bool
 limit_is_lowered(void)
 {
-	return pg_atomic_read_u32(&Slots->effective_limit) < slots_whole_limit();
+	return pg_atomic_read_u32(&Slots->effective_limit) <
+		*(const volatile uint32 *) &Slots->law.open_limit;
+}
+
+/*
+ * Will waiters of this pool enter as soon as a limit that finds itself has grown?  Then a
+ * queue of any length empties within some looks.  Lock held, or a hint.
+ */
+static inline bool
+is_opening(SlotPool *pool)
+{
+	return limit_finds_itself() && !limit_is_lowered() && pool_has_slot_free(pool);
 }
 
 /*

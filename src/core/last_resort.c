@@ -3,20 +3,17 @@
  * last_resort.c
  *		The last resort: a queue that stands still moves all the same.
  *
- * No process can know what a holder waits for.  If it is for a backend in the queue,
- * and the holder does not lend its slot, nothing would ever move.  So, when a
- * backend waits and none has been let in from its queue for FIRST_PATIENCE, the
- * next enters above the limit; then after twice that time, and so on up to
- * LAST_PATIENCE.  When a slot is given to a waiter in the ordinary way, the time
- * begins again.
+ * A holder may wait for a backend in the queue without lending its slot.  So if no waiter
+ * has been admitted for FIRST_PATIENCE, the next one enters above the limit, then another
+ * after twice that time, and so on up to LAST_PATIENCE.  An ordinary admission resets the
+ * time.
  *
- * Where all slots are held by statements that were at work all the time, there is
- * no reason to think that they wait for a backend in the queue: the limit does what it is
- * there for.  Then the first one, too, enters only after LAST_PATIENCE, for all that is
- * certain is that no backend waits for ever.
+ * If all slots are held by statements that have been at work throughout, they probably do
+ * not wait for a backend in the queue, and the limit does its job.  Then the first waiter,
+ * too, enters only after LAST_PATIENCE, so that no backend waits for ever.
  *
- * A pool whose own slots are all in use has a clock of its own; a waiter of any other
- * pool waits for a slot of all, whose clock goes by the entries from all queues.
+ * A pool whose own slots are all in use has its own clock.  The waiters of all other pools
+ * share one, which is reset by admissions from any queue.
  *
  * Locking: see shared.h.
  *
@@ -49,9 +46,9 @@ typedef struct Stall
 } Stall;
 
 /*
- * How long (ms) the waiters of that clock have patience.  While handoff_after lets others
- * barge before them, or lend_after lets idle holders keep slots, their queue does not
- * count as standing still: so FIRST_PATIENCE after that at least.
+ * Time (ms) without an admission after which this queue counts as stalled: at least
+ * FIRST_PATIENCE plus the larger of handoff_after and lend_after, as either may
+ * legitimately delay waiters.
  */
 static int
 patience_of(const StallClock *clock)
@@ -62,8 +59,8 @@ patience_of(const StallClock *clock)
 }
 
 /*
- * Has that waiter, the next by that clock, seen no other enter for too long?  If so,
- * describe it.  pool and limit: as in Stall.  Lock held.
+ * Does the queue of this waiter, the next by this clock, count as stalled?  If so, fill in
+ * *stall.  pool, limit: as in Stall.  Lock held.
  */
 static bool
 is_stalled(StallClock *clock, int waiter, int pool, uint32 limit, TimestampTz now,
@@ -132,8 +129,8 @@ holders_are_at_work(const Stall *stall)
 }
 
 /*
- * Let the next waiter in, above the limit.  Only the clock of this stall goes on.
- * Lock held.
+ * Admit the next waiter above the limit.  Only the clock of this stall advances.  Lock
+ * held.
  */
 static void
 relieve(const Stall *stall, LockedSection *section)
@@ -174,8 +171,8 @@ slots_relieve_stall(void)
 	all_at_work = stall.patience < LAST_PATIENCE && holders_are_at_work(&stall);
 
 	/*
-	 * With the time as it is now: a backend may have come to the queue after
-	 * the first look, and would seem to come from the future.
+	 * Check again with a fresh timestamp: a waiter may have arrived after the
+	 * first section began.
 	 */
 	slots_lock(&section);
 	if (find_stall(section.now, &still) && still.clock == stall.clock)

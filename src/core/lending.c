@@ -59,8 +59,8 @@ slots_lenders_unseen(void)
 }
 
 /*
- * Is a look at the holders due, which is once per interval (ms)?  Returns true to one
- * caller only.  The time is in shared memory, as watchers may change more often than that.
+ * Is it time to look at the holders?  Returns true to one caller per interval (ms).  The
+ * time of the last look is in shared memory, as watchers may change more often.
  */
 bool
 slots_holders_unseen(long interval)
@@ -74,12 +74,12 @@ slots_holders_unseen(long interval)
  * ----------------------------------------------------------------
  */
 
-/* That entry lends no more.  Lock held. */
+/* A backend of that pool lends no more.  Lock held. */
 static void
-forget_lender(const SlotEntry *entry)
+forget_lender(SlotPool *pool)
 {
 	Assert(Slots->lent > 0);
-	pool_of(entry)->lent--;
+	pool->lent--;
 	if (--Slots->lent == 0)
 		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_LENDERS);
 }
@@ -93,11 +93,11 @@ slots_forget_lending(void)
 	LockedSection section;
 
 	slots_lock(&section);
-	forget_lender(MySlotEntry);
+	forget_lender(pool_of(MySlotEntry));
 	slots_unlock(&section);
 }
 
-/* What that entry holds counts as free from now on.  Lock held. */
+/* Lend an entry's slot: it counts as free from now on.  Lock held. */
 static void
 lend(SlotEntry *entry, TimestampTz now)
 {
@@ -113,30 +113,32 @@ lend(SlotEntry *entry, TimestampTz now)
 	pg_atomic_write_u64(&entry->since, now);
 }
 
-/* If that entry lends, what it holds counts again.  Lock held. */
+/* If an entry's slot is lent, take it back: it counts again.  Lock held. */
 static void
 end_lending(SlotEntry *entry, TimestampTz now)
 {
 	uint32		lent = SLOT_LENT;
+	SlotPool   *pool = pool_of(entry);
 
 	if (pg_atomic_read_u32(&entry->state) != SLOT_LENT)
 		return;
 
-	/* Count first: from the exchange on, the backend may release it. */
+	/*
+	 * Count first: from the exchange on, the backend may release it, and
+	 * change its pool.
+	 */
 	count_in(entry);
+	pg_atomic_write_u64(&entry->since, now);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
-	{
-		forget_lender(entry);
-		pg_atomic_write_u64(&entry->since, now);
-	}
+		forget_lender(pool);
 	else
 		count_out(entry);		/* the backend left */
 }
 
 /*
- * Has that holder worked since it was last seen to?  cpu, busy: as for
- * slots_note_holder.  Workers take their CPU time with them when they end, so less
- * of it says that there was work, too.  Lock held, or a hint.
+ * Has the holder worked since quiet_since?  cpu, busy: as for slots_note_holder().  A CPU
+ * time lower than cpu_seen counts as work: parallel workers take theirs with them when
+ * they exit.  Lock held, or a hint.
  */
 static bool
 has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
@@ -147,11 +149,11 @@ has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, Times
 }
 
 /*
- * Is that holder, whose slot is not lent, to lend it unless it is busy?  cpu: as for
- * slots_note_holder.  A hint, no lock.
+ * Does this backend hold a slot without having worked, by its progress and CPU time, since
+ * it was last found working?  cpu: as for slots_note_holder().  A hint, no lock.
  */
 bool
-slots_may_lend(int procno, uint64 cpu)
+slots_seems_idle(int procno, uint64 cpu)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -161,9 +163,9 @@ slots_may_lend(int procno, uint64 cpu)
 }
 
 /*
- * A holder was looked at.  cpu: the time (us) that it and its workers have used of a CPU
- * in their lives; busy: it works for certain, whatever that says.  If it has done nothing
- * for lend_after, its slot is lent; if it lends and works again, its slot counts again.
+ * Record what the watcher saw of a holder.  cpu: CPU time (us) of the backend and its
+ * workers; busy: it works even if cpu has not grown.  Lends the slot if the holder has
+ * been idle for lend_after; takes a lent slot back if it works.
  */
 void
 slots_note_holder(int procno, uint64 cpu, bool busy)
@@ -192,17 +194,14 @@ slots_note_holder(int procno, uint64 cpu, bool busy)
 }
 
 /*
- * A holder works: if its slot was lent, it counts again, above the limit if need be.
+ * This backend works: if its slot was lent, it counts again, above the limit if need be.
  */
 void
-slots_holder_works(int procno)
+slots_end_lending(void)
 {
-	SlotEntry  *entry = entry_of(procno);
 	LockedSection section;
 
-	if (pg_atomic_read_u32(&entry->state) != SLOT_LENT)
-		return;
 	slots_lock(&section);
-	end_lending(entry, section.now);
+	end_lending(MySlotEntry, section.now);
 	slots_unlock(&section);
 }

@@ -18,9 +18,9 @@ extern void slots_set_lend_after(int lend_after);
 extern int	slots_lend_after(void);
 extern bool slots_lenders_unseen(void);
 extern bool slots_holders_unseen(long interval);
-extern bool slots_may_lend(int procno, uint64 cpu);
+extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
-extern void slots_holder_works(int procno);
+extern void slots_end_lending(void);
 extern void slots_forget_lending(void);
 
 #endif							/* ADMISSION_GATE_LENDING_H */

@@ -23,6 +23,10 @@
  *	   more often this has happened.
  *	 - If it was a gain, the next time needs little evidence, unless it comes
  *	   much later.
+ *	 - An open gate has some slots more than are in use, and grows at every
+ *	   look.  So when thousands of backends come at once and hinder each other,
+ *	   a few hundred are in by the time the limit is lowered.  These leave
+ *	   within a second; thousands would take many.
  *
  * Nothing here knows of shared memory, processes or clocks: test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
@@ -80,9 +84,25 @@
 #define PATIENCE		(10 * SECOND)
 
 /*
+ * An open gate has LEAST_ROOM slots more than are in use, and GROWTH times as
+ * many as were in use at most without contention, which is forgotten in about
+ * PEAK_MEMORY.
+ */
+#define LEAST_ROOM		64
+#define GROWTH			2
+#define PEAK_MEMORY		(60 * SECOND)
+
+/*
  * A look without contention takes this many times its time from the evidence.
  */
 #define DOUBT			2
+
+/*
+ * While fewer slots are given out, the next step is decided once this many
+ * holders have been seen, over several looks if need be: the few of one look
+ * say little.
+ */
+#define ENOUGH_SEEN		64
 
 /* A step is one slot, plus one in this many of the limit. */
 #define SLOTS_PER_STEP	4
@@ -106,11 +126,11 @@
 
 /*
  * How long the result of a trial is believed: TRUST if fewer slots are a gain;
- * from FIRST_BAR, doubled every time, to LAST_BAR if they are a loss
+ * from MIN_BACKOFF, doubled every time, to MAX_BACKOFF if they are a loss
  */
 #define TRUST			(5 * SECOND)
-#define FIRST_BAR		(2 * SECOND)
-#define LAST_BAR		(64 * SECOND)
+#define MIN_BACKOFF		(2 * SECOND)
+#define MAX_BACKOFF		(64 * SECOND)
 
 static void
 set_limit(LimitLaw *state, uint32 limit, LimitReason reason, int64 now)
@@ -145,15 +165,19 @@ rate_since_start(const LimitLaw *state, const LimitSight *sight)
 	return (double) completed * SECOND / passed;
 }
 
-/* Give out all slots.  most: as in LimitSight; now: us. */
+/*
+ * Begin without contention.  most, finds_itself: as in LimitLaw; now: us.
+ */
 void
-limit_law_init(LimitLaw *state, uint32 most, int64 now)
+limit_law_init(LimitLaw *state, uint32 most, bool finds_itself, int64 now)
 {
 	memset(state, 0, sizeof(*state));
-	state->limit = most;
+	state->most = most;
+	state->finds_itself = finds_itself;
+	state->limit = state->open_limit = finds_itself ? Min(most, LEAST_ROOM) : most;
 	state->reason = LIMIT_OPEN;
 	state->since = state->last.now = now;
-	state->bar = FIRST_BAR;
+	state->backoff = MIN_BACKOFF;
 }
 
 /* Do more than this percentage of the holders wait for each other? */
@@ -171,9 +195,9 @@ is_crowd(const LimitSight *sight)
 
 /* The lowest limit */
 static uint32
-bottom(const LimitSight *sight)
+bottom(const LimitLaw *state)
 {
-	return Min(sight->most, LIMIT_LEAST_SLOTS);
+	return Min(state->most, LIMIT_LEAST_SLOTS);
 }
 
 /* One step down, from the slots in use if these are fewer */
@@ -183,7 +207,7 @@ lower(LimitLaw *state, const LimitSight *sight)
 	uint32		base = Min(state->limit, sight->in_use);
 	uint32		step = 1 + base / SLOTS_PER_STEP;
 
-	set_limit(state, Max(base - Min(base, step), bottom(sight)), LIMIT_CONTENTION, sight->now);
+	set_limit(state, Max(base - Min(base, step), bottom(state)), LIMIT_CONTENTION, sight->now);
 }
 
 /*
@@ -202,7 +226,7 @@ raise_limit(LimitLaw *state, const LimitSight *sight)
 {
 	uint32		step = 1 + state->limit / SLOTS_PER_STEP + sight->stuck;
 
-	set_limit(state, Min(state->limit + step, sight->most), LIMIT_RELIEF, sight->now);
+	set_limit(state, Min(state->limit + step, state->open_limit), LIMIT_RELIEF, sight->now);
 }
 
 /*
@@ -227,8 +251,8 @@ look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 	if (!state->is_counting)
 		start_counting(state, sight);
 	state->evidence = Min(state->evidence + passed, EVIDENCE);
-	if (state->evidence < wanted || sight->now < state->barred_until ||
-		Min(sight->in_use, sight->working) <= bottom(sight))
+	if (state->evidence < wanted || sight->now < state->backoff_until ||
+		Min(sight->in_use, sight->working) <= bottom(state))
 		return;
 
 	state->on_trial = !trusted;
@@ -239,6 +263,7 @@ look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 		state->closed_rate = 0;
 	}
 	state->evidence = 0;
+	state->seen.working = state->seen.blocked = 0;
 	lower(state, sight);
 }
 
@@ -250,10 +275,10 @@ give_up(LimitLaw *state, const LimitSight *sight)
 {
 	state->on_trial = false;
 	state->trusted_until = 0;
-	state->barred_until = sight->now + state->bar;
-	state->bar = Min(2 * state->bar, LAST_BAR);
+	state->backoff_until = sight->now + state->backoff;
+	state->backoff = Min(2 * state->backoff, MAX_BACKOFF);
 	state->is_counting = false;
-	set_limit(state, sight->most, LIMIT_NO_GAIN, sight->now);
+	set_limit(state, state->open_limit, LIMIT_NO_GAIN, sight->now);
 }
 
 /*
@@ -285,7 +310,7 @@ judge(LimitLaw *state, const LimitSight *sight)
 	else if (state->on_trial)
 	{
 		state->on_trial = false;
-		state->bar = FIRST_BAR;
+		state->backoff = MIN_BACKOFF;
 	}
 }
 
@@ -293,22 +318,49 @@ judge(LimitLaw *state, const LimitSight *sight)
 static void
 look_while_closed(LimitLaw *state, const LimitSight *sight)
 {
-	bool		has_come_to_bear = sight->in_use <= state->limit;
+	bool		has_taken_effect = sight->in_use <= state->limit;
 	bool		stuck = most_are_stuck(sight);
-	bool		too_many = !stuck && blocked_above(sight, TOO_MANY);
+	bool		seen_enough;
+	bool		too_many;
 
-	if (too_many && has_come_to_bear)
-		lower(state, sight);
-	else if (stuck || !blocked_above(sight, TOO_FEW))
+	state->seen.working += sight->working;
+	state->seen.blocked += sight->blocked;
+	seen_enough = state->seen.working >= ENOUGH_SEEN;
+	too_many = !stuck && blocked_above(&state->seen, TOO_MANY);
+
+	if (stuck)
 		raise_limit(state, sight);
+	else if (seen_enough && too_many && has_taken_effect)
+		lower(state, sight);
+	else if (seen_enough && !blocked_above(&state->seen, TOO_FEW))
+		raise_limit(state, sight);
+	if (stuck || seen_enough)
+		state->seen.working = state->seen.blocked = 0;
 
 	if (state->at_bottom)
 		judge(state, sight);
-	else if (has_come_to_bear && (!too_many || state->limit == bottom(sight)))
+	else if (has_taken_effect && ((seen_enough && !too_many) || state->limit == bottom(state)))
 	{
 		state->at_bottom = true;
 		start_counting(state, sight);
 	}
+}
+
+/*
+ * Adapt how many slots an open gate has, if the limit finds itself.  passed:
+ * us since the last look.
+ */
+static void
+adapt_open_limit(LimitLaw *state, const LimitSight *sight, int64 passed)
+{
+	uint32		room = sight->in_use + LEAST_ROOM;
+
+	if (!state->finds_itself)
+		return;
+	state->peak -= state->peak * Min(Max(passed, 0), PEAK_MEMORY) / PEAK_MEMORY;
+	if (!blocked_above(sight, CONTENDED))
+		state->peak = Max(state->peak, sight->in_use);
+	state->open_limit = Min(Max(room, (uint32) (GROWTH * state->peak)), state->most);
 }
 
 /*
@@ -320,6 +372,9 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 {
 	int64		passed = sight->now - state->last.now;
 	uint32		old_limit = state->limit;
+	bool		is_open = state->limit >= state->open_limit;
+
+	adapt_open_limit(state, sight, passed);
 
 	/* The clock may have been set forward or back. */
 	if (passed < 0 || passed > PAUSE)
@@ -329,14 +384,14 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 		passed = 0;
 	}
 	passed = Min(passed, LONGEST_GAP);
-	state->barred_until = Min(state->barred_until, sight->now + LAST_BAR);
+	state->backoff_until = Min(state->backoff_until, sight->now + MAX_BACKOFF);
 	state->trusted_until = Min(state->trusted_until, sight->now + TRUST);
 	state->patient_until = Min(state->patient_until, sight->now + PATIENCE);
 	state->last = *sight;
 
-	if (state->limit >= sight->most)
+	if (is_open)
 	{
-		state->limit = sight->most;
+		state->limit = state->open_limit;
 		look_while_open(state, sight, passed);
 	}
 	else
@@ -346,10 +401,10 @@ limit_law_look(LimitLaw *state, const LimitSight *sight)
 
 /* A slot is free and no waiter could have it: give out all slots. */
 void
-limit_law_no_waiter(LimitLaw *state, uint32 most, int64 now)
+limit_law_no_waiter(LimitLaw *state, int64 now)
 {
 	if (state->on_trial)
 		state->patient_until = now + PATIENCE;
 	state->on_trial = state->is_counting = false;
-	set_limit(state, most, LIMIT_NO_WAITER, now);
+	set_limit(state, state->open_limit, LIMIT_NO_WAITER, now);
 }

@@ -33,8 +33,6 @@ typedef enum LimitReason
 typedef struct LimitSight
 {
 	int64		now;			/* us */
-	uint32		most;			/* slots: the limit as set, or one per backend
-								 * if it finds itself */
 	uint32		in_use;			/* slots */
 	uint32		working;		/* holders that work or wait for each other */
 	uint32		blocked;		/* of these, those that wait */
@@ -46,6 +44,15 @@ typedef struct LimitSight
 /* What the law remembers; times in us */
 typedef struct LimitLaw
 {
+	uint32		most;			/* slots: the limit as set, or one per backend
+								 * if it finds itself */
+	bool		finds_itself;
+	uint32		open_limit;		/* slots to give out while there is no
+								 * contention */
+	LimitSight	seen;			/* working and blocked, added up over the
+								 * looks since the last step */
+	double		peak;			/* the most slots in use of late without
+								 * contention */
 	uint32		limit;			/* slots to give out */
 	LimitReason reason;
 	int64		since;			/* when the reason became this one */
@@ -64,13 +71,13 @@ typedef struct LimitLaw
 								 * transactions are judged */
 	int64		trusted_until;	/* until then, fewer slots are known to be a
 								 * gain */
-	int64		barred_until;	/* until then, they are known to be a loss */
-	int64		bar;			/* how long that is believed next time */
+	int64		backoff_until;	/* until then, they are known to be a loss */
+	int64		backoff;		/* how long that is believed next time */
 	int64		patient_until;	/* until then, a crowd is no reason to hurry */
 } LimitLaw;
 
-extern void limit_law_init(LimitLaw *state, uint32 most, int64 now);
+extern void limit_law_init(LimitLaw *state, uint32 most, bool finds_itself, int64 now);
 extern bool limit_law_look(LimitLaw *state, const LimitSight *sight);
-extern void limit_law_no_waiter(LimitLaw *state, uint32 most, int64 now);
+extern void limit_law_no_waiter(LimitLaw *state, int64 now);
 
 #endif							/* ADMISSION_GATE_LIMIT_LAW_H */

@@ -107,8 +107,8 @@ slots_set_observing(bool observing)
 }
 
 /*
- * Set how long (ms) the first in the queue waits before a released slot is handed to it;
- * 0 = not at all.
+ * Set how long (ms) the first in the queue waits before a released slot is handed off to
+ * it; 0 = not at all.
  */
 void
 slots_set_handoff_after(int handoff_after)

@@ -3,12 +3,12 @@
  * load_control.c
  *		Fewer slots while holders wait for each other.
  *
- * A process that looks (contention.c) tells how many of the holders wait for each other,
- * and the law of the limit makes of it how many slots are given out (effective_limit.c).
+ * src/contention.c counts the holders that wait for each other; the law of the limit
+ * (limit_law.c) derives from that how many slots are given out (effective_limit.c).
  *
- * If the limit finds itself, there is a slot for every backend before there is
- * contention, and no waiter that would look.  So then every backend that acquires a
- * slot compares the time of its statement with that of the last look.
+ * If the limit finds itself, there may be contention and no waiter to notice it.  So every
+ * backend that acquires a slot compares the start of its statement with the time of the
+ * last look.
  *
  * Locking: see shared.h.
  *
@@ -23,7 +23,6 @@
 #include "core/load_control.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
-#include "core/watch_duty.h"
 
 SlotLook   *slots_look = NULL;
 
@@ -42,31 +41,24 @@ slots_set_load_control(bool load_control)
 		slots_reset_law(section.now);
 	}
 	slots_unlock(&section);
-	slots_wake_watcher();
-}
-
-/* For other files than those of the core: are fewer slots given out than the limit says? */
-bool
-slots_limit_is_lowered(void)
-{
-	return limit_is_lowered();
+	slots_grant_all_free();
 }
 
 /*
- * Is the limit to be adapted?  One that is set, only while a backend waits.  Lock held,
- * or a hint.
+ * Can the limit be adapted?  If one is set, only while a backend waits.  Lock held, or a
+ * hint.
  */
 static bool
 is_adaptable(void)
 {
 	return pg_atomic_read_u32(&Slots->load_control) != 0 && !Slots->observing &&
 		(limit_finds_itself() ||
-		 (slots_whole_limit() != NO_LIMIT && waiters_flag_is_set()));
+		 (Slots->limit != 0 && waiters_flag_is_set()));
 }
 
 /*
- * Does it matter how many holders wait for each other, and has no process looked
- * lately?  Then only one of those that ask is told so.
+ * Is it time to look at the holders?  Returns true to one caller per interval, and only
+ * while the limit can be adapted.
  */
 bool
 slots_contention_unseen(void)
@@ -80,21 +72,22 @@ slots_contention_unseen(void)
 }
 
 /*
- * A look found working holders, of which blocked ones wait for each other, and stuck ones
- * that wait for a lock that does not move: give out fewer slots, or more, up to the limit.
+ * Adapt the limit to a look at the holders.  working: holders that work or wait for each
+ * other; blocked: those of them that wait; stuck: holders that wait for a lock that does
+ * not move.  If an open limit has grown, waiters enter.
  */
 void
 slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
 {
 	LockedSection section;
 	uint32		completed = slots_total_completed();
+	bool		has_grown = false;
 
 	slots_lock(&section);
 	if (is_adaptable())
 	{
 		LimitSight	sight = {
 			.now = section.now,
-			.most = slots_whole_limit(),
 			.in_use = slots_in_use(),
 			.working = working,
 			.blocked = blocked,
@@ -103,9 +96,14 @@ slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
 		};
 
 		if (limit_law_look(&Slots->law, &sight))
+		{
 			slots_apply_law(section.now);
+			has_grown = !limit_is_lowered();
+		}
 	}
 	slots_unlock(&section);
+	if (has_grown)
+		slots_grant_all_free();
 }
 
 /* How the limit stands, and why. */

@@ -25,15 +25,14 @@ typedef struct SlotLimitView
 extern GATE_HIDDEN SlotLook *slots_look;
 
 extern void slots_set_load_control(bool load_control);
-extern bool slots_limit_is_lowered(void);
 extern bool slots_contention_unseen(void);
 extern void slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck);
 extern void slots_get_limit(SlotLimitView *view);
 extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES]);
 
 /*
- * Is a backend that has acquired a slot, for a statement of that time, to look for
- * contention?  A hint, as the hot path asks; slots_contention_unseen tells for certain.
+ * Should a backend whose statement began at since look at the holders?  A hint for the hot
+ * path; slots_contention_unseen() decides.
  */
 static inline bool
 slots_look_is_due(TimestampTz since)

@@ -3,21 +3,22 @@
  * long_share.c
  *		Long statements give their slots up, and run in turns beside the others.
  *
- * A statement that has used much CPU time (long_statements.c tells) is long.  It gives
- * its slot to the next in the queue and goes on without one.  While short statements
- * work, only as many long ones go on at a time as these leave CPUs, and one in any case;
- * the others pause.  Each goes on for TURN; then the one that has paused for longest
- * does.  While no short statement works, all go on.
+ * A statement that has used much CPU time (src/long_statements.c measures it) is long.
+ * Its slot passes to the next in the queue, and it runs on without one.  While short
+ * statements work, only as many long ones run at a time as there are CPUs left, but some
+ * in any case; the others pause.  Each runs for TURN, then the one that has paused for the
+ * longest time does.  While no short statement works, all run.
  *
- * Of a limit that is set there are at most as many long statements as it has slots: others
- * keep theirs.  Only statements of the pool "default" without a limit of its own are told
- * apart: an administrator who makes pools knows better.
+ * If a limit is set, at most as many statements are long as it has slots; others keep
+ * theirs.  Only statements of the pool "default" can be long, and only if it has no limit
+ * of its own: an administrator who defines pools knows better.
  *
- * A long statement that goes on is seen at its ticks only, that is, when it has used
- * some CPU time.  One that has not been seen for LEASE waits for something else: it does
- * not count until its next tick.  So none pauses without end.
+ * A running long statement is seen only at its ticks, that is, when it has used some CPU
+ * time.  One that has not ticked for LEASE waits for something else and does not count
+ * until its next tick.  So none pauses without end.
  *
- * The one that has paused for longest looks how things stand, and lets others go on.
+ * The statement that has paused for the longest time looks at the others, and resumes
+ * those that may run.
  *
  * Locking: see shared.h.  The process that ticks for a statement, its backend or a
  * parallel worker of it, changes its state under the lock.
@@ -33,8 +34,10 @@
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
-/* For how long one goes on while others pause; and counts though it is not seen: us */
+/* How long a statement runs before a paused one may take its turn, us */
 #define TURN			INT64CONST(200000)
+
+/* How long a running statement counts after its last tick, us */
 #define LEASE			INT64CONST(3000000)
 
 /* Long statements have one in LEAST_SHARE of the CPUs in any case. */
@@ -50,8 +53,8 @@
 #define MOST_WOKEN		2
 
 /*
- * Set how much CPU time makes a statement long: ms, -1 = none.  Those that pause go on in
- * time if it is none.
+ * Set how much CPU time makes a statement long: ms, -1 = none.  With -1, paused statements
+ * resume at their next look.
  */
 void
 slots_set_long_after(int long_after)
@@ -59,14 +62,14 @@ slots_set_long_after(int long_after)
 	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
 }
 
-/* Has it been that long (us) since then, or was the clock set back? */
+/* Have interval us passed since then, or was the clock set back? */
 static inline bool
 has_passed(TimestampTz then, int64 interval, TimestampTz now)
 {
 	return now - then >= interval || now < then;
 }
 
-/* How many long statements may go on.  Lock held. */
+/* How many long statements may run at a time?  Lock held. */
 static int
 long_share(void)
 {
@@ -78,7 +81,8 @@ long_share(void)
 }
 
 /*
- * How many long statements may go on, 0 if all, and how many short ones work, on average.
+ * *share receives the number of long statements that may run, 0 if all; *short_working the
+ * average number of working short ones.
  */
 void
 slots_get_long_share(int *share, double *short_working)
@@ -91,21 +95,21 @@ slots_get_long_share(int *share, double *short_working)
 	slots_unlock(&section);
 }
 
-/* That long statement comes into that state, and out of the list of the old.  Lock held. */
+/* Set a statement's long_state and move it between the lists.  Lock held. */
 static void
 change_state(int procno, LongState state, TimestampTz now)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	if (entry->long_state == LONG_GOES_ON)
-		slots_list_remove(&Slots->long_going_on, procno);
-	else if (entry->long_state == LONG_PAUSES)
+	if (entry->long_state == LONG_RUNNING)
+		slots_list_remove(&Slots->long_running, procno);
+	else if (entry->long_state == LONG_PAUSED)
 		slots_list_remove(&Slots->long_paused, procno);
 
 	entry->long_state = state;
-	if (state == LONG_GOES_ON)
-		slots_list_append(&Slots->long_going_on, procno);
-	else if (state == LONG_PAUSES)
+	if (state == LONG_RUNNING)
+		slots_list_append(&Slots->long_running, procno);
+	else if (state == LONG_PAUSED)
 		slots_list_append(&Slots->long_paused, procno);
 	if (state != LONG_NOT)
 	{
@@ -115,8 +119,8 @@ change_state(int procno, LongState state, TimestampTz now)
 }
 
 /*
- * That many short statements work now, on that many CPUs: count, and let as many long
- * ones go on as may, but no more than can be woken at once.  Lock held.
+ * Record that working short statements run on cpus CPUs.  Then resume paused statements,
+ * up to the share of long ones, at most MOST_WOKEN.  Lock held.
  */
 static void
 look(int working, int cpus, LockedSection *section)
@@ -130,15 +134,15 @@ look(int working, int cpus, LockedSection *section)
 	Slots->long_looked = section->now;
 	Slots->cpus = cpus;
 
-	first = Slots->long_going_on.head;
+	first = Slots->long_running.head;
 	if (first != INVALID_PROC_NUMBER &&
 		has_passed(entry_of(first)->quiet_since, LEASE, section->now))
-		change_state(first, LONG_UNSEEN, section->now);
+		change_state(first, LONG_UNCOUNTED, section->now);
 
 	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_going_on.length < long_share() && woken < MOST_WOKEN)
+		   Slots->long_running.length < long_share() && woken < MOST_WOKEN)
 	{
-		change_state(first, LONG_GOES_ON, section->now);
+		change_state(first, LONG_RUNNING, section->now);
 		slots_wake_later(section, first);
 		woken++;
 	}
@@ -148,7 +152,7 @@ look(int working, int cpus, LockedSection *section)
 }
 
 /*
- * Are long statements told apart, and may that one be one of them?  Lock held, or a hint.
+ * Can this backend's statement be long?  Lock held, or a hint.
  */
 static bool
 may_be_long(const SlotEntry *entry)
@@ -158,9 +162,12 @@ may_be_long(const SlotEntry *entry)
 		!pool_has_limit(pool_of(entry));
 }
 
-/* That holder is long from now on, and its slot goes to others.  Lock held. */
+/*
+ * Demote this holder: its statement is long, and its slot is released.  Returns false if
+ * that is not possible.  Lock held.
+ */
 static bool
-make_long(int procno, LockedSection *section)
+demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	TimestampTz held_since = pg_atomic_read_u64(&entry->since);
@@ -170,18 +177,17 @@ make_long(int procno, LockedSection *section)
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LONG))
 		return false;
 	Slots->nlong++;
-	change_state(procno, LONG_GOES_ON, section->now);
+	change_state(procno, LONG_RUNNING, section->now);
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
 	(void) count_out_of_pool(entry);
 	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
-	slots_hand_over(section);
+	slots_hand_off(section);
 	return true;
 }
 
 /*
- * The statement of that holder has used more CPU time, and is long: that many short ones
- * were seen at work just now, on that many CPUs.  Returns whether it may go on, or has to
- * pause.
+ * The holder's statement has used another tick of CPU time beyond long_after.  working,
+ * cpus: as for look().  Returns false if the statement must pause.
  */
 bool
 slots_tick_long(int procno, int working, int cpus)
@@ -192,30 +198,31 @@ slots_tick_long(int procno, int working, int cpus)
 
 	slots_lock(&section);
 	if (may_be_long(entry) &&
-		(pg_atomic_read_u32(&entry->state) == SLOT_LONG || make_long(procno, &section)))
+		(pg_atomic_read_u32(&entry->state) == SLOT_LONG || demote(procno, &section)))
 	{
-		if (entry->long_state == LONG_UNSEEN)
-			change_state(procno, LONG_GOES_ON, section.now);
-		if (entry->long_state == LONG_GOES_ON)
+		if (entry->long_state == LONG_UNCOUNTED)
+			change_state(procno, LONG_RUNNING, section.now);
+		if (entry->long_state == LONG_RUNNING)
 		{
 			/* To the end of the list: it was seen last. */
-			slots_list_remove(&Slots->long_going_on, procno);
-			slots_list_append(&Slots->long_going_on, procno);
+			slots_list_remove(&Slots->long_running, procno);
+			slots_list_append(&Slots->long_running, procno);
 			entry->quiet_since = section.now;
-			if (Slots->long_going_on.length > long_share() ||
+			if (Slots->long_running.length > long_share() ||
 				(Slots->long_paused.head != INVALID_PROC_NUMBER &&
 				 has_passed(pg_atomic_read_u64(&entry->since), TURN, section.now)))
-				change_state(procno, LONG_PAUSES, section.now);
+				change_state(procno, LONG_PAUSED, section.now);
 		}
 		look(working, cpus, &section);
-		goes_on = entry->long_state != LONG_PAUSES;
+		goes_on = entry->long_state != LONG_PAUSED;
 	}
 	slots_unlock(&section);
 	return goes_on;
 }
 
 /*
- * To be called by the first that pauses: look, and let others go on, maybe itself.
+ * A paused statement looks, and resumes those that may run, maybe itself.  working, cpus:
+ * as for look().
  */
 void
 slots_look_at_long(int working, int cpus)
@@ -227,34 +234,34 @@ slots_look_at_long(int working, int cpus)
 	slots_unlock(&section);
 }
 
-/* Is that the one that has paused for longest?  A hint, no lock. */
+/* Has this backend paused for the longest time?  A hint, no lock. */
 bool
 slots_long_is_first(int procno)
 {
 	return *(volatile int *) &Slots->long_paused.head == procno;
 }
 
-/* Is that statement to go on pausing?  Not if none is long any more. */
+/* Must this statement still pause?  If no statement can be long any more, resume it. */
 bool
 slots_long_pauses(int procno)
 {
-	if (*(volatile uint8 *) &entry_of(procno)->long_state != LONG_PAUSES)
+	if (*(volatile uint8 *) &entry_of(procno)->long_state != LONG_PAUSED)
 		return false;
 	if (may_be_long(entry_of(procno)))
 		return true;
-	slots_long_goes_on(procno);
+	slots_long_resume(procno);
 	return false;
 }
 
-/* That one goes on, whether or not it is its turn. */
+/* Resume a paused statement out of turn. */
 void
-slots_long_goes_on(int procno)
+slots_long_resume(int procno)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	if (entry_of(procno)->long_state == LONG_PAUSES)
-		change_state(procno, LONG_GOES_ON, section.now);
+	if (entry_of(procno)->long_state == LONG_PAUSED)
+		change_state(procno, LONG_RUNNING, section.now);
 	slots_unlock(&section);
 }
 
@@ -282,15 +289,15 @@ slots_forget_long(void)
 }
 
 /*
- * This backend's statement is not long any more, if it was: it needs its slot back, above
- * the limit if need be.
+ * If this backend's statement is long, end that and reacquire its slot, above the limit if
+ * need be.
  */
 void
 slots_end_long(void)
 {
 	LockedSection section;
 
-	if (MySlotEntry == NULL || pg_atomic_read_u32(&MySlotEntry->state) != SLOT_LONG)
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_LONG)
 		return;
 	slots_lock(&section);
 	count_in(MySlotEntry);

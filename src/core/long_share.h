@@ -19,7 +19,7 @@ extern bool slots_tick_long(int procno, int working, int cpus);
 extern void slots_look_at_long(int working, int cpus);
 extern bool slots_long_is_first(int procno);
 extern bool slots_long_pauses(int procno);
-extern void slots_long_goes_on(int procno);
+extern void slots_long_resume(int procno);
 extern void slots_forget_long(void);
 extern void slots_end_long(void);
 extern void slots_get_long_share(int *share, double *short_working);

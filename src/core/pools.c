@@ -3,13 +3,12 @@
  * pools.c
  *		Which pools there are, and which one a backend belongs to.
  *
- * A pool has an index in an array; the default pool has the first.  Which pools there are
- * is written by the processes that publish settings (settings.c); a backend looks its own
- * up by name, and again whenever the generation of the pools has changed.  When a pool is
- * no longer defined, its waiters move to the default pool at once, and other backends at
- * their next statement.  Its index is given to another pool when none of its backends has a
- * slot any more; if one of the same name is defined again, it has its index, its counts
- * and its totals again.
+ * A pool has an index in an array; the default pool has the first.  Processes that publish
+ * settings (settings.c) define and drop pools.  A backend looks up its pool by name, again
+ * whenever the generation changes.  When a pool is dropped, its waiters move to the
+ * default pool at once, other backends at their next statement.  Its index can be reused
+ * once no backend of the pool has a slot; a pool defined again under the same name gets
+ * its index and totals back if the index has not been reused.
  *
  * Locking: see shared.h.
  *
@@ -18,6 +17,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "miscadmin.h"
 
 #include "core/counters.h"
 #include "core/entries.h"
@@ -71,8 +72,8 @@ pools_find(const PoolDefinitions *definitions, const char *name)
  */
 
 /*
- * The index of a pool of that name, in lower case, or NO_POOL.  pools_lock held.
- * It may have been removed.
+ * The index of the pool of this name (in lower case), which may have been dropped, or
+ * NO_POOL if there is none.  pools_lock held.
  */
 static int
 find_pool(const char *name)
@@ -86,8 +87,8 @@ find_pool(const char *name)
 }
 
 /*
- * Tell the session that there is no such pool; and the log, unless it has been told
- * of one since the pools last changed: not for each of thousands of sessions.
+ * The session's pool is not defined.  Warn the session; write to the server log once per
+ * change of the pools.
  */
 static void
 warn_of_unknown_pool(const char *name)
@@ -95,17 +96,19 @@ warn_of_unknown_pool(const char *name)
 	uint32		generation = pg_atomic_read_u32(&Slots->generation);
 	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
 
+	/* The caller is on its way to a slot: a cancel has to wait. */
+	HOLD_INTERRUPTS();
 	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("admission_gate: pool \"%s\" is not defined", name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
+	RESUME_INTERRUPTS();
 }
 
 /*
- * Look up the pool that the setting names and belong to it from now on, or to
- * the default pool if there is none of that name.  The backend is not at work and
- * does not wait.
+ * Join the pool that the setting names, or the default pool if there is none of that name.
+ * The backend neither holds nor wants a slot.
  */
 void
 slots_join_pool(void)
@@ -116,7 +119,7 @@ slots_join_pool(void)
 	bool		unknown;
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	Assert(!MySlotEntry->counted);
+	Assert(!MySlotEntry->counted_in_pool);
 	pools_fold_name(name, chosen_name);
 
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
@@ -186,7 +189,8 @@ pool_is_in_use(int pool)
 {
 	for (int procno = 0; procno < Slots->nentries; procno++)
 	{
-		if (entry_of(procno)->pool == pool && slots_state(procno) != SLOT_NONE)
+		if (entry_of(procno)->pool == pool &&
+			(slots_state(procno) != SLOT_NONE || entry_of(procno)->counted_in_pool))
 			return true;
 	}
 	return false;
@@ -248,7 +252,7 @@ move_one_waiter(SlotPool *pool)
 	waiter = pool->queue.head;
 	if (waiter != INVALID_PROC_NUMBER)
 	{
-		Assert(!entry_of(waiter)->counted);
+		Assert(!entry_of(waiter)->counted_in_pool);
 		slots_keep_totals(pool, entry_of(waiter));
 		slots_queue_move(waiter, pool, DEFAULT_POOL, &section);
 		pool->totals[TOTAL_QUEUED]--;
@@ -276,19 +280,9 @@ drop_pool(SlotPool *pool)
 		 /* the lock is free in between */ ;
 }
 
-static bool
-same_definition(const PoolDefinition *a, const PoolDefinition *b)
-{
-	return strcmp(a->name, b->name) == 0 &&
-		a->max_active == b->max_active &&
-		a->priority == b->priority &&
-		a->max_queue_length == b->max_queue_length &&
-		a->queue_timeout == b->queue_timeout;
-}
-
 /*
- * Have the pools that are defined, and no others.  Those that stay keep their
- * queues, counts and totals.  pools_lock held.
+ * Make the shared pools match definitions.  Pools that stay keep queue, counts and totals.
+ * pools_lock held.
  */
 static void
 apply_definitions(const PoolDefinitions *definitions)
@@ -302,7 +296,7 @@ apply_definitions(const PoolDefinitions *definitions)
 		int			index = find_pool(definition->name);
 
 		if (index != NO_POOL && Slots->pools[index].defined &&
-			same_definition(&Slots->pools[index].definition, definition))
+			memcmp(&Slots->pools[index].definition, definition, sizeof(PoolDefinition)) == 0)
 			continue;
 		if (index == NO_POOL)
 			index = free_index();

@@ -12,12 +12,12 @@
  * backends of other pools do not notice a queue that only waits for its own pool's slots.
  *
  * No wake-up is lost, because:
- *	 - a slot is released, or a step taken back, without the lock only if
- *	   the same atomic instruction sees the waiters' flag clear, and an arriving
- *	   waiter sets the flags before it looks for a free slot for the last time;
- *	   a slot is given back to the pool before it is to all;
- *	 - the lock is left in one way, by slots_unlock(), which calls the next waiter if a
- *	   slot is free.
+ *	 - a backend releases a slot, or undoes a pool count, without the lock only if the
+ *	   atomic operation that does so finds the waiters' flag clear.  An arriving waiter
+ *	   sets the flags before its last check for a free slot.  The pool's count is lowered
+ *	   before the count of all;
+ *	 - only slots_unlock() releases the lock, and it calls the next waiter if a slot is
+ *	   free.
  * test/model mirrors this protocol in a model checker's language.
  *
  * A holder that has done nothing for long enough lends its slot: it keeps it on paper
@@ -36,9 +36,8 @@
  *	 RUNNING -> NONE	its backend, by exchange
  *	 LENT -> NONE		its backend, by exchange
  *	 LONG -> NONE		its backend, by exchange
- * The exchanges decide which process wins when a backend leaves while others lend its
- * slot or take it as that of a long statement: the backend releases what the state it
- * found says.
+ * A backend may leave while others lend its slot or demote it.  The exchanges decide which
+ * comes first: the backend releases what the state that it found says.
  *
  * Locking: see shared.h.
  *
@@ -51,6 +50,7 @@
 #include "storage/ipc.h"
 
 #include "core/counting.h"
+#include "core/effective_limit.h"
 #include "core/entries.h"
 #include "core/lending.h"
 #include "core/long_share.h"
@@ -72,8 +72,8 @@ my_pool_is_current(void)
 }
 
 /*
- * Take possession of this backend's entry, and have it left in order at exit.
- * By now MyProc exists and is ours until after on_shmem_exit callbacks ran.
+ * Take possession of this backend's entry, and release it at exit.  MyProc exists and
+ * remains ours until the on_shmem_exit callbacks have run.
  */
 static pg_noinline void
 attach_entry(void)
@@ -82,7 +82,8 @@ attach_entry(void)
 	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
 	MySlotEntry = &Slots->entries[my_slot_procno].entry;
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	Assert(!MySlotEntry->counted);
+	Assert(!MySlotEntry->counted_in_pool);
+	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);	/* of an earlier process */
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
@@ -96,7 +97,7 @@ attach_entry(void)
  * with barge, even if others wait.  The lock is not held; it may be taken.
  */
 static pg_noinline bool
-count_in_beside_pool(bool barge)
+count_in_with_pool(bool barge)
 {
 	if (!count_in_pool_if_free(MySlotEntry, barge))
 		return false;
@@ -134,9 +135,21 @@ static inline void
 become_holder(TimestampTz since)
 {
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
-	count_admission();
+}
+
+/*
+ * Count one slot of this backend if one is free; with barge, even if others
+ * wait.
+ */
+static inline bool
+count_me_in(bool barge)
+{
+	if (unlikely(my_pool.has_limit))
+		return count_in_with_pool(barge);
+	return count_up_if_free(&Slots->word, &Slots->effective_limit, barge);
 }
 
 /*
@@ -150,13 +163,10 @@ slots_try_acquire(TimestampTz since)
 		attach_entry();
 	if (unlikely(!my_pool_is_current()))
 		slots_join_pool();
-	if (unlikely(my_pool.has_limit) ? count_in_beside_pool(false) :
-		count_up_if_free(&Slots->word, &Slots->effective_limit, false))
-	{
-		become_holder(since);
-		return true;
-	}
-	return false;
+	if (!count_me_in(false))
+		return false;
+	become_holder(since);
+	return true;
 }
 
 /* Does another backend wait for a slot of this backend's pool, or of all? */
@@ -180,8 +190,7 @@ slots_try_barge(TimestampTz since)
 		(pg_atomic_read_u32(&Slots->handoff_after) == 0 ||
 		 my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority)))
 		return false;
-	if (my_pool.has_limit ? !count_in_beside_pool(true) :
-		!count_up_if_free(&Slots->word, &Slots->effective_limit, true))
+	if (!count_me_in(true))
 		return false;
 
 	become_holder(since);
@@ -202,7 +211,7 @@ slots_force(TimestampTz since)
 	if (slots_try_acquire(since))
 		return false;
 
-	forced = !count_in_beside_pool(true);
+	forced = !count_me_in(true);
 	if (forced)
 		count_in(MySlotEntry);
 	become_holder(since);
@@ -213,7 +222,7 @@ slots_force(TimestampTz since)
 
 /*
  * Acquire a slot above the limit if fewer than size backends hold one of the reserve.
- * Returns whether this backend has a slot now.  Whether it may is the caller's business.
+ * Returns whether this backend has a slot now.  The caller checks privileges.
  */
 bool
 slots_acquire_reserved(int size, TimestampTz since)
@@ -237,18 +246,18 @@ slots_acquire_reserved(int size, TimestampTz since)
 }
 
 /*
- * May this backend, which has just arrived, have a free slot before the next waiter,
- * which may be INVALID_PROC_NUMBER?  Lock held.
+ * May this backend, which has just arrived, take a free slot ahead of next, the next
+ * waiter or INVALID_PROC_NUMBER?  Lock held.
  */
 static bool
-goes_before(int next, TimestampTz now)
+may_overtake(int next, TimestampTz now)
 {
 	return pool_of(MySlotEntry)->queue.head == INVALID_PROC_NUMBER &&
 		my_pool.priority > slots_priority_of(next, now);
 }
 
 /*
- * Take the lock, as a backend that belongs to a pool that is there.
+ * Take the lock with my_pool up to date.
  */
 static void
 lock_as_member(LockedSection *section)
@@ -265,12 +274,13 @@ lock_as_member(LockedSection *section)
 }
 
 /*
- * What becomes of this backend at the queue of its pool, the flags being set.  Lock held.
+ * Acquire a slot, or enter the queue of the pool; the guts of slots_enqueue().  Lock held,
+ * flags set.
  */
 static SlotEnqueued
 enter_queue(SlotPool *pool, int max_queue_length, LockedSection *section)
 {
-	if (goes_before(slots_next_waiter(section->now), section->now) &&
+	if (may_overtake(slots_next_waiter(section->now), section->now) &&
 		count_in_if_free(MySlotEntry))
 		return SLOT_ENQUEUE_ACQUIRED;
 
@@ -288,7 +298,8 @@ enter_queue(SlotPool *pool, int max_queue_length, LockedSection *section)
 		return SLOT_ENQUEUE_OBSERVED;
 	}
 
-	if (max_queue_length >= 0 && pool->queue.length >= max_queue_length)
+	if (max_queue_length >= 0 && pool->queue.length >= max_queue_length &&
+		!is_opening(pool))
 	{
 		pool->totals[TOTAL_REJECTIONS]++;
 		return SLOT_ENQUEUE_FULL;
@@ -302,10 +313,9 @@ enter_queue(SlotPool *pool, int max_queue_length, LockedSection *section)
 }
 
 /*
- * Enter the queue, unless a slot is free after all, there is no limit any more or it
- * is only observed, or the queue is full, that is, max_queue_length backends wait already
- * (-1: no bound; the pool's own value counts instead if it has one).  *queue_length
- * receives how many wait already.
+ * Enter the queue.  Instead, the backend acquires a slot if one is free, or if there is no
+ * limit or it is only observed; and is refused if max_queue_length backends wait already (-1: no bound; a pool's
+ * own value takes precedence).  *queue_length receives the number of waiters found.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, int *queue_length)
@@ -379,9 +389,8 @@ claim_free_slot(void)
 }
 
 /*
- * To be asked by a waiter whenever its latch was set: does it hold a slot?
- * Either it was granted one, or it was called, is still the next and finds one
- * free.
+ * Does this waiter hold a slot now?  Call whenever its latch was set.  Either it was
+ * granted one, or it was called, is still the next and finds one free.
  */
 bool
 slots_claim(void)
@@ -390,11 +399,12 @@ slots_claim(void)
 		!(MySlotEntry->wakeup_pending && claim_free_slot()))
 		return false;
 
-	pg_read_barrier();			/* see slots_grant */
+	pg_read_barrier();			/* pairs with pg_write_barrier() in
+								 * slots_make_holder() */
 	finish_handoff();
 	count_admission();
 	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_LENT)
-		slots_holder_works(my_slot_procno); /* we were slow to wake up */
+		slots_end_lending();	/* we were slow to wake up */
 	return true;
 }
 
@@ -431,7 +441,7 @@ free_slot_to_waiters(void)
 	slots_lock(&section);
 	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
 						   pg_atomic_read_u64(&MySlotEntry->since));
-	slots_hand_over(&section);
+	slots_hand_off(&section);
 	slots_unlock(&section);
 }
 
@@ -492,9 +502,9 @@ slots_refuse_grant(void)
 }
 
 /*
- * The backend, which holds a slot, goes on working, with another statement or the same: tell
- * the watcher, and take the slot back if it was lent, or given up for a long statement
- * that is over, above the limit if need be.
+ * A backend that was admitted begins or continues a statement: show progress to the
+ * watcher, and take a lent slot back.  If other_statement, also reacquire the slot that a
+ * long statement gave up.  Both may exceed the limit.
  */
 void
 slots_resume(bool other_statement)
@@ -503,7 +513,7 @@ slots_resume(bool other_statement)
 
 	show_progress();
 	if (unlikely(state == SLOT_LENT))
-		slots_holder_works(my_slot_procno);
+		slots_end_lending();
 	else if (unlikely(state == SLOT_LONG) && other_statement)
 		slots_end_long();
 }
@@ -519,9 +529,9 @@ slots_release(bool failed)
 }
 
 /*
- * on_shmem_exit callback: whatever this backend was about, leave no trace.
- * By before_shmem_exit callbacks, it has left the queue, unless it had no room
- * for one, and its transaction has been aborted already.
+ * on_shmem_exit callback: release everything.  Normally the before_shmem_exit callbacks
+ * have already left the queue and aborted the transaction; this covers an exit in which
+ * the first could not be registered.
  */
 static void
 slots_at_exit(int code, Datum arg)
@@ -532,8 +542,9 @@ slots_at_exit(int code, Datum arg)
 
 	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
 	{
-		pg_read_barrier();		/* see slots_grant */
-		finish_handoff();		/* of a slot granted since it had no room */
+		pg_read_barrier();		/* pairs with pg_write_barrier() in
+								 * slots_make_holder() */
+		finish_handoff();		/* a slot may have been granted meanwhile */
 		slots_release(true);
 	}
 

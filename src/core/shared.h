@@ -3,8 +3,8 @@
  * shared.h
  *		The shared memory of the semaphore: for the files of src/core only.
  *
- * The files of the core, from the bottom: each uses those above it in this list, and none
- * below (test/layers.pl sees to it).
+ * The files of the core, lowest layer first.  A file uses only those listed before it
+ * (checked by test/layers.pl).
  *
  *	 limit_law		the law of the limit: a pure function
  *	 types			what the interfaces are made of
@@ -24,14 +24,14 @@
  *	 semaphore		acquire, wait, release
  *	 shmem			creates all of it
  *
- * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  It is taken by
- * slots_lock() and left by slots_unlock(), which sees to it that the next waiter knows of a
- * free slot (wait_queue.c, with the bound on the work done under it).  In SlotShared and
- * SlotPool, it guards every member that says nothing else.  In SlotEntry, a member that
- * says nothing else is written by its backend only, and read by any process at any time.
- * The words and the effective limits are atomics, read by all; the effective limits are
- * written under the lock.  Slots->pools_lock, an LWLock taken before the lock, guards which
- * pools there are and their names.
+ * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock() takes it;
+ * slots_unlock() releases it, and calls the next waiter if a slot is free (wait_queue.c,
+ * with the bound on the work done under it).  It guards all members of SlotShared and
+ * SlotPool whose comments name no other lock.  Members of SlotEntry whose comments name no
+ * lock are written by their own backend and read by others without a lock.  The words and
+ * the effective limits are atomics, read without a lock; the effective limits are written
+ * under the lock.  Slots->pools_lock, an LWLock taken before the lock, guards the set of
+ * pools and their names.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -59,7 +59,7 @@
 /* The effective limit when there is none; smaller than any flag. */
 #define NO_LIMIT		WORD_COUNT
 
-/* The priority to barge with when no waiter could have a slot. */
+/* Value of next_priority while no waiter could use a free slot: any backend may barge */
 #define NO_PRIORITY		PG_INT32_MIN
 
 /* The index of the pool "default" */
@@ -67,39 +67,13 @@
 
 #define NO_POOL			(-1)
 
-/* Totals kept by each backend for itself, without any lock. */
-typedef enum OwnTotal
-{
-	TOTAL_ADMITTED,
-	TOTAL_COMPLETED,
-	TOTAL_FAILED,
-	TOTAL_BARGED,
-	TOTAL_FORCED,
-	TOTAL_WAIT_TIME,			/* us */
-	OWN_TOTALS
-} OwnTotal;
-
-/* Totals kept in the pool. */
-typedef enum PoolTotal
-{
-	TOTAL_QUEUED,
-	TOTAL_WOULD_QUEUE,
-	TOTAL_LENDS,
-	TOTAL_STALLS,
-	TOTAL_TIMEOUTS,
-	TOTAL_REJECTIONS,
-	TOTAL_CANCELS,
-	TOTAL_DEMOTIONS,
-	POOL_TOTALS
-} PoolTotal;
-
 /* What a long statement does: see long_share.c */
 typedef enum LongState
 {
 	LONG_NOT,					/* the statement is not long */
-	LONG_GOES_ON,
-	LONG_PAUSES,
-	LONG_UNSEEN					/* goes on, or waits for something else */
+	LONG_RUNNING,
+	LONG_PAUSED,
+	LONG_UNCOUNTED				/* runs or waits; no tick for LEASE */
 } LongState;
 
 /*
@@ -111,25 +85,30 @@ typedef struct SlotEntry
 {
 	pg_atomic_uint32 state;		/* SlotState; see semaphore.c */
 	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
-	pg_atomic_uint64 since;		/* TimestampTz of the state; written by
-								 * whichever process changes that */
-	uint16		pool;			/* its index: backend in state NONE; of a
-								 * waiter, any process, by the lock */
-	bool		counted;		/* its pool counts its slot: backend; and by
-								 * the lock, the process that grants it a slot
-								 * or lends it */
+	pg_atomic_uint64 since;		/* start of the state, TimestampTz; written by
+								 * the process that changes the state */
+	uint16		pool;			/* index; written by the backend in state
+								 * NONE, by any process under the lock while
+								 * it waits */
+	bool		counted_in_pool;	/* slot is included in the pool's word;
+									 * written by the backend, or under the
+									 * lock when another process grants or
+									 * lends the slot */
 	bool		wakeup_pending; /* called to claim a slot, has not answered
 								 * yet: lock */
 	bool		handoff_pending;	/* granted a slot and not awake yet: set
 									 * under the lock, cleared by the backend
 									 * without */
-	bool		reserved;		/* entered by the reserve: backend, which sets
-								 * it under pools_lock */
+	bool		reserved;		/* holds a reserved slot; set by the backend
+								 * under pools_lock, cleared without */
 	uint8		long_state;		/* LongState: lock */
 	bool		at_work;		/* of a holder: the last look found that it
 								 * had worked since the one before: lock */
-	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in this pool; never reset:
-												 * see own_baseline */
+	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
+												 * its present pool; moved to
+												 * past_totals when it changes
+												 * pools; never reset: see
+												 * own_baseline */
 
 	int			prev;			/* links in one of the lists: */
 	int			next;			/* lock */
@@ -161,11 +140,11 @@ typedef struct EntryList
 /* How long the first in a queue has patience at first, ms */
 #define FIRST_PATIENCE	1000
 
-/* For how long no waiter has been let in: see last_resort.c */
+/* Time since a waiter was last admitted: see last_resort.c */
 typedef struct StallClock
 {
-	TimestampTz moved;			/* when one was last */
-	int			patience;		/* ms, until one is let in above the limit */
+	TimestampTz moved;			/* when a waiter was last admitted */
+	int			patience;		/* ms until one enters above the limit */
 } StallClock;
 
 /* A part of the backends, with a queue of its own. */
@@ -186,9 +165,9 @@ typedef struct SlotPool
 	EntryList	queue;
 	int			lent;			/* entries in state LENT */
 	StallClock	stall;			/* while all of its slots are in use */
-	TimestampTz passed_over_since;	/* when a higher priority first had a slot
-									 * that its queue could have had; 0 = has
-									 * not since its last turn */
+	TimestampTz passed_over_since;	/* when a pool of higher priority was
+									 * first admitted ahead of this queue; 0 =
+									 * not since this pool was last admitted */
 
 	uint64		totals[POOL_TOTALS];
 	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
@@ -205,8 +184,8 @@ typedef struct SlotPool
 typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 word;		/* WORD_WAITERS: a backend waits whose pool
-								 * has a slot free, or the limit is lowered */
+	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: a waiter's pool
+								 * has a free slot, or the limit is lowered */
 	pg_atomic_uint32 effective_limit;	/* the limit, or less (see
 										 * effective_limit.c); NO_LIMIT if
 										 * there is none */
@@ -228,14 +207,14 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT */
 	StallClock	stall;			/* of all pools with a slot free */
 	int			nlong;			/* entries in state LONG */
-	EntryList	long_going_on;	/* those of long_state LONG_GOES_ON, the least
-								 * recently seen first */
+	EntryList	long_running;	/* entries in LONG_RUNNING, the one with the
+								 * oldest tick first */
 	EntryList	long_paused;
 	int			cpus;			/* usable ones, by the latest look */
 	double		short_working;	/* short statements at work, on average */
 	TimestampTz long_looked;	/* when that was last looked at */
-	pg_atomic_uint32 next_priority; /* int32, of the next in all queues, or
-									 * NO_PRIORITY */
+	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
+									 * barge, or NO_PRIORITY */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
@@ -311,20 +290,6 @@ waiters_flag_is_set(void)
 	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
 }
 
-/*
- * The limit for all as set, in slots; if it finds itself, there is a slot for every
- * backend.  Lock held, or a hint.
- */
-static inline uint32
-slots_whole_limit(void)
-{
-	int			limit = *(const volatile int *) &Slots->limit;
-
-	if (limit < 0)
-		return Slots->nentries;
-	return limit > 0 ? limit : NO_LIMIT;
-}
-
 static inline bool
 slot_is_free(void)
 {
@@ -344,7 +309,7 @@ pool_has_slot_free(SlotPool *pool)
 		pg_atomic_read_u32(&pool->effective_limit);
 }
 
-/* Has it been that long (ms) since then? */
+/* Have interval ms passed since then? */
 static inline bool
 passed_since(TimestampTz then, int interval, TimestampTz now)
 {
@@ -352,8 +317,8 @@ passed_since(TimestampTz then, int interval, TimestampTz now)
 }
 
 /*
- * Has it been that long (us) since the time in *last?  If so, it becomes now,
- * and only one of the processes that ask is told so.
+ * If interval us have passed since *last, set *last to now and return true.  Of concurrent
+ * callers only one succeeds.
  */
 static inline bool
 is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)

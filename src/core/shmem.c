@@ -35,7 +35,7 @@ shmem_size(void)
 }
 
 /*
- * Ask for the shared memory, and for the lock.  From a shmem_request_hook.
+ * Request shared memory and pools_lock.  Call from a shmem_request_hook.
  */
 void
 slots_shmem_request(void)
@@ -97,7 +97,7 @@ slots_shmem_init(const SlotsSettings *settings)
 	SpinLockInit(&Slots->mutex);
 	Slots->limit = settings->limit;
 	Slots->observing = settings->observing;
-	init_list(&Slots->long_going_on);
+	init_list(&Slots->long_running);
 	init_list(&Slots->long_paused);
 	Slots->watcher = INVALID_PROC_NUMBER;
 	slots_init_stall_clock(&Slots->stall);

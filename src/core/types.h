@@ -60,6 +60,32 @@ typedef struct PoolDefinitions
 	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
 } PoolDefinitions;
 
+/* Totals kept by each backend for itself, without any lock */
+typedef enum OwnTotal
+{
+	TOTAL_ADMITTED,
+	TOTAL_COMPLETED,
+	TOTAL_FAILED,
+	TOTAL_BARGED,
+	TOTAL_FORCED,
+	TOTAL_WAIT_TIME,			/* us */
+	OWN_TOTALS
+} OwnTotal;
+
+/* Totals kept in the pool */
+typedef enum PoolTotal
+{
+	TOTAL_QUEUED,
+	TOTAL_WOULD_QUEUE,
+	TOTAL_LENDS,
+	TOTAL_STALLS,
+	TOTAL_TIMEOUTS,
+	TOTAL_REJECTIONS,
+	TOTAL_CANCELS,
+	TOTAL_DEMOTIONS,
+	POOL_TOTALS
+} PoolTotal;
+
 /*
  * The histogram of waits: the first bucket has those of less than 1 ms, each
  * next one ends at twice the time of the one before, the last has no end.
@@ -81,8 +107,8 @@ typedef struct SlotLimitChange
 } SlotLimitChange;
 
 /*
- * When a process last looked for contention, and after which time one looks again
- * although no backend waits
+ * Time of the last look at the holders, and the interval between looks while no backend
+ * waits
  */
 typedef struct SlotLook
 {
@@ -92,8 +118,8 @@ typedef struct SlotLook
 } SlotLook;
 
 /*
- * A statement that began up to that long (us) before the last look has not missed one.
- * If it is longer, the clock was set back.
+ * Statements that began up to this long (us) before the last look need not take another; a
+ * larger difference means that the clock was set back
  */
 #define SLOTS_LOOK_SLACK	INT64CONST(1000000)
 

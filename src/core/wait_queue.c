@@ -3,10 +3,10 @@
  * wait_queue.c
  *		The queues, the order in them, and the lock.
  *
- * There is a queue for each pool, first come first served.  The next of all waiters is
- * the first in one of the queues: of those whose pool has a slot free, one of a pool that
- * has aged, then the one of the highest priority, then the one that came first.  A waiter
- * sleeps on its own latch and is woken in one of two ways:
+ * Each pool has a queue, first come first served.  The next waiter is the head of a queue
+ * whose pool has a free slot: pools that have aged go before others, then higher
+ * priorities before lower ones, then earlier waiters before later ones.  A waiter sleeps
+ * on its own latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, the waiter is taken out of
  *			its queue and made a holder before its latch is set.  So a grant is
@@ -18,25 +18,24 @@
  *			Once it has waited for longer than handoff_after, the next slot
  *			released is granted to it, or soon after: see below.
  *
- * A granted slot is idle until its new holder has been given a CPU, and that may take
- * longer than many statements: if every slot were handed over, every backend would have
- * to queue because every other one does.  So, unless handoff_after is 0, a waiter that has
- * waited for n times handoff_after is handed a released slot if fewer than n hand-overs
- * are in flight, and fewer than half of the slots; and in any case if none was handed over
- * for handoff_after, as backends that do not wake up are not waited for.  Else it is
- * called.
+ * A slot that is handed off stays idle until its new holder gets a CPU.  If every slot
+ * were handed off, a convoy would form.  So the next waiter is handed a released slot only
+ * if it has waited for n times handoff_after while fewer than n hand-offs, and fewer than
+ * half of the slots, are in flight; or if there was no hand-off for handoff_after, lest
+ * the queue wait for backends that do not wake up.  Otherwise it is called.  With
+ * handoff_after = 0 every slot is handed off.
  *
- * The lock is taken by slots_lock() and left by slots_unlock() only, which calls the
- * next waiter if a slot is free.  So when the lock is free, "a slot is free and a waiter
- * could have it" implies that the next one has been called and has not answered yet.
+ * Only slots_unlock() releases the lock, and it calls the next waiter if a slot is free.
+ * So whenever the lock is free and a waiter could use a free slot, the next waiter has
+ * been called and has not answered yet.
  *
- * Under the lock, nothing loops but over the pools whose queues are not empty, of which
- * there are 64 at most, and no more than four times in one section.  bench/NOTEBOOK.md
- * has what that takes with 32 pools.
+ * Loops under the lock are bounded: over the pools with waiters, at most 64 and four times
+ * per section, or over a small constant.  bench/NOTEBOOK.md has what that takes with 31
+ * pools.
  *
  * One of the waiters is the watcher, which wakes up from time to time (src/watcher.c).
- * It was the last in a queue when it was appointed, as that will be there longest: the
- * duty, and with it one wake-up, changes hands about once per length of the queue.
+ * When appointed, it is the last in a queue and so waits longest: the duty changes hands,
+ * which costs a wake-up, about once per length of the queue.
  *
  * Locking: "the lock" is the one of this file; see shared.h.
  *
@@ -58,7 +57,7 @@
 /* How late a watcher may be before another backend takes its duty over, ms. */
 #define WATCH_GRACE		200
 
-/* For how long higher priorities may go before a pool, ms */
+/* How long pools of higher priority may be admitted ahead of a pool, ms */
 #define AGED_AFTER		1000
 
 StaticAssertDecl(SLOTS_MAX_POOLS <= 64, "waiting_pools has a bit for each pool");
@@ -69,8 +68,8 @@ StaticAssertDecl(SLOTS_MAX_POOLS <= 64, "waiting_pools has a bit for each pool")
  */
 
 /*
- * The first of the pools in *left, a copy of waiting_pools, whose bit is cleared there;
- * NULL if none is left.
+ * Return the next pool in *left, a copy of waiting_pools, and clear its bit there; NULL if
+ * none is left.
  */
 SlotPool *
 slots_next_waiting_pool(uint64 *left)
@@ -95,8 +94,8 @@ slots_any_waiter(void)
 }
 
 /*
- * Priority aging: is it that pool's turn to have a slot, ahead of higher priorities?
- * It is if these have had some for AGED_AFTER that it could have had.  Lock held.
+ * Priority aging: has this pool been passed over for AGED_AFTER?  Then its head precedes
+ * higher priorities.  Lock held.
  */
 static bool
 pool_has_aged(const SlotPool *pool, TimestampTz now)
@@ -106,7 +105,8 @@ pool_has_aged(const SlotPool *pool, TimestampTz now)
 }
 
 /*
- * The waiter that is to have the next slot, or INVALID_PROC_NUMBER.  Lock held.
+ * The waiter that a free slot is for, or INVALID_PROC_NUMBER if none could use one.  Lock
+ * held.
  */
 int
 slots_next_waiter(TimestampTz now)
@@ -141,8 +141,8 @@ slots_next_waiter(TimestampTz now)
 }
 
 /*
- * The priority that a backend needs at least to barge before that waiter, which may be
- * INVALID_PROC_NUMBER.  Lock held.
+ * The lowest priority that may barge ahead of next, the next waiter; NO_PRIORITY if that
+ * is INVALID_PROC_NUMBER.  Lock held.
  */
 int
 slots_priority_of(int next, TimestampTz now)
@@ -156,8 +156,8 @@ slots_priority_of(int next, TimestampTz now)
 }
 
 /*
- * A backend of that priority has had a slot since then: note which pools of lower
- * priority had a waiter that could have had it.  Lock held.
+ * A backend of this priority has had a slot since that time.  Start the aging of pools of
+ * lower priority whose waiters could have used it.  Lock held.
  */
 void
 slots_note_passed_over(int priority, TimestampTz since)
@@ -201,9 +201,8 @@ slots_wake_later(LockedSection *section, int procno)
 }
 
 /*
- * Have the word say whether a backend waits that could have a free slot, or the limit is
- * lowered; and if a slot is free, have the next waiter called, or if there is none, give
- * out all slots again.  Lock held.
+ * Set or clear the waiters' flag of Slots->word.  If a slot is free, call the next waiter;
+ * if no waiter could use it, restore a lowered limit.  Lock held.
  */
 static void
 wake_next(LockedSection *section)
@@ -252,7 +251,7 @@ slots_unlock(LockedSection *section)
  * ----------------------------------------------------------------
  */
 
-/* That backend is watcher from now on, and is to look at once.  Lock held. */
+/* Make this backend the watcher; it must look at once.  Lock held. */
 void
 slots_appoint_watcher(int procno, TimestampTz now)
 {
@@ -261,8 +260,7 @@ slots_appoint_watcher(int procno, TimestampTz now)
 }
 
 /*
- * Has the watcher not looked although it should have long since, as a process does
- * that is stopped?  Lock held, or a hint.
+ * Is the watcher overdue, for instance because it was stopped?  Lock held, or a hint.
  */
 bool
 slots_watcher_is_late(TimestampTz now)
@@ -297,9 +295,9 @@ slots_init_stall_clock(StallClock *clock)
 }
 
 /*
- * A queue that was empty has a waiter: what happened long ago does not count.  What
- * happened of late does, or backends that come one by one would all be let in soon.
- * Lock held.
+ * An empty queue gets its first waiter: reset the patience, unless a waiter was admitted
+ * recently.  Otherwise backends that arrive one by one would all be admitted after
+ * FIRST_PATIENCE.  Lock held.
  */
 static void
 note_first_waiter(StallClock *clock, TimestampTz now)
@@ -308,9 +306,9 @@ note_first_waiter(StallClock *clock, TimestampTz now)
 		clock->patience = FIRST_PATIENCE;
 }
 
-/* That entry is let in from its queue.  Lock held. */
+/* This entry is admitted from its queue.  Lock held. */
 static void
-note_entry(SlotEntry *entry, TimestampTz now)
+note_admitted(SlotEntry *entry, TimestampTz now)
 {
 	StallClock *of_pool = &pool_of(entry)->stall;
 
@@ -377,8 +375,8 @@ slots_queue_remove(int procno, LockedSection *section)
 }
 
 /*
- * Have a waiter wait in the queue of another pool, behind those that do so already.
- * Its duty stays.  Lock held, and pools_lock exclusively.
+ * Move a waiter to the end of another pool's queue.  If it is the watcher, it remains so.
+ * Lock held, and pools_lock exclusively.
  */
 void
 slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section)
@@ -406,7 +404,7 @@ slots_make_holder(int procno, LockedSection *section)
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
 	slots_queue_remove(procno, section);
-	note_entry(entry, section->now);
+	note_admitted(entry, section->now);
 	slots_note_passed_over(pool_of(entry)->definition.priority, section->now);
 	pool_of(entry)->passed_over_since = 0;
 	entry->quiet_since = section->now;	/* what it did before is no reason to
@@ -417,7 +415,10 @@ slots_make_holder(int procno, LockedSection *section)
 	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
 }
 
-/* The same of a waiter that sleeps.  Lock held. */
+/*
+ * Make a sleeping waiter the holder of a slot that is already counted, and wake it.  Lock
+ * held.
+ */
 void
 slots_grant(int procno, LockedSection *section)
 {
@@ -453,11 +454,11 @@ slots_grant_all_free(void)
 }
 
 /*
- * May a released slot be handed directly to that waiter, the next?  See the top of this
- * file.  Lock held.
+ * May a released slot be handed off to next, the next waiter?  See the top of this file.
+ * Lock held.
  */
 static bool
-may_hand_over(int next, TimestampTz now)
+may_hand_off(int next, TimestampTz now)
 {
 	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after) * INT64CONST(1000);
 	int64		waited = now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since);
@@ -473,18 +474,18 @@ may_hand_over(int next, TimestampTz now)
 }
 
 /*
- * Dispose of a slot that is counted in all, and in no pool any more: hand it over to the
- * next waiter if that has waited for long enough, else leave it to any backend that
- * acquires it.  Lock held.
+ * Release a slot that Slots->word counts and no pool counts any more: hand it off to the
+ * next waiter if that is allowed, else leave it free for any backend to acquire.  Lock
+ * held.
  */
 void
-slots_hand_over(LockedSection *section)
+slots_hand_off(LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
 
 	if (next != INVALID_PROC_NUMBER &&
 		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
-		may_hand_over(next, section->now) &&
+		may_hand_off(next, section->now) &&
 		count_in_pool_if_free(entry_of(next), true))
 	{
 		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);

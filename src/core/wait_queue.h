@@ -22,8 +22,8 @@
 #define MOST_WAKEUPS	6
 
 /*
- * What is done under the lock: when it was about to begin, and the backends whose latches
- * are set once it is released
+ * One critical section: the time just before it began, and the latches to set after the
+ * lock is released
  */
 typedef struct LockedSection
 {
@@ -46,7 +46,7 @@ extern void slots_queue_remove(int procno, LockedSection *section);
 extern void slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section);
 extern void slots_make_holder(int procno, LockedSection *section);
 extern void slots_grant(int procno, LockedSection *section);
-extern void slots_hand_over(LockedSection *section);
+extern void slots_hand_off(LockedSection *section);
 extern void slots_grant_all_free(void);
 
 extern void slots_note_passed_over(int priority, TimestampTz since);

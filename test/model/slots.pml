@@ -21,7 +21,7 @@
  *	   and a long statement that ends before its transaction does.  These do count, so
  *	   the next backend under the limit waits until there are fewer.  The moment is
  *	   the compare-and-exchange of the word, and the limit is the one that this
- *	   attempt read before it; for a slot that is handed over, the moment is the
+ *	   attempt read before it; for a slot that is handed off, the moment is the
  *	   look at the count under the mutex.  The same holds for the backends of a pool
  *	   that has a limit of its own: the moment is the compare-and-exchange of the
  *	   pool's word, and a backend that is not yet counted in all, and may have to
@@ -284,9 +284,9 @@
 #define SLOT_LONG		4
 
 #define LONG_NOT		0
-#define LONG_GOES_ON	1
-#define LONG_PAUSES		2
-#define LONG_UNSEEN		3
+#define LONG_RUNNING	1
+#define LONG_PAUSED		2
+#define LONG_UNCOUNTED	3
 
 byte word;
 byte effective_limit = LIMIT;
@@ -305,7 +305,7 @@ byte watcher = INVALID_PROC_NUMBER;
 byte lent;
 #if LONGS
 byte nlong;
-EntryList long_going_on;
+EntryList long_running;
 EntryList long_paused;
 #endif
 
@@ -327,7 +327,7 @@ byte prev[BACKENDS];
 byte next[BACKENDS];
 bool wakeup_pending[BACKENDS];
 #if POOLS == 2
-bool counted[BACKENDS];
+bool counted_in_pool[BACKENDS];
 #endif
 #if POOLS == 2 && PRIORITY == 0
 byte since[BACKENDS];			/* how many that wait came before */
@@ -594,7 +594,7 @@ inline count_up_in_pool(p, barge)
 		:: (barge -> pool_word[POOL(p)] & WORD_COUNT : pool_word[POOL(p)]) <
 		   LIMIT_OF(POOL(p)) ->
 			pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
-			counted[p] = true;
+			counted_in_pool[p] = true;
 			pool_holders[POOL(p)]++;
 			assert(pool_holders[POOL(p)] <= LIMIT_OF(POOL(p)));	/* property (b) */
 			ok = true
@@ -606,7 +606,7 @@ inline count_up_in_pool(p, barge)
 /* count_in_pool_if_free() */
 inline count_in_pool_if_free(p, barge)
 {
-	assert(!counted[p]);
+	assert(!counted_in_pool[p]);
 	if
 	:: LIMIT_OF(POOL(p)) == NO_LIMIT -> ok = true
 	:: LIMIT_OF(POOL(p)) != NO_LIMIT -> count_up_in_pool(p, barge)
@@ -619,7 +619,7 @@ inline count_in_pool(p)
 	if
 	:: LIMIT_OF(POOL(p)) != NO_LIMIT ->
 		pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
-		counted[p] = true
+		counted_in_pool[p] = true
 	:: else
 	fi
 }
@@ -628,7 +628,7 @@ inline count_in_pool(p)
 inline left_pool(p)
 {
 	if
-	:: counted[p] || (MUTANT == M_GRANT_UNCOUNTED && LIMIT_OF(POOL(p)) != NO_LIMIT) ->
+	:: counted_in_pool[p] || (MUTANT == M_GRANT_UNCOUNTED && LIMIT_OF(POOL(p)) != NO_LIMIT) ->
 		pool_holders[POOL(p)]--
 	:: else
 	fi
@@ -638,16 +638,16 @@ inline left_pool(p)
 inline count_out_of_pool(p)
 {
 	if
-	:: counted[p] ->
+	:: counted_in_pool[p] ->
 		assert((pool_word[POOL(p)] & WORD_COUNT) > 0);
 		pool_word[POOL(p)] = pool_word[POOL(p)] - 1;
-		counted[p] = false
+		counted_in_pool[p] = false
 	:: else
 	fi
 }
 
 /* Are the pool's waiters to be told?  To stand before count_out_of_pool(). */
-#define POOL_WAITS(p)	(counted[p] && (pool_word[POOL(p)] & WORD_WAITERS))
+#define POOL_WAITS(p)	(counted_in_pool[p] && (pool_word[POOL(p)] & WORD_WAITERS))
 
 /* slots_lock(), of a backend that released a slot to a pool with waiters. */
 inline slots_lock_owing()
@@ -660,8 +660,8 @@ inline slots_lock_owing()
 	}
 }
 
-/* count_in_beside_pool() */
-inline count_in_beside_pool(barge)
+/* count_in_with_pool() */
+inline count_in_with_pool(barge)
 {
 	count_in_pool_if_free(me, barge);
 	if
@@ -704,7 +704,7 @@ inline count_in_if_free(p)
 
 #else							/* one pool without a limit of its own */
 
-#define count_in_beside_pool(barge)	count_up_if_free(barge)
+#define count_in_with_pool(barge)	count_up_if_free(barge)
 #define count_in_if_free(p)		count_up_if_free(true)
 #define count_in_pool(p)				skip
 #define left_pool(p)					skip
@@ -718,7 +718,7 @@ inline count_in(p)
 #if POOLS == 2
 	d_step {
 		count_in_pool(p);
-		pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
+		pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted_in_pool[p]
 	};
 #endif
 	atomic { word = word + 1; holders++ }
@@ -1051,7 +1051,7 @@ inline slots_try_acquire()
 	join_pool_unless_current();
 #if POOLS == 2
 	if
-	:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(false)
+	:: MY_POOL_HAS_LIMIT -> count_in_with_pool(false)
 	:: !MY_POOL_HAS_LIMIT -> count_up_if_free(false)
 	fi;
 #else
@@ -1098,7 +1098,7 @@ inline slots_try_barge()
 	:: else ->
 #if POOLS == 2
 		if
-		:: MY_POOL_HAS_LIMIT -> count_in_beside_pool(true)
+		:: MY_POOL_HAS_LIMIT -> count_in_with_pool(true)
 		:: !MY_POOL_HAS_LIMIT -> count_up_if_free(true)
 		fi;
 #else
@@ -1118,7 +1118,7 @@ inline slots_force()
 	if
 	:: ok
 	:: else ->
-		count_in_beside_pool(true);
+		count_in_with_pool(true);
 		if
 		:: ok
 		:: else -> count_in(me)
@@ -1127,11 +1127,11 @@ inline slots_force()
 	fi
 }
 
-/* goes_before(), once the next is known */
+/* may_overtake(), once the next is known */
 #if POOLS == 1
-#define GOES_BEFORE		(queue[0].head == INVALID_PROC_NUMBER)
+#define MAY_OVERTAKE	(queue[0].head == INVALID_PROC_NUMBER)
 #else
-#define GOES_BEFORE \
+#define MAY_OVERTAKE \
 	(queue[POOL(me)].head == INVALID_PROC_NUMBER && MY_PRIORITY > PRIORITY_OF(next_one))
 #endif
 
@@ -1164,9 +1164,9 @@ inline slots_enqueue()
 	fi;
 	slots_next_waiter();
 	if
-	:: atomic { GOES_BEFORE -> FORGET_NEXT };
+	:: atomic { MAY_OVERTAKE -> FORGET_NEXT };
 		count_in_if_free(me)
-	:: atomic { !GOES_BEFORE -> FORGET_NEXT; ok = false }
+	:: atomic { !MAY_OVERTAKE -> FORGET_NEXT; ok = false }
 	fi;
 	if
 	:: ok
@@ -1280,13 +1280,13 @@ inline slots_leave_queue()
 	(next_one != INVALID_PROC_NUMBER && \
 	 (IN_USE <= effective_limit || MUTANT == M_GRANT_ABOVE))
 
-/* may_hand_over() */
+/* may_hand_off() */
 #ifdef FOREVER
-#define MAY_HAND_OVER \
+#define MAY_HAND_OFF \
 	(!BARGING || \
 	 (MUTANT != M_NEVER_OVERDUE && (next_one != 0 || overdue) && \
 	  handoff_pending == INVALID_PROC_NUMBER))
-#define MAY_KEEP		(!MAY_HAND_OVER)
+#define MAY_KEEP		(!MAY_HAND_OFF)
 #define START_HANDOFF(p) handoff_pending = p
 #define finish_handoff(p) \
 	if \
@@ -1295,18 +1295,18 @@ inline slots_leave_queue()
 	:: else \
 	fi
 #else
-#define MAY_HAND_OVER	true	/* either, if barging is allowed */
+#define MAY_HAND_OFF	true	/* either, if barging is allowed */
 #define MAY_KEEP		BARGING
 #define START_HANDOFF(p) skip
 #define finish_handoff(p) skip
 #endif
 
-/* slots_hand_over() */
-inline slots_hand_over()
+/* slots_hand_off() */
+inline slots_hand_off()
 {
 	slots_next_waiter();
 	if
-	:: atomic { GRANTABLE && MAY_HAND_OVER ->
+	:: atomic { GRANTABLE && MAY_HAND_OFF ->
 				admitted(effective_limit); START_HANDOFF(next_one) };
 #if POOLS == 1
 		slots_grant(next_one, true)
@@ -1363,7 +1363,7 @@ inline free_slot()
 #else
 		slots_lock();
 #endif
-		slots_hand_over();
+		slots_hand_off();
 		slots_unlock(MUTANT != M_RELEASE_SILENTLY)
 	fi;
 #if MUTANT == M_POOL_LAST
@@ -1568,7 +1568,7 @@ inline move_one_waiter()
 		d_step {
 			waiter = queue[1].head;
 			leave_list(1, waiter);
-			assert(!counted[waiter]);
+			assert(!counted_in_pool[waiter]);
 			pool[waiter] = 0
 		};
 		pool_word[0] = pool_word[0] | WORD_WAITERS;
@@ -1666,7 +1666,7 @@ inline end_lending(p)
 				state[p] = SLOT_RUNNING;
 				holders++;
 #if POOLS == 2
-				pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted[p]
+				pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted_in_pool[p]
 #endif
 			:: else
 			fi
@@ -1780,14 +1780,14 @@ inline lending_recall()
 inline change_state(p, new_state)
 {
 	if
-	:: long_state[p] == LONG_GOES_ON -> slots_list_remove(long_going_on, p)
-	:: long_state[p] == LONG_PAUSES -> slots_list_remove(long_paused, p)
+	:: long_state[p] == LONG_RUNNING -> slots_list_remove(long_running, p)
+	:: long_state[p] == LONG_PAUSED -> slots_list_remove(long_paused, p)
 	:: else
 	fi;
 	long_state[p] = new_state;
 	if
-	:: long_state[p] == LONG_GOES_ON -> slots_list_append(long_going_on, p)
-	:: long_state[p] == LONG_PAUSES -> slots_list_append(long_paused, p)
+	:: long_state[p] == LONG_RUNNING -> slots_list_append(long_running, p)
+	:: long_state[p] == LONG_PAUSED -> slots_list_append(long_paused, p)
 	:: else
 	fi
 }
@@ -1798,7 +1798,7 @@ inline change_state(p, new_state)
  * that does only when nothing else can happen.
  */
 #define MAY_BE_UNSEEN(seen) \
-	(long_going_on.head != INVALID_PROC_NUMBER && long_going_on.head != seen && \
+	(long_running.head != INVALID_PROC_NUMBER && long_running.head != seen && \
 	 MUTANT != M_LONG_LEASE)
 #ifdef LONG_STUCK
 #define IS_UNSEEN(seen)	(MAY_BE_UNSEEN(seen) && time_is_up)
@@ -1817,17 +1817,17 @@ inline look(seen)
 	atomic {
 		if
 		:: IS_UNSEEN(seen) ->
-			waiter = long_going_on.head;
-			change_state(waiter, LONG_UNSEEN)
+			waiter = long_running.head;
+			change_state(waiter, LONG_UNCOUNTED)
 		:: IS_SEEN(seen)
 		fi;
 		do
 		:: long_paused.head != INVALID_PROC_NUMBER && found < 2 ->
 			waiter = long_paused.head;
-			change_state(waiter, LONG_GOES_ON);
+			change_state(waiter, LONG_RUNNING);
 			slots_wake_later(waiter);
 			found++
-		:: long_paused.head == INVALID_PROC_NUMBER || long_going_on.length > 0 -> break
+		:: long_paused.head == INVALID_PROC_NUMBER || long_running.length > 0 -> break
 		od;
 		if
 		:: found > 0 && long_paused.head != INVALID_PROC_NUMBER ->
@@ -1839,8 +1839,8 @@ inline look(seen)
 	}
 }
 
-/* make_long(): ok = done. */
-inline make_long(p)
+/* demote(): ok = done. */
+inline demote(p)
 {
 	if
 	:: nlong >= MOST_LONG && MUTANT != M_LONG_UNBOUNDED -> ok = false
@@ -1857,10 +1857,10 @@ inline make_long(p)
 			d_step {
 				nlong++;
 				assert(nlong <= MOST_LONG);	/* property (g) */
-				change_state(p, LONG_GOES_ON);
+				change_state(p, LONG_RUNNING);
 				count_out_of_pool(p)
 			};
-			slots_hand_over();
+			slots_hand_off();
 			swapped = false;
 			ok = true
 		:: else -> ok = false
@@ -1877,28 +1877,28 @@ inline slots_tick_long(p)
 	slots_lock();
 	if
 	:: MAY_BE_LONG(p) && state[p] == SLOT_LONG -> ok = true
-	:: MAY_BE_LONG(p) && state[p] != SLOT_LONG -> make_long(p)
+	:: MAY_BE_LONG(p) && state[p] != SLOT_LONG -> demote(p)
 	:: !MAY_BE_LONG(p) -> ok = false
 	fi;
 	if
 	:: ok ->
 		atomic {
 			if
-			:: long_state[p] == LONG_UNSEEN -> change_state(p, LONG_GOES_ON)
-			:: long_state[p] == LONG_GOES_ON ->
-				slots_list_remove(long_going_on, p);
-				slots_list_append(long_going_on, p)
+			:: long_state[p] == LONG_UNCOUNTED -> change_state(p, LONG_RUNNING)
+			:: long_state[p] == LONG_RUNNING ->
+				slots_list_remove(long_running, p);
+				slots_list_append(long_running, p)
 			:: else
 			fi;
 			if
-			:: long_state[p] == LONG_GOES_ON &&
-			   (long_going_on.length > 1 || long_paused.head != INVALID_PROC_NUMBER) ->
-				change_state(p, LONG_PAUSES)
+			:: long_state[p] == LONG_RUNNING &&
+			   (long_running.length > 1 || long_paused.head != INVALID_PROC_NUMBER) ->
+				change_state(p, LONG_PAUSED)
 			:: true
 			fi
 		};
 		look(p);
-		ok = (long_state[p] == LONG_PAUSES)
+		ok = (long_state[p] == LONG_PAUSED)
 	:: else
 	fi;
 	slots_unlock(MUTANT != M_LONG_SILENTLY)
@@ -1912,13 +1912,13 @@ inline slots_look_at_long()
 	slots_unlock(true)
 }
 
-/* slots_long_goes_on() */
-inline slots_long_goes_on(p)
+/* slots_long_resume() */
+inline slots_long_resume(p)
 {
 	slots_lock();
 	d_step {
 		if
-		:: long_state[p] == LONG_PAUSES -> change_state(p, LONG_GOES_ON)
+		:: long_state[p] == LONG_PAUSED -> change_state(p, LONG_RUNNING)
 		:: else
 		fi
 	};
@@ -1991,7 +1991,7 @@ inline slots_end_long()
 	fi; \
 	time_is_up = false; \
 	if \
-	:: long_state[p] != LONG_PAUSES -> ok = false; break \
+	:: long_state[p] != LONG_PAUSED -> ok = false; break \
 	:: else \
 	fi; \
 	if \
@@ -2002,7 +2002,7 @@ inline slots_end_long()
 
 #define GO_ON(p) \
 	if \
-	:: ok -> slots_long_goes_on(p) \
+	:: ok -> slots_long_resume(p) \
 	:: else \
 	fi
 
@@ -2036,7 +2036,7 @@ inline pause_worker(p)
 	:: true ->
 		LOOK_IN_TIME(p);
 		if
-		:: long_state[p] != LONG_PAUSES
+		:: long_state[p] != LONG_PAUSED
 		:: PAUSE_IS_OVER(p)
 		fi
 	od;
@@ -2575,11 +2575,11 @@ init
 	 (state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT))
 #define LONG_RIGHT \
 	(nlong + NUMBER_IN(LONG_NOT) == BACKENDS && \
-	 long_going_on.length == NUMBER_IN(LONG_GOES_ON) && \
-	 long_paused.length == NUMBER_IN(LONG_PAUSES) && \
+	 long_running.length == NUMBER_IN(LONG_RUNNING) && \
+	 long_paused.length == NUMBER_IN(LONG_PAUSED) && \
 	 ENTRY_RIGHT(0) && ENTRY_RIGHT(1) && ENTRY_RIGHT(BACKENDS - 1))
 #define NONE_IS_LONG \
-	(nlong == 0 && LIST_IS_EMPTY(long_going_on) && LIST_IS_EMPTY(long_paused))
+	(nlong == 0 && LIST_IS_EMPTY(long_running) && LIST_IS_EMPTY(long_paused))
 #else
 #define NONE_IS_LONG	true
 #endif

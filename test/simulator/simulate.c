@@ -326,7 +326,7 @@ run(const Load *load, uint64 number, int fixed)
 	Outcome		outcome = {0};
 
 	seed = number * UINT64CONST(0x9E3779B97F4A7C15) + 1;
-	limit_law_init(&state, most, 1);
+	limit_law_init(&state, most, load->most == 0, 1);
 	for (int tick = 1; tick <= ticks; tick++)
 	{
 		double		time = (double) tick / TICKS_PER_SECOND;
@@ -356,7 +356,6 @@ run(const Load *load, uint64 number, int fixed)
 			double		blocked = Min(Max(work.blocked * (1 + sight_noise), 0), work.working);
 			LimitSight	sight = {
 				.now = (int64) tick * TICK,
-				.most = most,
 				.in_use = (uint32) lround(at_work),
 				.working = (uint32) lround(work.working),
 				.blocked = (uint32) lround(blocked),
@@ -468,11 +467,11 @@ try_pauses(int *number)
 
 	for (int i = 0; i < (int) lengthof(pauses); i++)
 	{
-		LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 90};
+		LimitSight	sight = {.now = INT64CONST(86400000000),.in_use = 100,.working = 100,.blocked = 90};
 		LimitLaw	state;
 		bool		ok;
 
-		limit_law_init(&state, MOST, sight.now);
+		limit_law_init(&state, MOST, false, sight.now);
 		for (int n = 0; n < 180; n++)
 			look(&state, &sight, TICK, 10);
 		look(&state, &sight, pauses[i], 10);
@@ -504,12 +503,12 @@ try_pauses(int *number)
 static bool
 try_stuck_holders(int *number)
 {
-	LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 90};
+	LimitSight	sight = {.now = INT64CONST(86400000000),.in_use = 100,.working = 100,.blocked = 90};
 	LimitLaw	state;
 	bool		ok;
 	int			looks = 0;
 
-	limit_law_init(&state, MOST, sight.now);
+	limit_law_init(&state, MOST, false, sight.now);
 	for (int n = 0; n < 1000 && state.limit > LIMIT_LEAST_SLOTS; n++)
 	{
 		look(&state, &sight, TICK, 10);
@@ -551,16 +550,16 @@ looks_until_lowered(LimitLaw *state, LimitSight *sight)
 static bool
 try_passing_crowd(int *number)
 {
-	LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 100,.working = 100,.blocked = 95};
+	LimitSight	sight = {.now = INT64CONST(86400000000),.in_use = 100,.working = 100,.blocked = 95};
 	LimitLaw	state;
 	int			looks[3];
 	bool		ok;
 
-	limit_law_init(&state, MOST, sight.now);
+	limit_law_init(&state, MOST, false, sight.now);
 	looks[0] = looks_until_lowered(&state, &sight);
-	limit_law_no_waiter(&state, MOST, sight.now);
+	limit_law_no_waiter(&state, sight.now);
 	looks[1] = looks_until_lowered(&state, &sight);
-	limit_law_no_waiter(&state, MOST, sight.now);
+	limit_law_no_waiter(&state, sight.now);
 	look(&state, &sight, INT64CONST(11000000), 10);
 	looks[2] = looks_until_lowered(&state, &sight);
 
@@ -582,16 +581,16 @@ try_next_time(int *number)
 
 	for (int gains = 0; gains < 2; gains++)
 	{
-		LimitSight	sight = {.now = INT64CONST(86400000000),.most = MOST,.in_use = 50,.working = 50,.blocked = 30};
+		LimitSight	sight = {.now = INT64CONST(86400000000),.in_use = 50,.working = 50,.blocked = 30};
 		LimitLaw	state;
 
-		limit_law_init(&state, MOST, sight.now);
+		limit_law_init(&state, MOST, false, sight.now);
 		looks_until_lowered(&state, &sight);
 		sight.in_use = sight.working = 4;
 		sight.blocked = 3;
 		for (int n = 0; n < 1000; n++)
 			look(&state, &sight, TICK, gains ? 12 : 10);
-		limit_law_no_waiter(&state, MOST, sight.now);
+		limit_law_no_waiter(&state, sight.now);
 		sight.in_use = sight.working = 50;
 		sight.blocked = 30;
 		next[gains] = looks_until_lowered(&state, &sight);
@@ -599,6 +598,39 @@ try_next_time(int *number)
 	ok = next[0] > 5 * next[1] && next[0] < 1000;
 	printf("%sok %d - only a gain makes the next time easier: %d looks, and %d without\n",
 		   ok ? "" : "not ", ++*number, next[1], next[0]);
+	return ok;
+}
+
+/*
+ * Thousands come at once, who are looked at every 40 ms: if they hinder each other, few of
+ * them are in by the time the limit is lowered; else all are in within some looks.
+ */
+static bool
+try_large_crowd(int *number)
+{
+	int			looks[2];
+	uint32		in[2];
+	bool		ok;
+
+	for (int contended = 0; contended < 2; contended++)
+	{
+		LimitSight	sight = {.now = INT64CONST(86400000000)};
+		LimitLaw	state;
+
+		limit_law_init(&state, 4000, true, sight.now);
+		looks[contended] = 0;
+		do
+		{
+			sight.in_use = sight.working = state.limit;
+			sight.blocked = contended ? sight.working * 95 / 100 : 0;
+			in[contended] = sight.in_use;
+			look(&state, &sight, 8 * TICK, 10);
+			looks[contended]++;
+		} while (looks[contended] < 1000 && state.limit >= state.open_limit && state.limit < 4000);
+	}
+	ok = looks[0] <= 7 && in[1] <= 400 && looks[1] < 1000;
+	printf("%sok %d - a crowd of 4000 enters within %d looks; if contended, %u of them do\n",
+		   ok ? "" : "not ", ++*number, looks[0], in[1]);
 	return ok;
 }
 
@@ -633,6 +665,7 @@ main(int argc, char **argv)
 		ok &= try_stuck_holders(&number);
 		ok &= try_passing_crowd(&number);
 		ok &= try_next_time(&number);
+		ok &= try_large_crowd(&number);
 		printf("1..%d\n", number);
 	}
 	return ok ? 0 : 1;

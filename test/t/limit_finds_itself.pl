@@ -177,4 +177,24 @@ is(limit_is('ROW(max_active_backends, effective_max_active)'), '(0,0)', 'and so 
 $gate->ok_adds_up('at the end');
 $node->stop;
 
+# With room for thousands of backends, looks are rare.  So those that come at once meet the
+# limit of an open gate before it has grown: they wait, although there is to be no queue.
+$gate = GateTest->new(
+	'opening',
+	max_active_backends => -1,
+	max_queue_length => 0,
+	lend_after => -1,
+	max_connections => 4000);
+my @at_once = map { $gate->session } 1 .. 90;
+$_->start('BEGIN; SELECT 1') foreach @at_once;
+is(join(',', map { $_->finish // '' } @at_once), join(',', ('1') x @at_once), '90 that come at once all enter');
+is( $gate->value('SELECT ROW(running, waiting, forced, rejections, effective_max_active) FROM pg_stat_admission_gate'),
+	'(90,0,0,0,0)', 'none above the limit, and none is refused');
+is($gate->value('SELECT queued > 0 FROM pg_stat_admission_gate'), 't', 'though some had to wait');
+await_limit('open_limit > 90', 'until the open limit had grown');
+$_->start('COMMIT') foreach @at_once;
+$_->finish, $_->quit foreach @at_once;
+$gate->ok_quiet('at last');
+$gate->node->stop;
+
 done_testing();

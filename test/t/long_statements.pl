@@ -102,6 +102,26 @@ sub stop
 }
 
 {
+	# The rows of a bitmap scan, and of a hash table, come without asking another node for any.
+	$gate->value('CREATE TABLE many AS SELECT i FROM generate_series(1, 200000) i');
+	$gate->value('CREATE INDEX ON many (i)');
+	$gate->value('ANALYZE many');
+	my $slow = "length(repeat(md5(i::text), 1000)) > 0";
+	my %settings =
+	  (enable_seqscan => 'off', enable_indexscan => 'off', enable_indexonlyscan => 'off', enable_sort => 'off');
+	my %plans = (
+		'Bitmap Heap Scan' => "SELECT count(*) FROM many WHERE i > 0 AND $slow",
+		'HashAggregate' => "SELECT count(*) FROM (SELECT i + 0 AS i FROM many GROUP BY i + 0 OFFSET 0) g WHERE $slow");
+	for my $plan (sort keys %plans)
+	{
+		my $session = $gate->session(session => \%settings);
+		like($session->query("EXPLAIN $plans{$plan}"), qr/$plan/, "a plan with $plan");
+		$session->start($plans{$plan});
+		ok_becomes_long($session, 'is long when it takes long');
+		ok_cancels($session, 'and can be cancelled');
+	}
+	$gate->ok_quiet('after bitmap scans');
+
 	# Statements inside of a function are none of their own.
 	$gate->value(
 		'CREATE FUNCTION one() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM sale WHERE id = 1); END $$'
