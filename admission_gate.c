@@ -497,6 +497,8 @@ classify_utility(Node *stmt)
 		case T_CopyStmt:
 		case T_CallStmt:
 		case T_DoStmt:
+			return UTILITY_QUERY;
+
 			/* In statement scope, a transaction must not wait with locks. */
 		case T_LockStmt:
 			return UTILITY_QUERY;

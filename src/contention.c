@@ -19,8 +19,8 @@
  * disk, where many at a time are better.
  *
  * A look is due every few milliseconds, with many connections less often
- * (core/load_control.c).  A backend that is about to queue takes it, or, while
- * the limit is lowered, the watcher (watcher.c).  If the limit finds itself,
+ * (core/load_control.c).  A backend that is about to queue takes it, or the
+ * watcher (watcher.c).  If the limit finds itself,
  * there may be no queue; then a backend that begins a statement takes it, less
  * often.
  *

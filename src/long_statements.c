@@ -273,8 +273,10 @@ watch_node(PlanState *node, void *context)
 	if (node == NULL)
 		return false;
 	if ((outerPlanState(node) == NULL && innerPlanState(node) == NULL) ||
-		IsA(node, BitmapHeapScanState) || IsA(node, AggState) || IsA(node, HashJoinState) ||
-		IsA(node, MaterialState) || IsA(node, MemoizeState) || IsA(node, SortState))
+		IsA(node, BitmapHeapScanState) || IsA(node, ProjectSetState) ||
+		IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
+		IsA(node, MaterialState) || IsA(node, MemoizeState) ||
+		IsA(node, SortState) || IsA(node, IncrementalSortState))
 		node->ExecProcNode = exec_and_tick;
 	return planstate_tree_walker(node, watch_node, context);
 }

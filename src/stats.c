@@ -305,7 +305,7 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	values[2] = Int32GetDatum(view.set == 0 ? 0 : law->open_limit);
 	values[3] = CStringGetTextDatum(reason_names[law->reason]);
 	values[4] = TimestampTzGetDatum(law->since);
-	values[5] = time_or_null(law->last.in_use == 0 ? 0 : law->last.now, &nulls[5]);
+	values[5] = time_or_null(law->last.now, &nulls[5]);
 	values[6] = Int32GetDatum(law->last.working);
 	values[7] = Int32GetDatum(law->last.blocked);
 	values[8] = rate_or_null(law->open_rate, &nulls[8]);

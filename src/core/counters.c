@@ -72,10 +72,14 @@ slots_record_wait(uint64 waited)
 void
 slots_record_pace(uint64 waited, int queue_length)
 {
-	pg_atomic_uint64 *position_time = &pool_of(MySlotEntry)->position_time;
+	SlotPool   *pool = pool_of(MySlotEntry);
+	pg_atomic_uint64 *position_time = &pool->position_time;
 	uint64		measured = waited / (queue_length + 1);
 	uint64		average = pg_atomic_read_u64(position_time);
 
+	/* A wait for the limit to grow says nothing of others. */
+	if (is_opening(pool))
+		return;
 	if (average == 0)
 		average = measured;
 	else

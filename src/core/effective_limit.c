@@ -53,7 +53,7 @@ slots_apply_law(TimestampTz now)
 }
 
 /*
- * Begin anew with all slots given out, as many as are set now.
+ * Begin anew, without contention, with the limit as it is set now.
  */
 void
 slots_reset_law(TimestampTz now)

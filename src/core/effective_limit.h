@@ -41,7 +41,7 @@ limit_is_lowered(void)
 static inline bool
 is_opening(SlotPool *pool)
 {
-	return limit_finds_itself() && !limit_is_lowered() && pool_has_slot_free(pool);
+	return limit_finds_itself() && !limit_is_lowered() && !pool_has_limit(pool);
 }
 
 /*

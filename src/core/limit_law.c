@@ -3,15 +3,15 @@
  * limit_law.c
  *		The law of the limit: how many slots to give out, by what holders do.
  *
- * All slots are given out unless there is evidence that fewer get more done.
+ * All slots (of a limit that finds itself: open_limit) are given out unless there is evidence that fewer get more done.
  * Where many transactions want the same rows, or the same lock inside the
  * server, they wait there for each other, and each is woken and put to sleep
  * again for nearly every transaction before it.  So:
  *
  *	 - If more than half of the holders wait for each other, at nearly every
- *	   look for EVIDENCE, the limit is lowered: by a quarter at each look, once
+ *	   look for EVIDENCE, the limit is lowered: by a quarter at a time, once
  *	   the last step has taken effect, while more than TOO_MANY percent wait;
- *	   and it is raised by a quarter at each look while TOO_FEW percent or
+ *	   and it is raised by a quarter at a time while TOO_FEW percent or
  *	   fewer do.  So it stays where about a third of the holders wait, as that
  *	   gets the most done.  Holders that wait for a lock that does not move
  *	   do not count; while they hold most slots, the limit is raised by as many.
@@ -85,8 +85,8 @@
 
 /*
  * An open gate has LEAST_ROOM slots more than are in use, and GROWTH times as
- * many as were in use at most without contention, which is forgotten in about
- * PEAK_MEMORY.
+ * many as were in use at most without contention; what was fades with a time
+ * constant of PEAK_MEMORY.
  */
 #define LEAST_ROOM		64
 #define GROWTH			2
@@ -99,10 +99,12 @@
 
 /*
  * While fewer slots are given out, the next step is decided once this many
- * holders have been seen, over several looks if need be: the few of one look
- * say little.
+ * working holders have been seen since the last one took effect, over several
+ * looks if need be, as the few of one look say little; or after LONG_ENOUGH,
+ * as there may be none.
  */
 #define ENOUGH_SEEN		64
+#define LONG_ENOUGH		(100 * MS)
 
 /* A step is one slot, plus one in this many of the limit. */
 #define SLOTS_PER_STEP	4
@@ -143,6 +145,14 @@ set_limit(LimitLaw *state, uint32 limit, LimitReason reason, int64 now)
 	}
 }
 
+/* Count the holders seen from now on, for the next step. */
+static void
+start_seeing(LimitLaw *state, int64 now)
+{
+	state->seen.now = now;
+	state->seen.working = state->seen.blocked = 0;
+}
+
 /* Count completed transactions from this look on. */
 static void
 start_counting(LimitLaw *state, const LimitSight *sight)
@@ -176,7 +186,7 @@ limit_law_init(LimitLaw *state, uint32 most, bool finds_itself, int64 now)
 	state->finds_itself = finds_itself;
 	state->limit = state->open_limit = finds_itself ? Min(most, LEAST_ROOM) : most;
 	state->reason = LIMIT_OPEN;
-	state->since = state->last.now = now;
+	state->since = now;
 	state->backoff = MIN_BACKOFF;
 }
 
@@ -227,6 +237,8 @@ raise_limit(LimitLaw *state, const LimitSight *sight)
 	uint32		step = 1 + state->limit / SLOTS_PER_STEP + sight->stuck;
 
 	set_limit(state, Min(state->limit + step, state->open_limit), LIMIT_RELIEF, sight->now);
+	if (state->limit >= state->open_limit)
+		state->on_trial = state->is_counting = false;
 }
 
 /*
@@ -263,7 +275,7 @@ look_while_open(LimitLaw *state, const LimitSight *sight, int64 passed)
 		state->closed_rate = 0;
 	}
 	state->evidence = 0;
-	state->seen.working = state->seen.blocked = 0;
+	start_seeing(state, sight->now);
 	lower(state, sight);
 }
 
@@ -325,7 +337,7 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 
 	state->seen.working += sight->working;
 	state->seen.blocked += sight->blocked;
-	seen_enough = state->seen.working >= ENOUGH_SEEN;
+	seen_enough = state->seen.working >= ENOUGH_SEEN || sight->now - state->seen.now >= LONG_ENOUGH;
 	too_many = !stuck && blocked_above(&state->seen, TOO_MANY);
 
 	if (stuck)
@@ -334,8 +346,8 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 		lower(state, sight);
 	else if (seen_enough && !blocked_above(&state->seen, TOO_FEW))
 		raise_limit(state, sight);
-	if (stuck || seen_enough)
-		state->seen.working = state->seen.blocked = 0;
+	if (stuck || seen_enough || !has_taken_effect)
+		start_seeing(state, sight->now);
 
 	if (state->at_bottom)
 		judge(state, sight);
@@ -347,8 +359,10 @@ look_while_closed(LimitLaw *state, const LimitSight *sight)
 }
 
 /*
- * Adapt how many slots an open gate has, if the limit finds itself.  passed:
- * us since the last look.
+ * Adapt how many slots an open gate has, if the limit finds itself.  They grow
+ * as fast as without contention while fewer slots are known to be a loss; and
+ * a lowered limit stays below them until it is raised.  passed: us since the
+ * last look.
  */
 static void
 adapt_open_limit(LimitLaw *state, const LimitSight *sight, int64 passed)
@@ -357,8 +371,10 @@ adapt_open_limit(LimitLaw *state, const LimitSight *sight, int64 passed)
 
 	if (!state->finds_itself)
 		return;
+	if (state->limit < state->open_limit)
+		room = Max(room, state->limit + 1);
 	state->peak -= state->peak * Min(Max(passed, 0), PEAK_MEMORY) / PEAK_MEMORY;
-	if (!blocked_above(sight, CONTENDED))
+	if (!blocked_above(sight, CONTENDED) || sight->now < state->backoff_until)
 		state->peak = Max(state->peak, sight->in_use);
 	state->open_limit = Min(Max(room, (uint32) (GROWTH * state->peak)), state->most);
 }

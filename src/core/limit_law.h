@@ -21,7 +21,7 @@
 /* Why the limit is what it is */
 typedef enum LimitReason
 {
-	LIMIT_OPEN,					/* no reason to give out fewer than all */
+	LIMIT_OPEN,					/* no contention since the limit was set */
 	LIMIT_CONTENTION,			/* too many holders wait for each other */
 	LIMIT_RELIEF,				/* after that, few of them do */
 	LIMIT_NO_WAITER,			/* after that, no waiter could have a free
@@ -50,13 +50,13 @@ typedef struct LimitLaw
 	uint32		open_limit;		/* slots to give out while there is no
 								 * contention */
 	LimitSight	seen;			/* working and blocked, added up over the
-								 * looks since the last step */
+								 * looks since now, for the next step */
 	double		peak;			/* the most slots in use of late without
 								 * contention */
 	uint32		limit;			/* slots to give out */
 	LimitReason reason;
 	int64		since;			/* when the reason became this one */
-	LimitSight	last;			/* the last look */
+	LimitSight	last;			/* the last look; now = 0: none yet */
 
 	int64		evidence;		/* how long there has been contention */
 	bool		is_counting;	/* completed transactions are counted */

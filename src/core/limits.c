@@ -81,7 +81,7 @@ slots_set_limit(int limit)
 	if (limit == 0)
 		release_all();
 	else
-		slots_grant_all_free();
+		slots_grant_free(NO_LIMIT);
 }
 
 /*

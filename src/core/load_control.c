@@ -41,7 +41,7 @@ slots_set_load_control(bool load_control)
 		slots_reset_law(section.now);
 	}
 	slots_unlock(&section);
-	slots_grant_all_free();
+	slots_grant_free(NO_LIMIT);
 }
 
 /*
@@ -81,7 +81,7 @@ slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
 {
 	LockedSection section;
 	uint32		completed = slots_total_completed();
-	bool		has_grown = false;
+	uint32		free = 0;
 
 	slots_lock(&section);
 	if (is_adaptable())
@@ -96,14 +96,21 @@ slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
 		};
 
 		if (limit_law_look(&Slots->law, &sight))
-		{
 			slots_apply_law(section.now);
-			has_grown = !limit_is_lowered();
-		}
+		if (limit_finds_itself() && !limit_is_lowered() && waiters_flag_is_set())
+			free = Slots->law.open_limit - Min(sight.in_use, Slots->law.open_limit);
 	}
 	slots_unlock(&section);
-	if (has_grown)
-		slots_grant_all_free();
+	slots_grant_free(free);
+}
+
+/*
+ * Does a backend wait only for a limit that finds itself to grow?  A hint, no lock.
+ */
+bool
+slots_limit_has_to_grow(void)
+{
+	return limit_finds_itself() && !limit_is_lowered() && !slot_is_free();
 }
 
 /* How the limit stands, and why. */

@@ -26,6 +26,7 @@ extern GATE_HIDDEN SlotLook *slots_look;
 
 extern void slots_set_load_control(bool load_control);
 extern bool slots_contention_unseen(void);
+extern bool slots_limit_has_to_grow(void);
 extern void slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck);
 extern void slots_get_limit(SlotLimitView *view);
 extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES]);

@@ -18,8 +18,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
-
 #include "core/counters.h"
 #include "core/entries.h"
 #include "core/pools.h"
@@ -96,14 +94,11 @@ warn_of_unknown_pool(const char *name)
 	uint32		generation = pg_atomic_read_u32(&Slots->generation);
 	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
 
-	/* The caller is on its way to a slot: a cancel has to wait. */
-	HOLD_INTERRUPTS();
 	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("admission_gate: pool \"%s\" is not defined", name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
-	RESUME_INTERRUPTS();
 }
 
 /*
@@ -356,5 +351,5 @@ slots_set_pools(const PoolDefinitions *definitions)
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	apply_definitions(definitions);
 	LWLockRelease(Slots->pools_lock);
-	slots_grant_all_free();
+	slots_grant_free(NO_LIMIT);
 }

@@ -200,24 +200,30 @@ slots_try_barge(TimestampTz since)
 }
 
 /*
- * Acquire a slot at once, above the limit if need be: for a backend that may not
- * wait, because others may wait for it.  Returns whether it is above the limit.
+ * Acquire a slot at once, a free one or else above the limit.  Returns whether it is above
+ * the limit.  Raises no error.
  */
-bool
-slots_force(TimestampTz since)
+static bool
+barge_or_force(TimestampTz since)
 {
-	bool		forced;
+	bool		forced = !count_me_in(true);
 
-	if (slots_try_acquire(since))
-		return false;
-
-	forced = !count_me_in(true);
 	if (forced)
 		count_in(MySlotEntry);
 	become_holder(since);
 	if (forced)
 		add_to_own(TOTAL_FORCED, 1);
 	return forced;
+}
+
+/*
+ * Acquire a slot at once, above the limit if need be: for a backend that may not
+ * wait, because others may wait for it.  Returns whether it is above the limit.
+ */
+bool
+slots_force(TimestampTz since)
+{
+	return !slots_try_acquire(since) && barge_or_force(since);
 }
 
 /*
@@ -240,7 +246,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 
 	if (!in_reserve)
 		return false;
-	if (!slots_force(since))
+	if (!barge_or_force(since))
 		in_reserve = MySlotEntry->reserved = false; /* one was free after all */
 	return true;
 }

@@ -445,11 +445,14 @@ grant_one(void)
 	return granted;
 }
 
-/* Make waiters holders while slots are free, in order.  The lock is not held. */
+/*
+ * Make waiters holders while slots are free, in order, and that many at most.  The lock is
+ * not held.
+ */
 void
-slots_grant_all_free(void)
+slots_grant_free(uint32 most)
 {
-	while (grant_one())
+	while (most-- > 0 && grant_one())
 		 /* the lock is free in between */ ;
 }
 

@@ -47,7 +47,7 @@ extern void slots_queue_move(int procno, SlotPool *from, int to, LockedSection *
 extern void slots_make_holder(int procno, LockedSection *section);
 extern void slots_grant(int procno, LockedSection *section);
 extern void slots_hand_off(LockedSection *section);
-extern void slots_grant_all_free(void);
+extern void slots_grant_free(uint32 most);
 
 extern void slots_note_passed_over(int priority, TimestampTz since);
 extern void slots_init_stall_clock(StallClock *clock);

@@ -1434,7 +1434,7 @@ inline slots_resume()
 {
 	if
 #if LENDING
-	:: state[me] == SLOT_LENT -> slots_holder_works(me)
+	:: state[me] == SLOT_LENT -> slots_end_lending()
 #endif
 #if LONGS
 	:: state[me] == SLOT_LONG -> slots_end_long()
@@ -1544,13 +1544,30 @@ inline slots_adapt_limit()
 	:: WHOLE_LIMIT != NO_LIMIT && MAY_ADAPT ->
 		if
 		:: effective_limit < WHOLE_LIMIT -> effective_limit = effective_limit + 1
+#ifdef FINDS_ITSELF
+		:: effective_limit < WHOLE_LIMIT ->
+			atomic { effective_limit = WHOLE_LIMIT; resizing++; grows = true }
+#else
 		:: effective_limit < WHOLE_LIMIT -> effective_limit = WHOLE_LIMIT
+#endif
 		:: effective_limit > 1 -> effective_limit = effective_limit - 1
 		:: true					/* the same once more */
 		fi
 	:: else
 	fi;
-	slots_unlock(MUTANT != M_ADAPT_SILENTLY)
+	slots_unlock(MUTANT != M_ADAPT_SILENTLY);
+#ifdef FINDS_ITSELF
+	/* An open gate that has grown: slots_grant_free() */
+	do
+	:: grows ->
+		grant_one();
+		if
+		:: ok
+		:: else -> grows = false
+		fi
+	:: !grows -> break
+	od
+#endif
 }
 #endif
 
@@ -1696,16 +1713,12 @@ inline slots_note_holder(p, works)
 	slots_unlock(MUTANT != M_LEND_SILENTLY)
 }
 
-/* slots_holder_works() */
-inline slots_holder_works(p)
+/* slots_end_lending() */
+inline slots_end_lending()
 {
-	if
-	:: state[p] != SLOT_LENT
-	:: else ->
-		slots_lock();
-		end_lending(p);
-		slots_unlock(true)
-	fi
+	slots_lock();
+	end_lending(me);
+	slots_unlock(true)
 }
 
 /*
@@ -2444,6 +2457,9 @@ proctype Adapter()
 {
 	LOCALS;
 	byte adapts = ADAPTS;
+#ifdef FINDS_ITSELF
+	bool grows = false;
+#endif
 
 	do
 	:: adapts > 0 -> slots_adapt_limit(); adapts--

@@ -634,6 +634,46 @@ try_large_crowd(int *number)
 	return ok;
 }
 
+/*
+ * While the limit is lowered, all holders go idle, or half of them leave at once: it is
+ * raised until the gate is open again.
+ */
+static bool
+try_idle_holders(int *number)
+{
+	bool		ok = true;
+	int			looks[2];
+
+	for (int leave = 0; leave < 2; leave++)
+	{
+		LimitSight	sight = {.now = INT64CONST(86400000000)};
+		LimitLaw	state;
+
+		limit_law_init(&state, MOST, true, sight.now);
+		for (int n = 0; n < 1000 && (n < 100 || state.limit >= state.open_limit); n++)
+		{
+			sight.in_use = sight.working = Min(state.limit, 300);
+			sight.blocked = sight.working * 95 / 100;
+			look(&state, &sight, TICK, 10);
+		}
+		ok &= state.limit < state.open_limit;
+		sight.in_use = leave ? state.limit / 2 : state.limit;
+		sight.working = leave ? sight.in_use : 0;
+		sight.blocked = 0;
+		look(&state, &sight, TICK, 10);
+		ok &= state.limit < state.open_limit;
+		for (looks[leave] = 0; looks[leave] < 1000 && state.limit < state.open_limit; looks[leave]++)
+		{
+			sight.in_use = leave ? sight.in_use : state.limit;
+			look(&state, &sight, TICK, 10);
+		}
+		ok &= looks[leave] < 600 && !state.on_trial;
+	}
+	printf("%sok %d - idle holders open the gate within %d looks, and leaving ones within %d\n",
+		   ok ? "" : "not ", ++*number, looks[0], looks[1]);
+	return ok;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -666,6 +706,7 @@ main(int argc, char **argv)
 		ok &= try_passing_crowd(&number);
 		ok &= try_next_time(&number);
 		ok &= try_large_crowd(&number);
+		ok &= try_idle_holders(&number);
 		printf("1..%d\n", number);
 	}
 	return ok ? 0 : 1;

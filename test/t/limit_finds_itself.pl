@@ -185,13 +185,15 @@ $gate = GateTest->new(
 	max_queue_length => 0,
 	lend_after => -1,
 	max_connections => 4000);
-my @at_once = map { $gate->session } 1 .. 90;
+my @at_once = map { $gate->session } 1 .. 150;
 $_->start('BEGIN; SELECT 1') foreach @at_once;
-is(join(',', map { $_->finish // '' } @at_once), join(',', ('1') x @at_once), '90 that come at once all enter');
-is( $gate->value('SELECT ROW(running, waiting, forced, rejections, effective_max_active) FROM pg_stat_admission_gate'),
-	'(90,0,0,0,0)', 'none above the limit, and none is refused');
+is(join(',', map { $_->finish // '' } @at_once), join(',', ('1') x @at_once), '150 that come at once all enter');
+is( $gate->value(
+		'SELECT ROW(running, waiting, forced, stalls, rejections, effective_max_active) FROM pg_stat_admission_gate'),
+	'(150,0,0,0,0,0)',
+	'none above the limit, and none is refused');
 is($gate->value('SELECT queued > 0 FROM pg_stat_admission_gate'), 't', 'though some had to wait');
-await_limit('open_limit > 90', 'until the open limit had grown');
+await_limit('open_limit > 150', 'until the open limit had grown');
 $_->start('COMMIT') foreach @at_once;
 $_->finish, $_->quit foreach @at_once;
 $gate->ok_quiet('at last');

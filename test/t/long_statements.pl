@@ -102,16 +102,23 @@ sub stop
 }
 
 {
-	# The rows of a bitmap scan, and of a hash table, come without asking another node for any.
+	# These nodes yield rows without asking another node for any.
 	$gate->value('CREATE TABLE many AS SELECT i FROM generate_series(1, 200000) i');
 	$gate->value('CREATE INDEX ON many (i)');
-	$gate->value('ANALYZE many');
-	my $slow = "length(repeat(md5(i::text), 1000)) > 0";
-	my %settings =
-	  (enable_seqscan => 'off', enable_indexscan => 'off', enable_indexonlyscan => 'off', enable_sort => 'off');
+	$gate->value('ANALYZE many, sale');
+	my $off = 'enable_seqscan enable_indexscan enable_indexonlyscan enable_sort enable_nestloop enable_mergejoin';
+	my %settings = map { $_ => 'off' } split / /, $off;
+	my $slow = sub { "length(repeat(md5(($_[0])::text), $_[1])) > 0" };
 	my %plans = (
-		'Bitmap Heap Scan' => "SELECT count(*) FROM many WHERE i > 0 AND $slow",
-		'HashAggregate' => "SELECT count(*) FROM (SELECT i + 0 AS i FROM many GROUP BY i + 0 OFFSET 0) g WHERE $slow");
+		'Bitmap Heap Scan' => 'SELECT count(*) FROM many WHERE i > 0 AND ' . $slow->('i', 1000),
+		'HashAggregate' => 'SELECT count(*) FROM (SELECT i + 0 AS i FROM numbers GROUP BY i + 0 OFFSET 0) g WHERE '
+		  . $slow->('i', 30_000),
+		'Hash Join' => 'SELECT count(*) FROM sale s JOIN numbers n ON s.id / 2000 = n.i / 4000 WHERE s.id = 1 AND '
+		  . $slow->('s.sold + n.i', 30_000),
+		'ProjectSet' => 'SELECT count('
+		  . ($slow->('i', 1000) =~ s/ > 0//r)
+		  . ') FROM (SELECT generate_series(1, 100000000) i) g');
+
 	for my $plan (sort keys %plans)
 	{
 		my $session = $gate->session(session => \%settings);
@@ -120,7 +127,7 @@ sub stop
 		ok_becomes_long($session, 'is long when it takes long');
 		ok_cancels($session, 'and can be cancelled');
 	}
-	$gate->ok_quiet('after bitmap scans');
+	$gate->ok_quiet('after these nodes');
 
 	# Statements inside of a function are none of their own.
 	$gate->value(
