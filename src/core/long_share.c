@@ -5,9 +5,10 @@
  *
  * A statement that has used much CPU time (src/long_statements.c measures it) is long.
  * Its slot passes to the next in the queue, and it runs on without one.  While short
- * statements work, only as many long ones run at a time as there are CPUs left, but some
- * in any case; the others pause.  Each runs for TURN, then the one that has paused for the
- * longest time does.  While no short statement works, all run.
+ * statements work, only as many long ones run at a time as there are CPUs left, and a
+ * LEAST_SHARE of the CPUs in any case; the others pause.  Each runs for TURN, then the one
+ * that has paused for the longest time does; if their share is less than a CPU, after a
+ * rest.  While no short statement works, all run.
  *
  * If a limit is set, at most as many statements are long as it has slots; others keep
  * theirs.  Only statements of the pool "default" can be long, and only if it has no limit
@@ -40,8 +41,11 @@
 /* How long a running statement counts after its last tick, us */
 #define LEASE			INT64CONST(3000000)
 
-/* Long statements have one in LEAST_SHARE of the CPUs in any case. */
-#define LEAST_SHARE		5
+/*
+ * Long statements have one in LEAST_SHARE of the CPUs in any case: if that is less than a
+ * CPU, one runs for a part of the time.
+ */
+#define LEAST_SHARE		4
 
 /* Over which time the number of short statements at work is averaged, us */
 #define AVERAGE_OVER	INT64CONST(1000000)
@@ -78,6 +82,27 @@ long_share(void)
 	if (Slots->short_working < NONE_AT_WORK)
 		return Slots->nentries;
 	return Max(Max(left, Slots->cpus / LEAST_SHARE), 1);
+}
+
+/*
+ * How long (us) no long statement runs after each turn, so that together they have no more
+ * than their share of less than a CPU.  Lock held.
+ */
+static int64
+rest_after_turn(void)
+{
+	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / LEAST_SHARE);
+
+	if (Slots->short_working < NONE_AT_WORK || share >= 1)
+		return 0;
+	return (int64) (TURN * (1 / share - 1));
+}
+
+/* How many long statements may run now.  Lock held. */
+static int
+may_run(TimestampTz now)
+{
+	return has_passed(Slots->long_turn_ended, rest_after_turn(), now) ? long_share() : 0;
 }
 
 /*
@@ -130,6 +155,8 @@ look(int working, int cpus, LockedSection *section)
 	int			first;
 	int			woken = 0;
 
+	/* Those that wait for a slot want a CPU as well. */
+	working += Slots->pools[DEFAULT_POOL].queue.length;
 	Slots->short_working += (working - Slots->short_working) * weight;
 	Slots->long_looked = section->now;
 	Slots->cpus = cpus;
@@ -140,7 +167,7 @@ look(int working, int cpus, LockedSection *section)
 		change_state(first, LONG_UNCOUNTED, section->now);
 
 	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_running.length < long_share() && woken < MOST_WOKEN)
+		   Slots->long_running.length < may_run(section->now) && woken < MOST_WOKEN)
 	{
 		change_state(first, LONG_RUNNING, section->now);
 		slots_wake_later(section, first);
@@ -208,9 +235,13 @@ slots_tick_long(int procno, int working, int cpus)
 			slots_list_remove(&Slots->long_running, procno);
 			slots_list_append(&Slots->long_running, procno);
 			entry->quiet_since = section.now;
-			if (Slots->long_running.length > long_share() ||
-				(Slots->long_paused.head != INVALID_PROC_NUMBER &&
-				 has_passed(pg_atomic_read_u64(&entry->since), TURN, section.now)))
+			if ((Slots->long_paused.head != INVALID_PROC_NUMBER || rest_after_turn() > 0) &&
+				has_passed(pg_atomic_read_u64(&entry->since), TURN, section.now))
+			{
+				change_state(procno, LONG_PAUSED, section.now);
+				Slots->long_turn_ended = section.now;
+			}
+			else if (Slots->long_running.length > may_run(section.now))
 				change_state(procno, LONG_PAUSED, section.now);
 		}
 		look(working, cpus, &section);

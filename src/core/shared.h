@@ -211,8 +211,10 @@ typedef struct SlotShared
 								 * oldest tick first */
 	EntryList	long_paused;
 	int			cpus;			/* usable ones, by the latest look */
-	double		short_working;	/* short statements at work, on average */
+	double		short_working;	/* short statements at work or waiting, on
+								 * average */
 	TimestampTz long_looked;	/* when that was last looked at */
+	TimestampTz long_turn_ended;	/* when one last paused after its turn */
 	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
 									 * barge, or NO_PRIORITY */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */

@@ -1883,7 +1883,7 @@ inline demote(p)
 
 /*
  * slots_tick_long(): ok = the statement has to pause.  It pauses if too many go on, or
- * its turn is over and another one pauses.
+ * its turn is over and another one pauses, or for a rest, in which none goes on.
  */
 inline slots_tick_long(p)
 {
@@ -1904,13 +1904,14 @@ inline slots_tick_long(p)
 			:: else
 			fi;
 			if
-			:: long_state[p] == LONG_RUNNING &&
-			   (long_running.length > 1 || long_paused.head != INVALID_PROC_NUMBER) ->
-				change_state(p, LONG_PAUSED)
+			:: long_state[p] == LONG_RUNNING -> change_state(p, LONG_PAUSED)
 			:: true
 			fi
 		};
-		look(p);
+		if
+		:: look(p)
+		:: long_state[p] == LONG_PAUSED		/* a rest */
+		fi;
 		ok = (long_state[p] == LONG_PAUSED)
 	:: else
 	fi;

@@ -219,6 +219,9 @@ sub ok_pauses
 			},
 			'turns'),
 		'each goes on in its turn');
+	chomp(my $cpus = `nproc`);
+	ok( $gate->await_true(sub { $gate->counter('long = 0 AND paused = 3') eq 't' }, 'a rest'),
+		'and none for a while, where a quarter of the CPUs is less than one') if $cpus < 4;
 
 	stop(@short);
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
