@@ -3,7 +3,8 @@
  * limit_law.c
  *		The law of the limit: how many slots to give out, by what holders do.
  *
- * All slots (of a limit that finds itself: open_limit) are given out unless there is evidence that fewer get more done.
+ * All slots are given out unless there is evidence that fewer get more done;
+ * "all" are as many as are set, or if the limit finds itself, open_limit.
  * Where many transactions want the same rows, or the same lock inside the
  * server, they wait there for each other, and each is woken and put to sleep
  * again for nearly every transaction before it.  So:
