@@ -1883,8 +1883,15 @@ inline demote(p)
 
 /*
  * slots_tick_long(): ok = the statement has to pause.  It pauses if too many go on, or
- * its turn is over and another one pauses, or for a rest, in which none goes on.
+ * its turn is over and another one pauses, or for a rest, in which none goes on until a
+ * look whose time is up: so only where there are such looks.
  */
+#ifdef LONG_STUCK
+#define RESTS	true
+#else
+#define RESTS	false
+#endif
+
 inline slots_tick_long(p)
 {
 	slots_lock();
@@ -1904,13 +1911,15 @@ inline slots_tick_long(p)
 			:: else
 			fi;
 			if
-			:: long_state[p] == LONG_RUNNING -> change_state(p, LONG_PAUSED)
+			:: long_state[p] == LONG_RUNNING &&
+			   (long_running.length > 1 || long_paused.head != INVALID_PROC_NUMBER || RESTS) ->
+				change_state(p, LONG_PAUSED)
 			:: true
 			fi
 		};
 		if
 		:: look(p)
-		:: long_state[p] == LONG_PAUSED		/* a rest */
+		:: RESTS && long_state[p] == LONG_PAUSED
 		fi;
 		ok = (long_state[p] == LONG_PAUSED)
 	:: else

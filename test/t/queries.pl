@@ -174,12 +174,17 @@ sub run_pgbench
 {
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/columns.sql';
 	append_to_file($script, join '', map { 'SELECT ' . join(', ', (1) x $_) . ";\n" } 1 .. 10);
-	my $well = IPC::Run::run(
+	# However busy the machine is, each client waits at least once.
+	my $worker = $gate->worker;
+	my $pgbench = IPC::Run::start(
 		[ 'pgbench', '-n', '-c', '10', '-t', '50', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>' => \my $out,
 		'2>' => \my $err,
 		IPC::Run::timeout($GateClient::patience));
-	ok($well, 'pgbench does well') or diag $err;
+	$gate->await('SELECT waiting = 10 FROM pg_stat_admission_gate');
+	$gate->stop_worker($worker);
+	$worker->quit;
+	ok(IPC::Run::finish($pgbench), 'pgbench does well') or diag $err;
 	return;
 }
 
