@@ -4,10 +4,10 @@
  *		The watcher's look: has holders that do nothing lend their slots.
  *
  * One of the waiters is the watcher (core/watch_duty.c) and looks every 5 to
- * 50 ms, depending on lend_after and on whether the limit only has to grow.  There is no background process for this:
- * without waiters there is nothing to find.  The watcher looks at the holders,
- * at contention (contention.c), and at queues that stand still
- * (core/last_resort.c).
+ * 50 ms, depending on lend_after and on whether the limit only has to grow.
+ * There is no background process for this: without waiters there is nothing to
+ * find.  The watcher looks at the holders, at contention (contention.c), and at
+ * queues that stand still (core/last_resort.c).
  *
  * The deadlock detector of PostgreSQL does not see the queues for slots.  So
  * that a holder can neither wait for a waiter for long, nor keep a slot while

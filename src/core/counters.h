@@ -25,7 +25,7 @@ typedef struct SlotStats
 	int			limit;			/* slots, its own or else those of all pools;
 								 * 0 = no limit, -1 = it finds itself */
 	int			effective_limit;	/* slots, as many are given out now; 0 =
-									 * no limit */
+									 * no limit, or an open gate */
 	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */

@@ -28,10 +28,10 @@
  * slots_unlock() releases it, and calls the next waiter if a slot is free (wait_queue.c,
  * with the bound on the work done under it).  It guards all members of SlotShared and
  * SlotPool whose comments name no other lock.  Members of SlotEntry whose comments name no
- * lock are written by their own backend and read by others without a lock.  The words and
- * the effective limits are atomics, read without a lock; the effective limits are written
- * under the lock.  Slots->pools_lock, an LWLock taken before the lock, guards the set of
- * pools and their names.
+ * lock are written by their own backend and read by others without a lock.  Atomics are
+ * read without a lock; the effective limits are written under the lock, the words,
+ * published settings and times of looks without it.  Slots->pools_lock, an LWLock taken
+ * before the lock, guards the set of pools and their names.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -225,7 +225,8 @@ typedef struct SlotShared
 	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
-	LimitLaw	law;
+	LimitLaw	law;			/* open_limit is read without the lock as a
+								 * hint */
 	uint32		limit_shown;	/* by the latest of the changes, 0 = all */
 	uint64		nchanges;		/* how many there have been */
 	SlotLimitChange changes[SLOTS_LIMIT_CHANGES];
