@@ -16,8 +16,8 @@
  * src/long_statements.c makes long statements pause.  src/settings.c defines
  * the parameters, src/pool_parser.c parses the list of pools, src/bypass.c
  * knows which sessions need no slot, src/stats.c implements the views,
- * src/wait_log.c writes to the server log, src/query_waits.c counts waits by
- * query, and src/explain.c adds an option to EXPLAIN.
+ * src/wait_log.c writes to the server log, and src/query_waits.c counts waits
+ * by query.
  *
  * Only client backends meet the gate, and only at top level.  Parallel workers
  * run in the slot of their leader.  A backend that holds a slot passes, so in
@@ -64,7 +64,6 @@
 #include "compat.h"
 #include "contention.h"
 #include "core/shmem.h"
-#include "explain.h"
 #include "long_statements.h"
 #include "query_waits.h"
 #include "settings.h"
@@ -153,8 +152,6 @@ _PG_init(void)
 	/* pg_upgrade runs alone and must not fail because of a queue. */
 	if (IsBinaryUpgrade)
 		return;
-
-	explain_define();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = gate_shmem_request;

@@ -174,12 +174,3 @@ COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
     'statistics: let the totals of all pools of slots, and the waits by query, count from now on';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;
-
--- What it tells is the session's own, so no worker knows it.
-CREATE FUNCTION pg_admission_gate_last_wait()
-RETURNS float8
-AS 'MODULE_PATHNAME'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
-
-COMMENT ON FUNCTION pg_admission_gate_last_wait() IS
-    'how long (ms) this session''s present transaction block, or else its last transaction, has waited for a slot';

@@ -26,8 +26,6 @@ SELECT lower_bound, upper_bound FROM pg_stat_admission_gate_histogram WHERE 1000
 SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_backends;
 
-SELECT pg_admission_gate_last_wait() IS NULL AS never_met_the_gate;
-
 -- Switched on by a reload, this very session has a slot while it works.
 ALTER SYSTEM SET admission_gate.max_active_backends = 3;
 SELECT pg_reload_conf();
@@ -67,9 +65,6 @@ SELECT 1;
 COMMIT;
 SELECT admitted, completed, failed, running FROM pg_stat_admission_gate;
 RESET admission_gate.scope;
-
--- Nobody had to wait.
-SELECT pg_admission_gate_last_wait();
 
 -- Whoever bypasses the gate is not counted.
 SET admission_gate.bypass = on;

@@ -88,13 +88,6 @@ static bool bypassed_in_xact = false;
 /* The error of its refused BEGIN, to be raised later; or NULL */
 static ErrorData *refusal = NULL;
 
-/*
- * Wait (us) of the present transaction, -1 if it has not queued; and of the
- * session's previous transaction at the gate, -1 if none
- */
-static int64 xact_wait = -1;
-static int64 last_xact_wait = -1;
-
 static inline void
 note_admission(void)
 {
@@ -110,13 +103,6 @@ resume(void)
 
 	slots_resume(start != statement_start);
 	statement_start = start;
-}
-
-/* Has the present transaction met the gate, without bypassing it? */
-static inline bool
-met_gate_in_xact(void)
-{
-	return admitted_in_xact || xact_wait >= 0;
 }
 
 /*
@@ -267,7 +253,6 @@ note_wait(const QueueWait *wait, WaitEnd end)
 {
 	uint64		waited = elapsed_since(wait->start);
 
-	xact_wait = waited;
 	slots_record_wait(waited);
 	query_waits_count(wait->query_id, waited);
 	wait_log_if_long(end, waited, wait->queue_length);
@@ -344,7 +329,6 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		.previous = error_context_stack
 	};
 
-	xact_wait = 0;
 	contention_look();
 	refuse_hopeless_wait();
 	wait.query_id = query_waits_current_id();
@@ -569,36 +553,10 @@ void
 admission_end_transaction(bool failed)
 {
 	admission_leave(failed);
-	if (met_gate_in_xact())
-		last_xact_wait = Max(xact_wait, 0);
-	xact_wait = -1;
 	admitted_in_xact = bypassed_in_xact = false;
 	if (unlikely(refusal != NULL))
 	{
 		FreeErrorData(refusal);
 		refusal = NULL;
 	}
-}
-
-/*
- * How long the present transaction has waited: us, -1 if it has not met the
- * gate.
- */
-int64
-admission_wait(void)
-{
-	return met_gate_in_xact() ? Max(xact_wait, 0) : -1;
-}
-
-/*
- * How long the session's last transaction at the gate waited: us, -1 if there
- * was none.  Inside a transaction block, that is the block's; a lone statement
- * gets that of the transaction before it.
- */
-int64
-admission_last_wait(void)
-{
-	if (IsTransactionBlock() && met_gate_in_xact())
-		return admission_wait();
-	return last_xact_wait;
 }

@@ -18,7 +18,5 @@ extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_continue(void);
 extern void admission_leave(bool failed);
 extern void admission_end_transaction(bool failed);
-extern int64 admission_wait(void);
-extern int64 admission_last_wait(void);
 
 #endif							/* ADMISSION_GATE_ADMISSION_H */

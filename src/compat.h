@@ -127,19 +127,6 @@
 #define EXECUTOR_RUN_ARGS	queryDesc, direction, count, execute_once
 #endif
 
-/*
- * 18: EXPLAIN takes options of extensions; 19: auto_explain checks them, too
- */
-#if PG_VERSION_NUM >= 190000
-#define HAVE_EXPLAIN_OPTIONS
-#define GATE_REGISTER_EXPLAIN_OPTION(name, handler) \
-	RegisterExtensionExplainOption(name, handler, GUCCheckBooleanExplainOption)
-#elif PG_VERSION_NUM >= 180000
-#define HAVE_EXPLAIN_OPTIONS
-#define GATE_REGISTER_EXPLAIN_OPTION(name, handler) \
-	RegisterExtensionExplainOption(name, handler)
-#endif
-
 /* 19: the planner receives the ExplainState */
 #if PG_VERSION_NUM >= 190000
 #define PLANNER_PARAMS \

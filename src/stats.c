@@ -21,7 +21,6 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "admission.h"
 #include "compat.h"
 #include "core/counters.h"
 #include "core/entries.h"
@@ -36,7 +35,6 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit_changes);
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
-GATE_FUNCTION_INFO_V1(pg_admission_gate_last_wait);
 
 static const char *const state_names[] = {
 	[SLOT_NONE] = "none",
@@ -360,22 +358,4 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 	slots_reset_stats();
 	query_waits_reset();
 	PG_RETURN_VOID();
-}
-
-/*
- * pg_admission_gate_last_wait() returns float8
- *
- * In ms, null if the session has never met the gate: see
- * admission_last_wait().
- */
-Datum
-pg_admission_gate_last_wait(PG_FUNCTION_ARGS)
-{
-	int64		waited;
-
-	check_preloaded();
-	waited = admission_last_wait();
-	if (waited < 0)
-		PG_RETURN_NULL();
-	PG_RETURN_DATUM(milliseconds(waited));
 }

@@ -34,7 +34,7 @@ settings
 query_waits wait_log snapshot contention long_statements
 watcher
 admission
-explain stats
+stats
 admission_gate
 END
 

@@ -58,7 +58,7 @@ CHOICE=${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOU
 
 # What further versions are tested with, if nothing else is asked for
 OTHER_TESTS=${TESTS:-regress isolation tap}
-OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,counters,lending,lending_commands,no_way_past,refused_begin,nothing_stuck,explain}.pl)}
+OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,counters,lending,lending_commands,no_way_past,refused_begin,nothing_stuck}.pl)}
 
 TESTS=${TESTS:-regress isolation tap simulator model}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1200 + ${GATE_CHAOS_SECONDS:-0} + ${SOAK:-10} * 60))}

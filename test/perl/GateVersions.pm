@@ -31,7 +31,7 @@ sub make_up_version
 	my $column =
 	  qr/,\s*OUT \w+ \w+(?=\s*\)\s*RETURNS SETOF record\s+AS 'MODULE_PATHNAME'(?:, 'pg_stat_get_admission_gate')?\s)/;
 	my $with_column = qr/\bpg_stat_(?:get_)?admission_gate\b/;
-	my $missing = qr/\bpg_admission_gate_last_wait\b/;
+	my $missing = qr/\bpg_stat_admission_gate_reset\b/;
 
 	my @statements = map { "$_;\n" } split /;\n/, slurp_file(_script($directory, $present));
 	my @same = grep { !/$with_column/ && !/$missing/ } @statements;

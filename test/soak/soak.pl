@@ -350,7 +350,6 @@ $crowd->add_scripts(
 	['SELECT * FROM pg_stat_admission_gate_backends'],
 	['SELECT * FROM pg_stat_admission_gate_histogram'],
 	['SELECT count(*) FROM pg_stat_admission_gate_queries'],
-	['SELECT pg_admission_gate_last_wait()'],
 	['SELECT pg_stat_admission_gate_reset()']);
 $crowd->add_scripts([ 'BEGIN', 'UPDATE far SET v = v + 1 WHERE id = :few', 1000, 'COMMIT' ],
 	[ 'BEGIN', 'SAVEPOINT a', 'UPDATE far SET v = v + 1 WHERE id = :few', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ])

@@ -533,8 +533,7 @@ for my $sql (
 	'SELECT * FROM pg_stat_admission_gate',
 	'SELECT * FROM pg_stat_admission_gate_backends',
 	'SELECT * FROM pg_stat_admission_gate_histogram',
-	'SELECT pg_stat_admission_gate_reset()',
-	'SELECT pg_admission_gate_last_wait()')
+	'SELECT pg_stat_admission_gate_reset()')
 {
 	my $error = $session->start($sql)->result->{error};
 	is($error->{C}, '55000', "$sql fails without preloading");

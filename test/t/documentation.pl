@@ -188,7 +188,6 @@ if ($pg_stat_statements)
 	$gate->restart('fast');
 	$gate->await_restart;
 }
-my $version = $gate->value('SHOW server_version_num');
 
 # What the examples are about, unless they create it
 my $sql = join '', map { @$_ } values %blocks;
@@ -205,7 +204,6 @@ for my $page (sort keys %blocks)
 	  SKIP:
 		{
 			my ($name) = $block =~ /(\S.*)/;
-			skip "PostgreSQL $version does not know: $name", 1 if $block =~ /\bADMISSION\b/ && $version < 180000;
 			skip "there is no pg_stat_statements for: $name", 1
 			  if $block =~ /\bJOIN pg_stat_statements\b/ && !$pg_stat_statements;
 			my ($status, undef, $error) = $gate->node->psql('postgres', $block);

@@ -1,5 +1,5 @@
-# Proves that a wait can be told of once it is over: in the server log, in the
-# histogram, and by the session itself.
+# Proves that a wait can be told of once it is over: in the server log and in the
+# histogram.
 
 use strict;
 use warnings;
@@ -197,73 +197,6 @@ sub waits_logged_by
 	cmp_ok($left_out, '>', 0, 'of many waits, not all are logged');
 	is($lines + $left_out, $n + 1, 'but the log tells how many were left out');
 	$_->quit foreach ($holder, @sessions);
-}
-
-# ----------------------------------------------------------------
-# pg_admission_gate_last_wait()
-# ----------------------------------------------------------------
-
-# What a session says of its last wait: null, 0, or the one that the view has for it
-sub last_wait
-{
-	my ($session) = @_;
-
-	my $last = $session->query("SELECT coalesce(pg_admission_gate_last_wait()::text, 'null')");
-	return $last if $last eq 'null' || $last eq '0';
-	$session->query('BEGIN');
-	my $shown = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
-	$session->query('COMMIT');
-	return abs($shown - $last) < 0.001 ? 'as shown' : "$last instead of $shown";
-}
-
-{
-	$gate->set(log_min_wait => -1);
-	my $session = $gate->session(user => 'plain');
-	is(last_wait($session), 'null', 'a session that has not been at the gate knows of no wait');
-	is(last_wait($session), '0', 'the next transaction can tell that this one did not wait');
-	wait_once($session);
-	is(last_wait($session), 'as shown', 'a session can tell for how long it has waited');
-	is(last_wait($session), '0', 'and that it has not waited any more');
-	$session->start('SELECT 1/0')->result;
-	is(last_wait($session), '0', 'nor for a statement that failed');
-	wait_once($session, 'SELECT 1/0');
-	is(last_wait($session), 'as shown', 'but for another one that did');
-
-	wait_once($session, 'BEGIN');
-	$session->query('SELECT 1');
-	is($session->query('SELECT pg_admission_gate_last_wait() > 0'),
-		't', 'in a block, it tells for how long that has waited');
-	$session->query('COMMIT');
-	is(last_wait($session), 'as shown', 'and still when it is over');
-	$session->query('BEGIN');
-	is($session->query('SELECT pg_admission_gate_last_wait()'), '0', 'a block that has not waited');
-	$session->query('ROLLBACK');
-
-	my $holder = $gate->holder;
-	$session->start('SELECT 1; SELECT pg_admission_gate_last_wait() > 0');
-	$gate->await_queued($session);
-	$holder->query('COMMIT');
-	is($session->finish, "1\nt", 'among several statements in one message, it is that of the message');
-
-	$holder->query('BEGIN');
-	$session->query("SET admission_gate.queue_timeout = '10ms'");
-	is($session->start('SELECT 1')->sqlstate, '53000', 'a statement waits in vain');
-	$holder->query('COMMIT');
-	is(last_wait($session), 'as shown', 'and the session can tell for how long');
-	$gate->set(max_queue_length => 0);
-	$holder->query('BEGIN');
-	is($session->start('SELECT 1')->sqlstate, '53400', 'a statement is refused');
-	$holder->query('COMMIT');
-	is(last_wait($session), '0', 'which is not a wait');
-	$gate->set(max_queue_length => -1);
-	$session->query("RESET admission_gate.queue_timeout");
-
-	wait_once($session);
-	$gate->value('ALTER ROLE plain SET admission_gate.bypass = on');
-	is(last_wait($session), 'as shown', 'a session can tell when it has waited');
-	is($gate->session(user => 'plain')->query('SELECT pg_admission_gate_last_wait() IS NULL'),
-		't', 'who bypasses the gate has never been there');
-	$_->quit foreach ($holder, $session);
 }
 
 # However they ended, and without a slot as well
