@@ -6,9 +6,9 @@
 --
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
--- max_queue_length, deadline_shedding, a cancel or the like. limit: 3/8 while
--- only 3 of 8 slots are given out (effective_max_active), 3/auto of a limit that
--- finds itself. Below the pools: why, if fewer are given out or lately were.
+-- max_queue_length, a cancel or the like. limit: 3/8 while only 3 of 8 slots are
+-- given out (effective_max_active), 3/auto of a limit that finds itself. Below
+-- the pools: why, if fewer are given out or lately were.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.

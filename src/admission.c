@@ -38,7 +38,6 @@
 #include "storage/lwlock.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "admission.h"
@@ -277,45 +276,10 @@ say_waiting(void *arg)
 }
 
 /*
- * With deadline_shedding, raise an error if the wait is expected to outlast
- * statement_timeout.
- */
-static void
-refuse_hopeless_wait(void)
-{
-	uint64		expected;
-	uint64		left;
-	SlotLimit	limit;
-
-	if (!gate_deadline_shedding || !get_timeout_active(STATEMENT_TIMEOUT))
-		return;
-	expected = slots_expected_wait();
-	left = Max(get_timeout_finish_time(STATEMENT_TIMEOUT) - GetCurrentTimestamp(), 0);
-	if (expected <= left)
-		return;
-
-	slots_count_rejection();
-	slots_get_my_limit(&limit);
-	ereport(ERROR,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("statement would time out while waiting for admission"),
-			 errdetail_plural("With %d other backend waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
-							  "With %d other backends waiting, its wait is expected to take %llu ms, but statement_timeout leaves %llu ms.",
-							  limit.waiting,
-							  limit.waiting,
-							  (unsigned long long) (expected / 1000),
-							  (unsigned long long) (left / 1000)),
-			 limit.finds_itself ?
-			 errhint("Try again later, increase statement_timeout, or set admission_gate.deadline_shedding to off.") :
-			 errhint("Try again later, increase statement_timeout or admission_gate.max_active_backends, or set admission_gate.deadline_shedding to off.")));
-}
-
-/*
  * Wait in the queue for a slot, without a snapshot if possible; but if the
  * limit is only observed, acquire a slot at once.  Arguments: as for
- * admission_enter().  Raises an error if the queue is full, if
- * statement_timeout is expected to come first, if queue_timeout expires, and
- * whatever interrupts bring.
+ * admission_enter().  Raises an error if the queue is full, if queue_timeout
+ * expires, and whatever interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
@@ -330,7 +294,6 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	};
 
 	contention_look();
-	refuse_hopeless_wait();
 	wait.query_id = query_waits_current_id();
 	wait.start = GetCurrentTimestamp();
 
@@ -368,10 +331,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
 	if (granted)
-	{
 		note_admission();
-		slots_record_pace(elapsed_since(wait.start), wait.queue_length);
-	}
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
 		ereport(ERROR,

@@ -40,7 +40,6 @@ int			gate_max_queue_length = -1;
 bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
-bool		gate_deadline_shedding = false;
 int			gate_log_min_wait = -1;
 int			gate_max_tracked_queries = 500;
 int			gate_mode = GATE_MODE_ENFORCE;
@@ -265,14 +264,6 @@ settings_define(void)
 							-1, -1, INT_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("admission_gate.deadline_shedding",
-							 "Refuses a statement at once if its wait for a slot is expected to outlast statement_timeout.",
-							 "What is expected follows from the length of the queue and the pace at which it has moved of late.",
-							 &gate_deadline_shedding,
-							 false,
-							 PGC_USERSET, 0,
-							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.gate_utility",
 							 "Makes DDL and maintenance commands need a slot.",

@@ -26,9 +26,6 @@
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
-/* Of a new measurement, this part goes into the average time per position. */
-#define POSITION_TIME_WEIGHT	4
-
 /* ----------------------------------------------------------------
  *		Counting
  * ----------------------------------------------------------------
@@ -63,54 +60,6 @@ slots_record_wait(uint64 waited)
 	pg_atomic_write_u64(&MySlotEntry->last_wait, waited);
 	add_to_own(TOTAL_WAIT_TIME, waited);
 	pg_atomic_fetch_add_u64(&pool->wait_counts[wait_bucket(waited)], 1);
-}
-
-/*
- * Update the average time per queue position from a wait that ended with a slot.  waited:
- * us, behind queue_length others.  Concurrent updates may lose one sample.
- */
-void
-slots_record_pace(uint64 waited, int queue_length)
-{
-	SlotPool   *pool = pool_of(MySlotEntry);
-	pg_atomic_uint64 *position_time = &pool->position_time;
-	uint64		measured = waited / (queue_length + 1);
-	uint64		average = pg_atomic_read_u64(position_time);
-
-	/* A wait for the limit to grow says nothing of others. */
-	if (is_opening(pool))
-		return;
-	if (average == 0)
-		average = measured;
-	else
-		average += ((int64) measured - (int64) average) / POSITION_TIME_WEIGHT;
-	pg_atomic_write_u64(position_time, average);
-}
-
-/*
- * Estimate how long (us) an arriving backend would wait.  Returns 0 for an empty queue, so
- * that there is always a wait to measure.  No lock.
- */
-uint64
-slots_expected_wait(void)
-{
-	SlotPool   *pool = pool_of(MySlotEntry);
-	int			queue_length = *(volatile int *) &pool->queue.length;
-
-	if (queue_length == 0 || is_opening(pool))
-		return 0;
-	return (queue_length + 1) * pg_atomic_read_u64(&pool->position_time);
-}
-
-/* A statement was refused although the queue was not full. */
-void
-slots_count_rejection(void)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	pool_of(MySlotEntry)->totals[TOTAL_REJECTIONS]++;
-	slots_unlock(&section);
 }
 
 /*
@@ -399,7 +348,6 @@ slots_start_totals(int pool)
 
 	sum_own_totals(own);
 	reset_pool(&Slots->pools[pool], own[pool]);
-	pg_atomic_write_u64(&Slots->pools[pool].position_time, 0);
 }
 
 /*

@@ -64,9 +64,6 @@ typedef struct SlotBackend
 } SlotBackend;
 
 extern void slots_record_wait(uint64 waited);
-extern void slots_record_pace(uint64 waited, int queue_length);
-extern uint64 slots_expected_wait(void);
-extern void slots_count_rejection(void);
 
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);

@@ -36,7 +36,7 @@ limit_is_lowered(void)
 
 /*
  * Will waiters of this pool enter as soon as a limit that finds itself has grown?  Then a
- * queue of any length empties within some looks.  Lock held, or a hint.
+ * queue of any length empties within some looks.  Lock held.
  */
 static inline bool
 is_opening(SlotPool *pool)

@@ -332,7 +332,6 @@ slots_init_pools(const PoolDefinitions *definitions)
 		pg_atomic_init_u32(&pool->word, 0);
 		pg_atomic_init_u32(&pool->effective_limit, NO_LIMIT);
 		pg_atomic_init_u64(&pool->past_max_wait, 0);
-		pg_atomic_init_u64(&pool->position_time, 0);
 		for (int t = 0; t < OWN_TOTALS; t++)
 			pg_atomic_init_u64(&pool->past_totals[t], 0);
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)

@@ -173,7 +173,6 @@ typedef struct SlotPool
 	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
 	pg_atomic_uint64 past_max_wait; /* us; likewise, since the reset */
 	uint32		reset_epoch;	/* another one after every reset */
-	pg_atomic_uint64 position_time; /* us; see slots_record_pace */
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
 
 	/* What the totals were at the last reset: what is shown counts from it. */

@@ -145,7 +145,6 @@ my %likely = (
 	bypass_application_names => [ ('') x 4, 'psql, pgbench*', 'postgres_fdw' ],
 	queue_timeout => [ (0) x 6, 50, 500, 3000 ],
 	max_queue_length => [ (-1) x 8, 0, 3, 20, 100 ],
-	deadline_shedding => [ ('off') x 3, 'on' ],
 	log_min_wait => [ (-1) x 3, 0, 100 ]);
 
 sub described
@@ -286,7 +285,7 @@ $crowd->add_scripts(
 	],
 	[ 'BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT', 1000, 'FETCH 10 FROM h', 'CLOSE h' ],
 
-	# Time-outs, and what is refused beforehand
+	# Time-outs
 	[ 'SET lock_timeout = 30', 'LOCK u', 'UPDATE t SET v = v + 1 WHERE id = 1', 'RESET ALL' ],
 	[
 		'SET statement_timeout = 300',
@@ -294,11 +293,6 @@ $crowd->add_scripts(
 		'UPDATE t SET v = v + 1 WHERE id = 1',
 		'SELECT pg_sleep(0.2)',
 		'RESET ALL'
-	],
-	[
-		'SET admission_gate.deadline_shedding = on; SET statement_timeout = 500',
-		'SELECT count(*) FROM t',
-		'BEGIN', 'SELECT 1', 'COMMIT', 'RESET ALL'
 	],
 
 	# Transactions whose session forgets them

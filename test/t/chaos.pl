@@ -116,7 +116,6 @@ sub change_settings
 		$gate->set_soon(
 			max_active_backends => 1 + int rand 50,
 			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
-			deadline_shedding => one_of('on', 'off'),
 			log_min_wait => one_of(-1, 0, 100),
 			lend_after => one_of(0, 10, 100, 1000, -1),
 			handoff_after => one_of(0, 1, 20, 1000),

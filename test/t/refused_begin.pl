@@ -25,29 +25,7 @@ my %refusals = (
 	'a cancel' => {
 		sqlstate => '57014',
 		act => sub { $gate->await_queued($_[0]); $_[0]->cancel }
-	},
-	'shedding' => {
-		session => { statement_timeout => '200ms', 'admission_gate.deadline_shedding' => 'on' },
-		sqlstate => '53400',
-		prepare => \&make_hopeless
 	});
-
-# A session that waits, behind which nobody would get through in time, to go by what
-# it took another one
-sub make_hopeless
-{
-	my ($worker) = @_;
-
-	my @waiters = map { $gate->session } 1 .. 2;
-	$waiters[0]->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$gate->await('SELECT wait_time > 500 FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
-	$waiters[1]->start('SELECT 1');
-	$gate->await_queued($waiters[1]);
-	$gate->stop_worker($worker);
-	$gate->await(
-		'SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $waiters[0]->pid);
-	return @waiters;
-}
 
 # The errors, and the state of the transaction, that the server told for each message
 sub answers
@@ -80,8 +58,6 @@ for my $what (sort keys %refusals)
 	my $sqlstate = $refusal->{sqlstate};
 	my $begin = sub { $gate->session(session => $refusal->{session} // {}) };
 	my $worker = $gate->worker;
-	my $waiter;
-	($worker, $waiter) = $refusal->{prepare}->($worker) if $refusal->{prepare};
 	$gate->set(%{ $refusal->{server} }) if $refusal->{server};
 
 	# As psql sends a script
@@ -185,7 +161,6 @@ for my $what (sort keys %refusals)
 
 	$gate->set(max_queue_length => -1) if $refusal->{server};
 	$gate->stop_worker($worker);
-	$waiter->finish if $waiter;
 	$gate->ok_quiet("after $what");
 	is_deeply(
 		[ answers($session, 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT') ],
