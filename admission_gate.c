@@ -56,7 +56,6 @@
 #include "optimizer/planner.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "tcop/utility.h"
 
 #include "admission.h"
@@ -67,7 +66,6 @@
 #include "long_statements.h"
 #include "query_waits.h"
 #include "settings.h"
-#include "wait_log.h"
 
 GATE_MODULE_MAGIC;
 
@@ -184,7 +182,6 @@ gate_shmem_request(void)
 		prev_shmem_request_hook();
 
 	slots_shmem_request();
-	RequestAddinShmemSpace(wait_log_shmem_size());
 	query_waits_shmem_request();
 	contention_shmem_request();
 }
@@ -207,7 +204,6 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(&settings);
-	wait_log_shmem_init();
 	query_waits_shmem_init();
 	contention_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

@@ -291,7 +291,7 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum time of waiting for a slot above which the wait is logged.",
-							"The number of lines a second is limited. Zero logs every wait. -1 turns this off.",
+							"Zero logs every wait. -1 turns this off.",
 							&gate_log_min_wait,
 							-1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS,

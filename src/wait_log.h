@@ -20,8 +20,6 @@ typedef enum WaitEnd
 	WAIT_END_CANCEL				/* by anything else */
 } WaitEnd;
 
-extern Size wait_log_shmem_size(void);
-extern void wait_log_shmem_init(void);
 extern void wait_log_if_long(WaitEnd end, uint64 waited, int queue_length);
 
 #endif							/* ADMISSION_GATE_WAIT_LOG_H */
