@@ -16,8 +16,7 @@
  * src/long_statements.c makes long statements pause.  src/settings.c defines
  * the parameters, src/pool_parser.c parses the list of pools, src/bypass.c
  * knows which sessions need no slot, src/stats.c implements the views,
- * src/wait_log.c writes to the server log, and src/query_waits.c counts waits
- * by query.
+ * and src/wait_log.c writes to the server log.
  *
  * Only client backends meet the gate, and only at top level.  Parallel workers
  * run in the slot of their leader.  A backend that holds a slot passes, so in
@@ -64,7 +63,6 @@
 #include "contention.h"
 #include "core/shmem.h"
 #include "long_statements.h"
-#include "query_waits.h"
 #include "settings.h"
 
 GATE_MODULE_MAGIC;
@@ -182,7 +180,6 @@ gate_shmem_request(void)
 		prev_shmem_request_hook();
 
 	slots_shmem_request();
-	query_waits_shmem_request();
 	contention_shmem_request();
 }
 
@@ -204,7 +201,6 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(&settings);
-	query_waits_shmem_init();
 	contention_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

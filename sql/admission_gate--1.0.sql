@@ -89,29 +89,6 @@ COMMENT ON VIEW pg_stat_admission_gate_histogram IS
 
 GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
-CREATE FUNCTION pg_stat_get_admission_gate_queries(
-    OUT userid oid,
-    OUT dbid oid,
-    OUT queryid int8,
-    OUT waits int8,
-    OUT total_wait_time float8,
-    OUT max_wait_time float8
-)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME'
-LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
-
-COMMENT ON FUNCTION pg_stat_get_admission_gate_queries() IS
-    'statistics: what the statements of each query identifier have waited for a slot';
-
-CREATE VIEW pg_stat_admission_gate_queries AS
-    SELECT * FROM pg_stat_get_admission_gate_queries() ORDER BY total_wait_time DESC;
-
-COMMENT ON VIEW pg_stat_admission_gate_queries IS
-    'one row per user, database and query identifier: what its statements have waited for a slot, most waited first';
-
-GRANT SELECT ON pg_stat_admission_gate_queries TO PUBLIC;
-
 CREATE FUNCTION pg_stat_get_admission_gate_limit(
     OUT max_active_backends int4,
     OUT effective_max_active int4,
@@ -171,6 +148,6 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
-    'statistics: let the totals of all pools of slots, and the waits by query, count from now on';
+    'statistics: let the totals of all pools of slots count from now on';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;

@@ -43,7 +43,6 @@ SET admission_gate.handoff_after = 100;
 SET admission_gate.load_control = off;
 SET admission_gate.lend_after = 100;
 SET admission_gate.bypass_application_names = '*';
-SET admission_gate.max_tracked_queries = 100;
 
 -- Misspelt parameters are found.
 SET admission_gate.max_backends = 1;

@@ -12,7 +12,6 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate
 \d pg_stat_admission_gate_backends
 \d pg_stat_admission_gate_histogram
-\d pg_stat_admission_gate_queries
 \d pg_stat_admission_gate_limit
 \d pg_stat_admission_gate_limit_changes
 

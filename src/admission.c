@@ -49,7 +49,6 @@
 #include "core/pools.h"
 #include "core/semaphore.h"
 #include "core/watch_duty.h"
-#include "query_waits.h"
 #include "settings.h"
 #include "snapshot.h"
 #include "wait_log.h"
@@ -63,7 +62,6 @@ typedef struct QueueWait
 {
 	TimestampTz start;
 	int			queue_length;	/* waiters in its pool when it began */
-	int64		query_id;		/* of the waiting statement, or 0 */
 } QueueWait;
 
 /*
@@ -245,7 +243,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 }
 
 /*
- * A wait has ended: count it, by its query as well, and log it if it was long.
+ * A wait has ended: count it, and log it if it was long.
  */
 static void
 note_wait(const QueueWait *wait, WaitEnd end)
@@ -253,7 +251,6 @@ note_wait(const QueueWait *wait, WaitEnd end)
 	uint64		waited = elapsed_since(wait->start);
 
 	slots_record_wait(waited);
-	query_waits_count(wait->query_id, waited);
 	wait_log_if_long(end, waited, wait->queue_length);
 }
 
@@ -294,7 +291,6 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	};
 
 	contention_look();
-	wait.query_id = query_waits_current_id();
 	wait.start = GetCurrentTimestamp();
 
 	switch (slots_enqueue(gate_max_queue_length, &wait.queue_length))

@@ -104,17 +104,6 @@
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 
-/*
- * 19: a shared hash table has one size, no longer an initial and a maximal one
- */
-#if PG_VERSION_NUM >= 190000
-#define GATE_SHMEM_INIT_HASH(name, size, info, flags) \
-	ShmemInitHash(name, size, info, flags)
-#else
-#define GATE_SHMEM_INIT_HASH(name, size, info, flags) \
-	ShmemInitHash(name, size, size, info, flags)
-#endif
-
 /* 18: ExecutorRun lost execute_once */
 #if PG_VERSION_NUM >= 180000
 #define EXECUTOR_RUN_PARAMS \

@@ -41,7 +41,6 @@ bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
 int			gate_log_min_wait = -1;
-int			gate_max_tracked_queries = 500;
 int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
@@ -295,14 +294,6 @@ settings_define(void)
 							&gate_log_min_wait,
 							-1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("admission_gate.max_tracked_queries",
-							"Sets for how many query identifiers the waits for a slot are counted.",
-							"When there are more, those that have waited least are left out. Zero means that none are counted.",
-							&gate_max_tracked_queries,
-							500, 0, 10000,
-							PGC_POSTMASTER, 0,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lend_after",

@@ -42,7 +42,6 @@ extern int	gate_handoff_after; /* ms; 0 = strictly first come; also in shared
 extern int	gate_long_after;	/* ms of CPU time; -1 = never; also in shared
 								 * memory */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
-extern int	gate_max_tracked_queries;	/* entries; 0 = none */
 extern int	gate_mode;			/* GateMode; also in shared memory */
 extern const PoolDefinitions *gate_pools;	/* also in shared memory */
 extern int	gate_lend_after;	/* ms; -1 = never; also in shared memory */

@@ -26,12 +26,10 @@
 #include "core/entries.h"
 #include "core/load_control.h"
 #include "core/long_share.h"
-#include "query_waits.h"
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_queries);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit_changes);
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
@@ -226,41 +224,6 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 	return rows_of_pools(fcinfo, put_histogram);
 }
 
-/*
- * pg_stat_get_admission_gate_queries() returns setof record
- *
- * One row per query, database and user.
- */
-Datum
-pg_stat_get_admission_gate_queries(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	QueryWaits *queries;
-	int			count;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	queries = query_waits_read(&count);
-
-	for (int i = 0; i < count; i++)
-	{
-		QueryWaits *query = &queries[i];
-		Datum		values[6];
-		bool		nulls[6] = {0};
-
-		values[0] = ObjectIdGetDatum(query->key.userid);
-		values[1] = ObjectIdGetDatum(query->key.dbid);
-		values[2] = Int64GetDatum(query->key.queryid);
-		nulls[2] = !may_see(query->key.userid);
-		values[3] = Int64GetDatum(query->waits);
-		values[4] = milliseconds(query->wait_time);
-		values[5] = milliseconds(query->max_wait_time);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
-	}
-	return (Datum) 0;
-}
-
 static Datum
 time_or_null(int64 time, bool *isnull)
 {
@@ -356,6 +319,5 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 {
 	check_preloaded();
 	slots_reset_stats();
-	query_waits_reset();
 	PG_RETURN_VOID();
 }

@@ -31,7 +31,7 @@ core/last_resort core/semaphore
 core/shmem
 bypass process pool_parser
 settings
-query_waits wait_log snapshot contention long_statements
+wait_log snapshot contention long_statements
 watcher
 admission
 stats

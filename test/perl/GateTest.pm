@@ -25,7 +25,7 @@ my $stuck_after = 0.5;
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
   gate_utility handoff_after load_control lend_after long_after log_min_wait mode
-  pools pool max_tracked_queries bypass_application_names);
+  pools pool bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; node and init: arguments
 # for PostgreSQL::Test::Cluster->new and ->init.

@@ -343,7 +343,6 @@ $crowd->add_scripts(
 	['SELECT * FROM pg_stat_admission_gate'],
 	['SELECT * FROM pg_stat_admission_gate_backends'],
 	['SELECT * FROM pg_stat_admission_gate_histogram'],
-	['SELECT count(*) FROM pg_stat_admission_gate_queries'],
 	['SELECT pg_stat_admission_gate_reset()']);
 $crowd->add_scripts([ 'BEGIN', 'UPDATE far SET v = v + 1 WHERE id = :few', 1000, 'COMMIT' ],
 	[ 'BEGIN', 'SAVEPOINT a', 'UPDATE far SET v = v + 1 WHERE id = :few', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ])
@@ -395,8 +394,7 @@ append_to_file(
 	"$directory/look", join '',
 	map { "SELECT * FROM $_;\n" } 'pg_stat_admission_gate',
 	'pg_stat_admission_gate_backends',
-	'pg_stat_admission_gate_histogram',
-	'pg_stat_admission_gate_queries');
+	'pg_stat_admission_gate_histogram');
 
 # One statement after the other, faster than the crowd: from a user who may be
 # refused and disturbed, then it is started again

@@ -47,7 +47,6 @@ sub table
 
 my %set_by = (
 	internal => 'nobody',
-	postmaster => 'restart',
 	sighup => 'reload',
 	superuser => 'superuser',
 	user => 'any user');
@@ -181,13 +180,6 @@ is_deeply(\@broken, [], 'links lead somewhere');
 # README.md has a test of its own.
 my %blocks = map { $_ => [ text($_) =~ /^ *```sql\n(.*?)^ *```$/msg ] } grep { m{^docs/} } @pages;
 
-my $pg_stat_statements = $gate->has_contrib('pg_stat_statements');
-if ($pg_stat_statements)
-{
-	$gate->configure(shared_preload_libraries => 'pg_stat_statements, admission_gate');
-	$gate->restart('fast');
-	$gate->await_restart;
-}
 
 # What the examples are about, unless they create it
 my $sql = join '', map { @$_ } values %blocks;
@@ -204,8 +196,6 @@ for my $page (sort keys %blocks)
 	  SKIP:
 		{
 			my ($name) = $block =~ /(\S.*)/;
-			skip "there is no pg_stat_statements for: $name", 1
-			  if $block =~ /\bJOIN pg_stat_statements\b/ && !$pg_stat_statements;
 			my ($status, undef, $error) = $gate->node->psql('postgres', $block);
 			is($status, 0, "$page: works: $name") or diag $error;
 		}

@@ -58,8 +58,8 @@ $old->value($_)
 	'GRANT SET ON PARAMETER admission_gate.bypass TO monitor',
 	'GRANT ALTER SYSTEM ON PARAMETER admission_gate.max_active_backends TO monitor',
 	'GRANT EXECUTE ON FUNCTION pg_stat_admission_gate_reset() TO monitor',
-	'REVOKE SELECT ON pg_stat_admission_gate_queries FROM PUBLIC',
-	'GRANT SELECT ON pg_stat_admission_gate_queries TO monitor',
+	'REVOKE SELECT ON pg_stat_admission_gate_histogram FROM PUBLIC',
+	'GRANT SELECT ON pg_stat_admission_gate_histogram TO monitor',
 	'CREATE VIEW watched AS SELECT pool, running, waiting FROM pg_stat_admission_gate');
 
 # A database whose extension was not updated
@@ -156,7 +156,7 @@ sub ok_limits
 	$other->start('SELECT 1');
 	$gate->ok_waits($other, "$when: a role's pool limits");
 	my $monitor = $gate->session(user => 'monitor');
-	$monitor->start('SELECT count(*) FROM pg_stat_admission_gate_queries');
+	$monitor->start('SELECT count(*) FROM pg_stat_admission_gate_histogram');
 	$gate->ok_passes($monitor, "$when: another role bypasses the gate");
 	$holder->cancel;
 	$holder->result;
