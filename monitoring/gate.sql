@@ -80,17 +80,10 @@ UNION ALL
 	FROM pg_stat_admission_gate_limit
 	WHERE reason_since > now() - interval '10 minutes' OR last_look > now() - interval '5 s' AND reason IN ('contention', 'relief')
 UNION ALL
-	SELECT 5, row_number() OVER (ORDER BY change_time DESC),
-		format('%s  %s -> %s, %s (%s of %s)', date_trunc('second', change_time)::timetz,
-			coalesce(nullif(old_limit, 0)::text, 'all'), coalesce(nullif(new_limit, 0)::text, 'all'),
-			reason, blocked, working)
-	FROM (SELECT * FROM pg_stat_admission_gate_limit_changes
-		WHERE change_time > now() - interval '10 minutes' ORDER BY change_time DESC LIMIT 3) AS latest
-UNION ALL
-	SELECT 6, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
+	SELECT 5, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
 	WHERE EXISTS (SELECT FROM waiters)
 UNION ALL
-	SELECT 7, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
+	SELECT 6, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
 		format(:'waiter_format', pid, round(wait_time::numeric, 1), usename, datname,
 			left(regexp_replace(query, '\s+', ' ', 'g'), 60))
 	FROM waiters

@@ -119,29 +119,6 @@ COMMENT ON VIEW pg_stat_admission_gate_limit IS
 
 GRANT SELECT ON pg_stat_admission_gate_limit TO PUBLIC;
 
-CREATE FUNCTION pg_stat_get_admission_gate_limit_changes(
-    OUT change_time timestamptz,
-    OUT old_limit int4,
-    OUT new_limit int4,
-    OUT reason text,
-    OUT working int4,
-    OUT blocked int4
-)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME'
-LANGUAGE C STRICT VOLATILE ROWS 256 PARALLEL SAFE;
-
-COMMENT ON FUNCTION pg_stat_get_admission_gate_limit_changes() IS
-    'statistics: the latest changes of how many slots are given out';
-
-CREATE VIEW pg_stat_admission_gate_limit_changes AS
-    SELECT * FROM pg_stat_get_admission_gate_limit_changes();
-
-COMMENT ON VIEW pg_stat_admission_gate_limit_changes IS
-    'one row for each of the latest 256 changes of how many slots are given out: to or from all, or by half or more';
-
-GRANT SELECT ON pg_stat_admission_gate_limit_changes TO PUBLIC;
-
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void
 AS 'MODULE_PATHNAME'

@@ -13,7 +13,6 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate_backends
 \d pg_stat_admission_gate_histogram
 \d pg_stat_admission_gate_limit
-\d pg_stat_admission_gate_limit_changes
 
 -- The ranges of the histogram leave no gap.
 SELECT pool, count(*), min(lower_bound), max(upper_bound),

@@ -31,7 +31,6 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit_changes);
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 
 static const char *const state_names[] = {
@@ -275,39 +274,6 @@ pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
 	values[11] = Float8GetDatum(short_working);
 	values[12] = Int32GetDatum(long_share);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	return (Datum) 0;
-}
-
-/*
- * pg_stat_get_admission_gate_limit_changes() returns setof record
- *
- * One row per change of the limit for all pools, the latest
- * SLOTS_LIMIT_CHANGES.
- */
-Datum
-pg_stat_get_admission_gate_limit_changes(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	SlotLimitChange *changes = palloc(SLOTS_LIMIT_CHANGES * sizeof(SlotLimitChange));
-	int			n;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	n = slots_get_limit_changes(changes);
-	for (int i = 0; i < n; i++)
-	{
-		SlotLimitChange *change = &changes[i];
-		Datum		values[6];
-		bool		nulls[6] = {0};
-
-		values[0] = TimestampTzGetDatum(change->time);
-		values[1] = Int32GetDatum(change->from);
-		values[2] = Int32GetDatum(change->to);
-		values[3] = CStringGetTextDatum(reason_names[change->reason]);
-		values[4] = Int32GetDatum(change->working);
-		values[5] = Int32GetDatum(change->blocked);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
 	return (Datum) 0;
 }
 

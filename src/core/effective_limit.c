@@ -22,34 +22,13 @@
 #include "core/effective_limit.h"
 #include "core/shared.h"
 
-/* Smaller changes are not recorded, unless from or to the full limit */
-#define LEAST_CHANGE	4
-
 #define NEVER			PG_UINT64_MAX
 
-/*
- * Publish the limit of the law, and record the change if it is large enough.
- */
+/* Publish the limit of the law. */
 void
-slots_apply_law(TimestampTz now)
+slots_apply_law(void)
 {
-	uint32		limit = Slots->law.limit < Slots->law.open_limit ? Slots->law.limit : 0;
-	uint32		shown = Slots->limit_shown;
-	SlotLimitChange *change;
-
 	pg_atomic_write_u32(&Slots->effective_limit, Slots->law.limit);
-	if ((limit == 0) == (shown == 0) &&
-		((limit > shown / 2 && limit / 2 < shown) || abs((int) limit - (int) shown) < LEAST_CHANGE))
-		return;
-
-	change = &Slots->changes[Slots->nchanges++ % SLOTS_LIMIT_CHANGES];
-	change->time = now;
-	change->from = shown;
-	change->to = limit;
-	change->reason = Slots->law.reason;
-	change->working = Slots->law.last.working;
-	change->blocked = Slots->law.last.blocked;
-	Slots->limit_shown = limit;
 }
 
 /*
@@ -65,7 +44,7 @@ slots_reset_law(TimestampTz now)
 	if (limit_finds_itself())
 		most = Slots->nentries;
 	limit_law_init(&Slots->law, most, looks, now);
-	slots_apply_law(now);
+	slots_apply_law();
 	pg_atomic_write_u64(&Slots->look.interval,
 						looks ? OPEN_INTERVALS * look_interval() + SLOTS_LOOK_SLACK : NEVER);
 }
@@ -77,5 +56,5 @@ void
 slots_restore_limit(TimestampTz now)
 {
 	limit_law_no_waiter(&Slots->law, now);
-	slots_apply_law(now);
+	slots_apply_law();
 }

@@ -56,7 +56,7 @@ look_interval(void)
 			   MAX_LOOK_INTERVAL);
 }
 
-extern void slots_apply_law(TimestampTz now);
+extern void slots_apply_law(void);
 extern void slots_reset_law(TimestampTz now);
 extern void slots_restore_limit(TimestampTz now);
 

@@ -96,7 +96,7 @@ slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck)
 		};
 
 		if (limit_law_look(&Slots->law, &sight))
-			slots_apply_law(section.now);
+			slots_apply_law();
 		if (limit_finds_itself() && !limit_is_lowered() && waiters_flag_is_set())
 			free = Slots->law.open_limit - Min(sight.in_use, Slots->law.open_limit);
 	}
@@ -124,29 +124,4 @@ slots_get_limit(SlotLimitView *view)
 	view->is_lowered = limit_is_lowered();
 	view->law = Slots->law;
 	slots_unlock(&section);
-}
-
-/*
- * The latest changes of the limit, oldest first.  Returns how many there are.
- */
-int
-slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES])
-{
-	LockedSection section;
-	int			n = 0;
-	uint64		end;
-
-	slots_lock(&section);
-	end = Slots->nchanges;
-	slots_unlock(&section);
-
-	for (uint64 i = end > SLOTS_LIMIT_CHANGES ? end - SLOTS_LIMIT_CHANGES : 0; i < end; i++)
-	{
-		slots_lock(&section);
-		/* It may have been overwritten since. */
-		if (i + SLOTS_LIMIT_CHANGES >= Slots->nchanges)
-			changes[n++] = Slots->changes[i % SLOTS_LIMIT_CHANGES];
-		slots_unlock(&section);
-	}
-	return n;
 }

@@ -12,6 +12,7 @@
 
 #include "postgres.h"
 
+#include "core/limit_law.h"
 #include "core/types.h"
 
 /* How the limit for all stands, and why */
@@ -29,7 +30,6 @@ extern bool slots_contention_unseen(void);
 extern bool slots_limit_has_to_grow(void);
 extern void slots_adapt_limit(uint32 working, uint32 blocked, uint32 stuck);
 extern void slots_get_limit(SlotLimitView *view);
-extern int	slots_get_limit_changes(SlotLimitChange changes[SLOTS_LIMIT_CHANGES]);
 
 /*
  * Should a backend whose statement began at since look at the holders?  A hint for the hot

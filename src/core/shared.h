@@ -226,9 +226,6 @@ typedef struct SlotShared
 										 * the log was told of an unknown one */
 	LimitLaw	law;			/* open_limit is read without the lock as a
 								 * hint */
-	uint32		limit_shown;	/* by the latest of the changes, 0 = all */
-	uint64		nchanges;		/* how many there have been */
-	SlotLimitChange changes[SLOTS_LIMIT_CHANGES];
 	uint32		epochs;			/* how many resets of pools there have been */
 	TimestampTz stats_reset;
 

@@ -15,7 +15,6 @@
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 
-#include "core/limit_law.h"
 
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
@@ -91,20 +90,6 @@ typedef enum PoolTotal
  * next one ends at twice the time of the one before, the last has no end.
  */
 #define SLOTS_WAIT_BUCKETS	24
-
-/* How many changes of the limit are kept */
-#define SLOTS_LIMIT_CHANGES	256
-
-/* A change of the limit: to or from all, or by half or more since the one before */
-typedef struct SlotLimitChange
-{
-	TimestampTz time;
-	uint32		from;			/* slots, 0 = all */
-	uint32		to;				/* likewise */
-	LimitReason reason;
-	uint32		working;		/* holders, as in LimitSight */
-	uint32		blocked;
-} SlotLimitChange;
 
 /*
  * Time of the last look at the holders, and the interval between looks while no backend
