@@ -7,7 +7,7 @@
  * 50 ms, depending on lend_after and on whether the limit only has to grow.
  * There is no background process for this: without waiters there is nothing to
  * find.  The watcher looks at the holders, at contention (contention.c), and at
- * queues that stand still (core/last_resort.c).
+ * queues that stand still (core/lending.c).
  *
  * The deadlock detector of PostgreSQL does not see the queues for slots.  So
  * that a holder can neither wait for a waiter for long, nor keep a slot while
@@ -51,7 +51,6 @@
 #include "compat.h"
 #include "contention.h"
 #include "core/entries.h"
-#include "core/last_resort.h"
 #include "core/lending.h"
 #include "core/load_control.h"
 #include "core/watch_duty.h"
@@ -77,7 +76,7 @@ typedef struct Sight
 
 /*
  * The time between two looks at the holders, ms.  Without lending, the looks
- * still tell which holders are at work.
+ * give lent slots back to holders that work again.
  */
 static long
 holders_interval(void)

@@ -27,7 +27,7 @@ core/counting core/effective_limit
 core/wait_queue
 core/watch_duty core/counters
 core/pools core/lending core/long_share core/load_control core/limits
-core/last_resort core/semaphore
+core/semaphore
 core/shmem
 bypass process pool_parser
 settings

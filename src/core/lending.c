@@ -1,11 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * lending.c
- *		Lending: slots that count as free while their holders do nothing.
+ *		Lending: slots that count as free while their holders do nothing; and
+ *		the last resort.
  *
  * The watcher (src/watcher.c) tells what the holders have done.  One that has done next
  * to nothing for lend_after becomes a lender: what it holds is counted out until it
  * works again, and then counted in, above the limits if need be.
+ *
+ * The last resort is for a holder that waits for a backend in the queue and does not
+ * lend.  If nobody has entered from the queue for a second, the next one enters above
+ * the limit, then another after 2, 4 ... 60 s, from the beginning once the queue moves.
+ *
+ * That one clock tells nothing about a pool whose own slots are all in use: other queues
+ * may move, and nobody else is to have those slots, for however long they are needed.  So
+ * from such a pool, the first enters if nobody has entered from its queue for 60 s.
  *
  * Locking: see shared.h.
  *
@@ -26,6 +35,10 @@
 
 /* A process that uses less than this part of the time of a CPU does nothing. */
 #define IDLE_PART		100
+
+/* Bounds of the time for which a queue may stand still, ms */
+#define MIN_PATIENCE	1000
+#define MAX_PATIENCE	60000
 
 /* Set for how long a holder must have done nothing to lend: ms, -1 = never. */
 void
@@ -174,17 +187,18 @@ slots_note_holder(int procno, uint64 cpu, bool busy)
 	int			lend_after = slots_lend_after();
 	LockedSection section;
 	uint32		progress;
+	bool		worked;
 
 	slots_lock(&section);
 	progress = pg_atomic_read_u32(&entry->progress);
-	entry->at_work = has_worked(entry, progress, cpu, busy, section.now);
-	if (entry->at_work)
+	worked = has_worked(entry, progress, cpu, busy, section.now);
+	if (worked)
 		end_lending(entry, section.now);
 	else if (lend_after >= 0 && passed_since(entry->quiet_since, lend_after, section.now))
 		lend(entry, section.now);
 
 	/* How much a lender did long ago must not hide that it works now. */
-	if (entry->at_work || pg_atomic_read_u32(&entry->state) == SLOT_LENT)
+	if (worked || pg_atomic_read_u32(&entry->state) == SLOT_LENT)
 	{
 		entry->progress_seen = progress;
 		entry->cpu_seen = cpu;
@@ -203,5 +217,94 @@ slots_end_lending(void)
 
 	slots_lock(&section);
 	end_lending(MySlotEntry, section.now);
+	slots_unlock(&section);
+}
+
+/* ----------------------------------------------------------------
+ *		The last resort
+ * ----------------------------------------------------------------
+ */
+
+/* Has nobody entered for that long (ms), while this waiter was there?  Lock held. */
+static bool
+stands_still(TimestampTz *moved, int waiter, int patience, TimestampTz now)
+{
+	TimestampTz arrived = pg_atomic_read_u64(&entry_of(waiter)->since);
+
+	/* The system's clock may have been set back. */
+	*moved = Min(*moved, now);
+	return passed_since(arrived > now ? *moved : Max(*moved, arrived), patience, now);
+}
+
+/* Let a waiter in above the limit.  Lock held. */
+static void
+let_in(int waiter, LockedSection *section)
+{
+	count_in(entry_of(waiter));
+	slots_make_holder(waiter, section);
+	slots_wake_later(section, waiter);
+	pool_of(entry_of(waiter))->totals[TOTAL_STALLS]++;
+}
+
+/*
+ * Let the next waiter in if that is due.  Lock held.
+ */
+static bool
+relieve_next(LockedSection *section)
+{
+	/* These may delay waiters by right. */
+	int64		delay = Max((int64) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
+	int			first = Min(MIN_PATIENCE + delay, MAX_PATIENCE);
+	int			patience = Max(Slots->patience, first);
+	int			next = slots_next_waiter(section->now);
+
+	if (next == INVALID_PROC_NUMBER)
+		return false;
+
+	/*
+	 * After a time without waiters, it begins again; but not for each of
+	 * those that come one by one, or all of them would enter at once.
+	 */
+	if (passed_since(Slots->moved, patience, pg_atomic_read_u64(&entry_of(next)->since)))
+		patience = first;
+	if (!stands_still(&Slots->moved, next, patience, section->now))
+		return false;
+	let_in(next, section);
+	Slots->moved = section->now;
+	Slots->patience = Min(2 * patience, MAX_PATIENCE);
+	return true;
+}
+
+/*
+ * Let the first waiter of a full pool in if that is due.  Lock held.
+ */
+static void
+relieve_full_pool(LockedSection *section)
+{
+	uint64		left = Slots->waiting_pools;
+	SlotPool   *pool;
+
+	while ((pool = slots_next_waiting_pool(&left)) != NULL)
+	{
+		if (!pool_has_slot_free(pool) &&
+			stands_still(&pool->moved, pool->queue.head, MAX_PATIENCE, section->now))
+		{
+			let_in(pool->queue.head, section);
+			return;
+		}
+	}
+}
+
+/*
+ * The watcher's duty: if a queue stands still, let one of its waiters in.
+ */
+void
+slots_relieve_stall(void)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if (!relieve_next(&section))
+		relieve_full_pool(&section);
 	slots_unlock(&section);
 }

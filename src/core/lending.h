@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lending.h
- *		Slots that count as free while their holders do nothing.
+ *		Slots that count as free while their holders do nothing, and the last
+ *		resort.
  *
  * The watcher tells what the holders do.
  *
@@ -22,5 +23,6 @@ extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy);
 extern void slots_end_lending(void);
 extern void slots_forget_lending(void);
+extern void slots_relieve_stall(void);
 
 #endif							/* ADMISSION_GATE_LENDING_H */

@@ -223,8 +223,6 @@ define_pool(int index, const PoolDefinition *definition)
 		pool->queue.head = pool->queue.tail = INVALID_PROC_NUMBER;
 		Slots->npools++;
 	}
-	if (strcmp(pool->definition.name, definition->name) != 0)
-		slots_init_stall_clock(&pool->stall);
 	pool->defined = true;
 	pool->definition = *definition;
 	pg_atomic_write_u32(&pool->effective_limit,

@@ -387,6 +387,7 @@ claim_free_slot(void)
 			count_in_if_free(MySlotEntry))
 		{
 			slots_make_holder(my_slot_procno, &section);
+			slots_note_moved(section.now);
 			mine = true;
 		}
 	}

@@ -16,11 +16,10 @@
  *	 watch_duty		which of the waiters is the watcher
  *	 counters		totals and gauges
  *	 pools			which pools there are, and which one a backend belongs to
- *	 lending		slots of holders that do nothing
+ *	 lending		slots of holders that do nothing; the last resort
  *	 long_share		slots and turns of long statements
  *	 load_control	fewer slots while holders wait for each other
  *	 limits			sets the limit, and whether it is only observed
- *	 last_resort	queues that stand still move all the same
  *	 semaphore		acquire, wait, release
  *	 shmem			creates all of it
  *
@@ -102,8 +101,6 @@ typedef struct SlotEntry
 	bool		reserved;		/* holds a reserved slot; set by the backend
 								 * under pools_lock, cleared without */
 	uint8		long_state;		/* LongState: lock */
-	bool		at_work;		/* of a holder: the last look found that it
-								 * had worked since the one before: lock */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
 												 * its present pool; moved to
 												 * past_totals when it changes
@@ -137,16 +134,6 @@ typedef struct EntryList
 	int			length;
 } EntryList;
 
-/* How long the first in a queue has patience at first, ms */
-#define FIRST_PATIENCE	1000
-
-/* Time since a waiter was last admitted: see last_resort.c */
-typedef struct StallClock
-{
-	TimestampTz moved;			/* when a waiter was last admitted */
-	int			patience;		/* ms until one enters above the limit */
-} StallClock;
-
 /* A part of the backends, with a queue of its own. */
 typedef struct SlotPool
 {
@@ -164,7 +151,7 @@ typedef struct SlotPool
 	PoolDefinition definition;	/* pools_lock and lock to change */
 	EntryList	queue;
 	int			lent;			/* entries in state LENT */
-	StallClock	stall;			/* while all of its slots are in use */
+	TimestampTz moved;			/* when a waiter last entered from this queue */
 	TimestampTz passed_over_since;	/* when a pool of higher priority was
 									 * first admitted ahead of this queue; 0 =
 									 * not since this pool was last admitted */
@@ -204,7 +191,10 @@ typedef struct SlotShared
 	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
 	TimestampTz watch_due;		/* when the watcher is to look again */
 	int			lent;			/* entries in state LENT */
-	StallClock	stall;			/* of all pools with a slot free */
+	TimestampTz moved;			/* when a waiter last entered, but for those
+								 * let into a full pool: see lending.c */
+	int			patience;		/* ms from then on until one enters above the
+								 * limit; 0 = as at first */
 	int			nlong;			/* entries in state LONG */
 	EntryList	long_running;	/* entries in LONG_RUNNING, the one with the
 								 * oldest tick first */

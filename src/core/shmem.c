@@ -100,7 +100,6 @@ slots_shmem_init(const SlotsSettings *settings)
 	init_list(&Slots->long_running);
 	init_list(&Slots->long_paused);
 	Slots->watcher = INVALID_PROC_NUMBER;
-	slots_init_stall_clock(&Slots->stall);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
 	slots_reset_law(GetCurrentTimestamp());

@@ -287,43 +287,12 @@ last_in_a_queue(void)
  * ----------------------------------------------------------------
  */
 
-void
-slots_init_stall_clock(StallClock *clock)
-{
-	clock->moved = 0;
-	clock->patience = FIRST_PATIENCE;
-}
-
-/*
- * An empty queue gets its first waiter: reset the patience, unless a waiter was admitted
- * recently.  Otherwise backends that arrive one by one would all be admitted after
- * FIRST_PATIENCE.  Lock held.
- */
-static void
-note_first_waiter(StallClock *clock, TimestampTz now)
-{
-	if (passed_since(clock->moved, 2 * clock->patience, now))
-		clock->patience = FIRST_PATIENCE;
-}
-
-/* This entry is admitted from its queue.  Lock held. */
-static void
-note_admitted(SlotEntry *entry, TimestampTz now)
-{
-	StallClock *of_pool = &pool_of(entry)->stall;
-
-	of_pool->moved = Slots->stall.moved = now;
-	of_pool->patience = Slots->stall.patience = FIRST_PATIENCE;
-}
-
 /* Put an entry into the queue of its pool, whose flag is set.  Lock held. */
 static void
 add_to_queue(int procno, LockedSection *section)
 {
 	SlotPool   *pool = pool_of(entry_of(procno));
 
-	if (pool->queue.head == INVALID_PROC_NUMBER)
-		note_first_waiter(&pool->stall, section->now);
 	slots_list_append(&pool->queue, procno);
 	Slots->waiting_pools |= UINT64CONST(1) << (pool - Slots->pools);
 }
@@ -348,8 +317,6 @@ take_out_of_queue(int procno, SlotPool *pool)
 void
 slots_queue_append(int procno, LockedSection *section)
 {
-	if (Slots->watcher == INVALID_PROC_NUMBER)
-		note_first_waiter(&Slots->stall, section->now);
 	entry_of(procno)->wakeup_pending = false;
 	add_to_queue(procno, section);
 	if (Slots->watcher == INVALID_PROC_NUMBER || slots_watcher_is_late(section->now))
@@ -404,15 +371,23 @@ slots_make_holder(int procno, LockedSection *section)
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
 	slots_queue_remove(procno, section);
-	note_admitted(entry, section->now);
 	slots_note_passed_over(pool_of(entry)->definition.priority, section->now);
 	pool_of(entry)->passed_over_since = 0;
+	pool_of(entry)->moved = section->now;
 	entry->quiet_since = section->now;	/* what it did before is no reason to
 										 * lend */
 	pg_atomic_write_u64(&entry->since, section->now);
 	pg_write_barrier();			/* the backend looks at its state without the
 								 * lock */
 	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
+}
+
+/* A waiter was admitted in the ordinary way: see lending.c.  Lock held. */
+void
+slots_note_moved(TimestampTz now)
+{
+	Slots->moved = now;
+	Slots->patience = 0;
 }
 
 /*
@@ -423,6 +398,7 @@ void
 slots_grant(int procno, LockedSection *section)
 {
 	slots_make_holder(procno, section);
+	slots_note_moved(section->now);
 	slots_wake_later(section, procno);
 }
 

@@ -45,12 +45,12 @@ extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
 extern void slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section);
 extern void slots_make_holder(int procno, LockedSection *section);
+extern void slots_note_moved(TimestampTz now);
 extern void slots_grant(int procno, LockedSection *section);
 extern void slots_hand_off(LockedSection *section);
 extern void slots_grant_free(uint32 most);
 
 extern void slots_note_passed_over(int priority, TimestampTz since);
-extern void slots_init_stall_clock(StallClock *clock);
 extern bool slots_watcher_is_late(TimestampTz now);
 extern void slots_appoint_watcher(int procno, TimestampTz now);
 

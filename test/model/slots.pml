@@ -1,8 +1,8 @@
 /*
  * slots.pml
  *		A model of the semaphore and its queues (src/core: semaphore.c, wait_queue.c,
- *		lending.c, long_share.c, load_control.c, effective_limit.c, last_resort.c,
- *		pools.c, limits.c; src/watcher.c), in Promela, the language of the model
+ *		lending.c, long_share.c, load_control.c, effective_limit.c, pools.c,
+ *		limits.c; src/watcher.c), in Promela, the language of the model
  *		checker spin.
  *
  * A few backends run one statement after the other through the gate.  Others cancel
@@ -58,10 +58,10 @@
  * (f) Order: a backend that enters from a queue is the first of it, and no backend
  *	   waits in the other pool, if that has no limit, that is to go before it.  Exempt
  *	   from the second half is a waiter that is let in because its own pool is full: by
- *	   the last resort, which goes by different clocks for the next of all and for
- *	   each full pool; or because there is no limit any more.  Whenever the mutex is
- *	   free, the priority that it takes to barge is at least that of the next, but
- *	   for the first of the exemptions.
+ *	   the last resort, which goes by the clock of all for the next of all, and by the
+ *	   time of its own queue for each full pool; or because there is no limit any
+ *	   more.  Whenever the mutex is free, the priority that it takes to barge is at
+ *	   least that of the next, but for the first of the exemptions.
  * (g) Long statements: a statement gives its slot up once when it becomes long; from
  *	   then on it releases none, and it has one again only when it is long no more.
  *	   Whenever one becomes long, there are no more long ones than the limit has slots.
@@ -2135,9 +2135,9 @@ proctype Worker()
 #if RELIEVES
 
 /*
- * find_stall(): has no waiter been let in for too long?  Anybody's guess; where that is
- * what ends the run, always, as time passes when nothing else can happen.  A pool's
- * own clock is asked if that of all is not the one.
+ * stands_still(): has no waiter been let in for too long?  Anybody's guess; where that is
+ * what ends the run, always, as time passes when nothing else can happen.  Where
+ * it is not the next that has waited for too long, the first of a full pool may have.
  */
 #if POOLS == 2
 #define IS_FULL(i)		(queue[i].head != INVALID_PROC_NUMBER && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
@@ -2152,8 +2152,8 @@ proctype Worker()
 #define NOT_LONG_ENOUGH	true
 #endif
 
-/* relieve() */
-inline relieve(first, of_all)
+/* let_in() */
+inline let_in(first, of_all)
 {
 	waiter = first;
 #if MUTANT == M_RELIEF_UNCOUNTED
@@ -2164,19 +2164,16 @@ inline relieve(first, of_all)
 	slots_grant(waiter, of_all)
 }
 
-/*
- * slots_relieve_stall().  Its first look decides nothing but whether it has a second
- * one; so does whether the holders are at work, but for the time.
- */
+/* slots_relieve_stall() */
 inline slots_relieve_stall()
 {
 	slots_lock();
 	slots_next_waiter();
 	if
-	:: next_one != INVALID_PROC_NUMBER -> relieve(next_one, true)
+	:: next_one != INVALID_PROC_NUMBER -> let_in(next_one, true)
 #if POOLS == 2
-	:: LONG_ENOUGH(0) -> relieve(queue[0].head, false)
-	:: LONG_ENOUGH(1) -> relieve(queue[1].head, false)
+	:: LONG_ENOUGH(0) -> let_in(queue[0].head, false)
+	:: LONG_ENOUGH(1) -> let_in(queue[1].head, false)
 #endif
 	:: atomic { NOT_LONG_ENOUGH -> FORGET_NEXT }
 	fi;

@@ -139,7 +139,7 @@ sub holder
 }
 
 # A session that holds a slot and is at work until it is told to stop.  Its slot is
-# neither lent nor, within a minute, made up for by the last resort.
+# not lent; lend_after or handoff_after keeps the last resort from making up for it.
 sub worker
 {
 	my ($self, %param) = @_;

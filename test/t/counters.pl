@@ -398,7 +398,7 @@ sub known_wait
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
 # them at most, here one; but an heir that never comes is not waited for.
 {
-	my $handoff_after = 300;    # less than half of what the last resort takes
+	my $handoff_after = 300;
 	$gate->set(max_active_backends => 2, handoff_after => $handoff_after);
 	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
 	$_->query('BEGIN') foreach ($one, $two);
@@ -453,7 +453,7 @@ sub known_wait
 # ----------------------------------------------------------------
 
 {
-	$gate->set(lend_after => 50);
+	$gate->set(lend_after => 50, handoff_after => 60_000);    # which puts the last resort off
 	my ($holder, $next, $last) = map { $gate->session } 1 .. 3;
 	$holder->query('BEGIN');
 	$next->start('BEGIN');

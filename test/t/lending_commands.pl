@@ -21,6 +21,7 @@ my $gate = GateTest->new(
 	max_connections => 50,
 	wal_level => 'logical',
 	max_worker_processes => 16,
+	handoff_after => 60_000,    # puts the last resort off
 	init => { allows_streaming => 'logical' });
 my $node = $gate->node;
 

@@ -14,7 +14,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $gate = GateTest->new('no_way_past', max_active_backends => 1, long_after => -1, max_connections => 60);
+my $gate = GateTest->new(
+	'no_way_past',
+	max_active_backends => 1,
+	handoff_after => 60_000,    # puts the last resort off
+	long_after => -1,
+	max_connections => 60);
 
 $gate->value($_)
   foreach (

@@ -43,45 +43,54 @@ sub seconds_until_answered
 # The last resort
 # ----------------------------------------------------------------
 
-$gate->set(lend_after => -1);
+# A full pool beside a queue that moves, on a server of its own: this takes a minute.
+# See the end.
+my $pool_gate = GateTest->new(
+	'stuck_pool',
+	max_active_backends => 2,
+	lend_after => -1,
+	pools => 'batch: max_active = 1');
+my ($pool_holder, $pool_waiter) =
+  map { $pool_gate->session(session => { 'admission_gate.pool' => 'batch' }) } 1 .. 2;
+$pool_holder->query('BEGIN');
+my $pool_crowd = $pool_gate->crowd(4, 'SELECT pg_sleep(0.1);');
+$pool_gate->await('SELECT queued > 0 FROM pg_stat_admission_gate WHERE pool = $$default$$', 'a queue that moves');
+$pool_waiter->start('SELECT 1');
+$pool_gate->await_queued($pool_waiter);
+
+$gate->set(lend_after => 60_000);
 {
 	my $holder = plain();
 	$holder->query('BEGIN');
 	my @others = map { plain() } 1 .. 3;
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	my $waited = seconds_until_answered($others[0], 'BEGIN');
-	cmp_ok($waited, '>', 0.9, 'behind an idle holder that does not lend, the next is let in, not before a second');
-	cmp_ok($waited, '<', 30, 'but soon after');
-	is($gate->counter('stalls'), '1', 'it is counted');
-	cmp_ok(seconds_until_answered($others[1], 'BEGIN'), '>', 1.5, 'the next one is let in after a longer time');
-	is($gate->counter('stalls'), '2', 'and counted');
+	foreach (@others[ 0, 1 ])
+	{
+		$_->start('BEGIN');
+		$gate->await_queued($_);
+	}
+	$gate->set(lend_after => -1);
+	is(join(',', map { $_->sqlstate } @others[ 0, 1 ]),
+		'00000,00000', 'behind an idle holder that does not lend, the next two are let in');
+	is($gate->counter('stalls'), '2', 'they are counted');
 	is($gate->gauges, '3|0|0', 'both are above the limit');
+	is( $gate->value(
+			q{SELECT max(state_change) - min(state_change) >= interval '2 s' FROM pg_stat_admission_gate_backends
+			WHERE gate_state = 'running' AND pid <> } . $holder->pid),
+		't',
+		'the second one is let in after two seconds more');
 
 	# An entry in the ordinary way makes it begin again.
 	$others[2]->start('BEGIN');
 	$gate->await_queued($others[2]);
 	$_->query('COMMIT') foreach ($holder, @others[ 0, 1 ]);
 	is($others[2]->sqlstate, '00000', 'a slot given back goes to the next');
-	cmp_ok(seconds_until_answered($holder, 'SELECT 1'), '<', 3.9, 'then the time is a second again, not four');
+	my $waited = seconds_until_answered($holder, 'SELECT 1');
+	cmp_ok($waited, '>', 0.9, 'then the time is a second');
+	cmp_ok($waited, '<', 3.9, 'again, not four');
 	$others[2]->query('COMMIT');
 }
 $gate->ok_quiet('after the last resort');
-
-# In a pool of its own, while other slots are free
-$gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
-{
-	my ($holder, $waiter) = map { $gate->session(user => 'analyst') } 1 .. 2;
-	$holder->start('SELECT pg_sleep(1000)');
-	$gate->await(q{SELECT running = 1 FROM pg_stat_admission_gate WHERE pool = 'batch'}, 'the analyst');
-	my $waited = seconds_until_answered($waiter, 'SELECT 1');
-	cmp_ok($waited, '>', 0.9, 'in a full pool, the next is let in, not before a second');
-	cmp_ok($waited, '<', 30, 'but soon after');
-	is($gate->counter('stalls', 'batch'), '1', 'it is counted in the pool');
-	$holder->cancel;
-	$holder->result;
-}
-$gate->set(max_active_backends => 1, pools => '');
-$gate->ok_quiet('after the last resort in a pool');
 
 # Forced entries that overlap, so that no slot is ever free
 {
@@ -110,29 +119,31 @@ $gate->ok_quiet('after the last resort in a pool');
 }
 $gate->ok_quiet('after overlapping forced entries');
 
-# A holder that works all the time is what the limit is for.
+# Behind a holder that works all the time, too; and lend_after may delay it by right.
+$gate->set(lend_after => 1500);
 {
 	my $worker = $gate->worker(user => 'plain');
-	my $waiter = plain(session => { 'admission_gate.queue_timeout' => '2500ms' });
+	my $waiter = plain();
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	is($waiter->start('SELECT 1')->sqlstate, '53000', 'behind a holder that is at work, the next waits for longer');
-	is($gate->counter('stalls'), '0', 'and nothing is counted');
+	cmp_ok(seconds_until_answered($waiter, 'SELECT 1'),
+		'>', 2.4, 'the next one is let in a second after lend_after');
+	is($gate->counter('ARRAY[lends, stalls]'), '{0,1}', 'beside a holder that is at work');
 	$gate->stop_worker($worker);
 }
 $gate->ok_quiet('after a holder at work');
-
-$gate->set(lend_after => 100);
 
 # ----------------------------------------------------------------
 # A stopped watcher
 # ----------------------------------------------------------------
 
+$gate->set(lend_after => 60_000);
 {
 	my $worker = $gate->worker(user => 'plain');
 	my ($watcher, $holder, $next) = map { plain() } 1 .. 3;
 	$watcher->start('SELECT 1');
 	$gate->await_queued($watcher);
 	$gate->stop_waiter($watcher);
+	$gate->set(lend_after => 100);
 	$gate->stop_worker($worker);
 	is($holder->start('BEGIN')->sqlstate, '00000', 'while the only waiter is stopped, another one takes the free slot');
 	is($next->start('SELECT 1')->sqlstate, '00000', 'and when that is idle, a third one, which takes over the watch');
@@ -185,6 +196,7 @@ $gate->ok_quiet('after switching off');
 # The reserve
 # ----------------------------------------------------------------
 
+$gate->set(lend_after => 60_000);
 {
 	my $worker = $gate->worker(user => 'plain');
 	my @dba = map { $gate->session(user => 'dba') } 1 .. 3;
@@ -247,5 +259,16 @@ if ($gate->value('SHOW server_version_num') >= 160000)
 }
 $gate->ok_adds_up('at the end');
 $gate->node->stop;
+
+# ----------------------------------------------------------------
+# The last resort in a pool
+# ----------------------------------------------------------------
+
+is($pool_waiter->finish, '1', 'beside a queue that moves, the next one of a full pool is let in');
+is($pool_gate->counter('stalls', 'batch'), '1', 'it is counted in the pool');
+cmp_ok($pool_gate->counter('total_wait_time', 'batch'), '>', 59_000, 'not before a minute');
+$pool_holder->query('COMMIT');
+$pool_gate->ok_stops($pool_crowd);
+$pool_gate->node->stop;
 
 done_testing();

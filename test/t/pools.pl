@@ -182,8 +182,7 @@ is( $gate->value(
 }
 
 # Nobody starves: a second after it was passed over, a low priority goes first; but
-# once, and then it has to be passed over again, however long that takes.  All are at
-# work, so that the last resort does not come.
+# once, and then it has to be passed over again, however long that takes.
 {
 	my ($holder, @web) = ($gate->session, map { web() } 1 .. 3);
 	my @batch = map { batch() } 1 .. 3;

@@ -12,7 +12,7 @@ use GateTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $gate = GateTest->new('refused_begin', max_active_backends => 1, max_connections => 30);
+my $gate = GateTest->new('refused_begin', max_active_backends => 1, lend_after => 60_000, max_connections => 30);
 
 $gate->value($_) foreach ('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t VALUES (1, 0), (2, 0)');
 
