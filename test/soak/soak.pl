@@ -30,8 +30,8 @@ use Time::HiRes qw(time usleep);
 my $minutes = $ENV{SOAK} || 10;
 
 # For how many seconds a backend may wait, and a session be without an answer.  Where
-# all holders wait for somebody in the queue, one more is let in after 1, 2, 4 ... 60 s:
-# four times the longest of these, and then what the statement itself waits for.
+# all holders wait for somebody in the queue, one more is let in after 1, 2, 4 ... 60 s,
+# in a full pool every 60 s: four times that, and then what the statement itself waits for.
 my $longest_wait = 300;
 
 # For how many seconds a process may be stopped

@@ -125,8 +125,7 @@ $gate->set(lend_after => 1500);
 	my $worker = $gate->worker(user => 'plain');
 	my $waiter = plain();
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	cmp_ok(seconds_until_answered($waiter, 'SELECT 1'),
-		'>', 2.4, 'the next one is let in a second after lend_after');
+	cmp_ok(seconds_until_answered($waiter, 'SELECT 1'), '>', 2.4, 'the next one is let in a second after lend_after');
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,1}', 'beside a holder that is at work');
 	$gate->stop_worker($worker);
 }
