@@ -69,6 +69,7 @@ SELECT pools_are('batch 4 0, default 2 0, web 16 10');
 ALTER SYSTEM SET admission_gate.pools = '  Web-2 :Priority= -3 ,MAX_ACTIVE =1;	no_limit; empty: ; ';
 SELECT pg_reload_conf();
 SELECT pools_are('default 0 0, empty 0 0, no_limit 0 0, web-2 1 -3');
+SELECT pg_stat_admission_gate_reset();
 SELECT pool, mode, max_active, priority, admitted FROM pg_stat_admission_gate ORDER BY pool COLLATE "C";
 SELECT count(DISTINCT pool) FROM pg_stat_admission_gate_histogram;
 SELECT format('ALTER SYSTEM SET admission_gate.pools = %L', string_agg('p' || i, ';')) FROM generate_series(1, 31) i \gexec

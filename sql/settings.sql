@@ -48,7 +48,6 @@ SET admission_gate.bypass_application_names = '*';
 SET admission_gate.max_backends = 1;
 
 -- What limits a user, the user cannot lift; how long to wait is his to say.
-CREATE ROLE regress_gate_user;
 SET ROLE regress_gate_user;
 SET admission_gate.scope = 'statement';
 SET admission_gate.gate_utility = off;
@@ -61,5 +60,5 @@ RESET ROLE;
 -- A superuser may allow it for a role.
 ALTER ROLE regress_gate_user SET admission_gate.bypass = on;
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'regress_gate_user'::regrole;
-DROP ROLE regress_gate_user;
+ALTER ROLE regress_gate_user RESET ALL;
 DROP EXTENSION admission_gate;

@@ -88,8 +88,7 @@ CREATE TEMP TABLE t AS SELECT 1 AS a;
 SELECT admitted AS with_five_more FROM pg_stat_admission_gate;
 
 -- The pool is for everyone to see; what others do, for pg_monitor.
-CREATE ROLE regress_gate_user;
-CREATE ROLE regress_gate_monitor IN ROLE pg_monitor;
+GRANT pg_monitor TO regress_gate_monitor;
 BEGIN;
 SET LOCAL ROLE regress_gate_user;
 SELECT running FROM pg_stat_admission_gate;
@@ -104,8 +103,6 @@ GRANT EXECUTE ON FUNCTION pg_stat_admission_gate_reset() TO regress_gate_monitor
 SET ROLE regress_gate_monitor;
 SELECT pg_stat_admission_gate_reset();
 RESET ROLE;
-DROP OWNED BY regress_gate_monitor;
-DROP ROLE regress_gate_user, regress_gate_monitor;
 
 -- And off again.
 ALTER SYSTEM RESET admission_gate.max_active_backends;

@@ -6,7 +6,7 @@
 # folder of another version: see test/setup.sh and below.
 #
 # The suites run by `make installcheck` of the private installation:
-#   regress    sql/*.sql by pg_regress, on a temporary server
+#   regress    sql/*.sql by pg_regress, on a server with default settings
 #   isolation  test/isolation/specs/*.spec by pg_isolation_regress, likewise
 #   tap        test/t/*.pl by prove, which start their own servers
 # and, without a server:
@@ -166,7 +166,7 @@ show_failure() {
         file=$WORK/src/tmp_check/log/$file
         [ -s "$file" ] && head_line "$file" && tail -n 40 "$file"
     done
-    for file in "$WORK"/src/log/*.log "$WORK"/src/output_iso/log/*.log "$WORK"/src/tmp_check/log/*.log; do
+    for file in "$1.log" "$WORK"/src/tmp_check/log/*.log; do
         [ -s "$file" ] && head_line "$file" && tail -n 20 "$file"
     done
     head_line "failed in ${1##*/}"
@@ -181,21 +181,38 @@ failed_tests() {
 
 head_line() { printf -- '---- %s\n' "${1#"$WORK"/}"; }
 
+# Starts a server with initdb's settings that preloads the library, as make installcheck
+# has to pass there.  Usage: start_server SUITE
+start_server() {
+    local data=$WORK/server log=$WORK/log/$1.log
+    rm -rf "$data"
+    {
+        "$STAGE/initdb" -N -D "$data" &&
+            echo "shared_preload_libraries = 'admission_gate'" >>"$data/postgresql.conf" &&
+            "$STAGE/pg_ctl" -w -D "$data" -l "$log" -o "-c listen_addresses= -k '$WORK'" start
+    } >"$WORK/log/start.log" 2>&1 || {
+        tail -n 40 "$WORK/log/start.log" "$log" >&2
+        die "no server started"
+    }
+}
+
 run_regress() {
     local tests
     tests=$(chosen REGRESS REGRESS)
-    run_suite regress "$tests" "${CHECK[@]}" REGRESS="$tests" ISOLATION= "${TEMP_SERVER[@]}"
+    start_server regress
+    run_suite regress "$tests" env PGHOST="$WORK" "${CHECK[@]}" REGRESS="$tests" ISOLATION=
 }
 
 run_isolation() {
     local tests
     tests=$(chosen ISOLATION ISOLATION)
-    run_suite isolation "$tests" "${CHECK[@]}" REGRESS= ISOLATION="$tests" "${TEMP_SERVER[@]}"
+    start_server isolation
+    run_suite isolation "$tests" env PGHOST="$WORK" "${CHECK[@]}" REGRESS= ISOLATION="$tests"
 }
 
 # Usage: run_prove SUITE "TESTS"
 run_prove() {
-    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= TAP_TESTS=1 PROVE_TESTS="$2" PROVE_FLAGS="--verbose --timer -j${JOBS:-4}" REGRESS_PREP=
+    run_suite "$1" "$2" "${CHECK[@]}" REGRESS= ISOLATION= TAP_TESTS=1 PROVE_TESTS="$2" PROVE_FLAGS="--verbose --timer -j${JOBS:-4}"
 }
 
 run_tap() { run_prove tap "$(chosen PROVE_TESTS TAP_FILES)"; }
@@ -272,9 +289,6 @@ inside() {
     WERROR=1 build_extension
     say "testing with $("$STAGE/postgres" --version)"
     CHECK=(make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck)
-    # An empty REGRESS_PREP: the temporary server runs only from here on.
-    TEMP_SERVER=(REGRESS_PREP=
-        EXTRA_REGRESS_OPTS="--temp-instance=$WORK/server --temp-config=$WORK/src/test/server.conf")
     [ -z "${VALGRIND:-}" ] || use_valgrind
     for suite in $TESTS; do
         "run_$suite"

@@ -112,7 +112,7 @@ prepare() {
 run_tests() {
     local log=$WORK/log/drivers status=0 name passed failed all_passed=0 all_failed=0
     timeout --foreground -k 10 "$PATIENCE" make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck REGRESS= ISOLATION= \
-        REGRESS_PREP= TAP_TESTS=1 PROVE_TESTS=test/drivers/drivers.pl PROVE_FLAGS=--verbose >"$log.out" 2>"$log.err" || status=$?
+        TAP_TESTS=1 PROVE_TESTS=test/drivers/drivers.pl PROVE_FLAGS=--verbose >"$log.out" 2>"$log.err" || status=$?
     stop_servers
     for name in $DRIVERS; do
         passed=$(grep -cE "^ok [0-9]+ - (after )?$name\b" "$log.out")
