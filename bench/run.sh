@@ -26,8 +26,6 @@
 #   PROTOCOL   of pgbench: prepared (default), extended or simple
 #   ROWS       in the table of update8000, default 5000000
 #   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
-#   SERVER_CPUS  such as "0": the server's (and poolers'), the clients have the others
-#   GLIBC_TUNABLES  such as glibc.malloc.hugetlb=1, of all programs
 #   CPU_GROUP=1  as root: share the CPU by processes, see bench/README.md
 #   RESULTS    another directory for the results
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -37,8 +35,8 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed long only_long knee knobs instructions waiting shared_memory two_nodes"
-VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS SERVER_CPUS GLIBC_TUNABLES QUICK COMMIT"
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed long only_long knee knobs instructions shared_memory"
+VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of
 # shared buffers, and the client's side of it.
@@ -70,7 +68,6 @@ check_options() {
 # What the benchmarks chosen can make use of.
 extras() {
     case " $BENCH " in *" instructions "*) echo valgrind ;; esac
-    case " $BENCH " in *" two_nodes "*) echo haproxy ;; esac
     echo matplotlib pgbouncer
 }
 

@@ -177,7 +177,7 @@ missing_extras() {
     local name
     for name in "$@"; do
         case $name in
-            pgbouncer | odyssey | haproxy | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
+            pgbouncer | odyssey | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
             pgpool) has_program pgpool || echo pgpool2 ;;
             exporter) has_program "$EXPORTER" || echo "$EXPORTER" ;;
             matplotlib) has_python matplotlib || echo python3-matplotlib ;;
@@ -287,7 +287,7 @@ stop_new_services() {
     local package service
     for package in "$@"; do
         case $package in
-            haproxy | odyssey | patroni | pgbouncer | pgpool2 | "$EXPORTER") service=$package ;;
+            odyssey | patroni | pgbouncer | pgpool2 | "$EXPORTER") service=$package ;;
             etcd-server) service=etcd ;;
             *) continue ;;
         esac

@@ -19,8 +19,6 @@ import machine
 import pooler
 import report
 import shared_memory
-import two_nodes
-import waiting
 from measure import measure
 from options import from_environment
 from plan import duration_text, estimate, plan
@@ -33,9 +31,7 @@ from workloads import BENCHMARKS
 SPECIAL = {
     "disturbed": disturbed,
     "instructions": instructions,
-    "waiting": waiting,
     "shared_memory": shared_memory,
-    "two_nodes": two_nodes,
 }
 
 
@@ -163,7 +159,7 @@ def total(options):
 
 def main():
     options = from_environment()
-    if not pooler.PROGRAMS["pgbouncer"]:
+    if not pooler.PROGRAM:
         say("no pgbouncer, so none of its variants (sudo apt-get install pgbouncer)")
     if options.clients and max(options.clients) > options.most_clients:
         say(f"at most {options.most_clients} clients: limited by {options.reason}")

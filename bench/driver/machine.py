@@ -15,15 +15,8 @@ def describe(options, server=None, runs=()):
         ]
     if runs:
         lines.append(counted(options, runs))
-    if len(options.server_cpus) < len(os.sched_getaffinity(0)):
-        lines.append(f"The server and poolers have CPU {join(options.server_cpus)}, the clients the rest.")
-    if tunables := os.environ.get("GLIBC_TUNABLES"):
-        lines.append(f"GLIBC_TUNABLES: {tunables}.")
-    kinds = {run.variant.kind for run in runs}
-    if "pgbouncer" in kinds:
+    if any(run.variant.is_pooler for run in runs):
         lines.append(pgbouncer())
-    if "odyssey" in kinds:
-        lines.append(pooler.odyssey_version() + ".")
     if options.settings:
         lines.append("tuned: " + ", ".join(f"{name} = {value}" for name, value in options.settings) + ".")
     if options.quick:
@@ -59,7 +52,7 @@ def join(numbers):
 
 def pgbouncer():
     version = "pgbouncer {}.{}".format(*pooler.pgbouncer_version())
-    if pooler.keeps_prepared_statements("pgbouncer"):
+    if pooler.keeps_prepared_statements():
         return version + ", with prepared statements."
     return version + ", which keeps no prepared statements in transaction mode: simple protocol there."
 

@@ -62,8 +62,7 @@ class Run:
     def protocol(self, wanted):
         """pgbench's, where the user wants another for those that can."""
         wanted = self.workload.protocol or wanted
-        kind = self.variant.kind
-        if wanted == "prepared" and self.variant.is_pooler and not pooler.keeps_prepared_statements(kind):
+        if wanted == "prepared" and self.variant.is_pooler and not pooler.keeps_prepared_statements():
             return "simple"
         return wanted
 
@@ -102,8 +101,6 @@ def arguments(options, run):
         chosen = ["-b", workload.builtin]
     else:
         chosen = script_file(options, workload.name, workload.dataset, workload.script)
-    if run.variant.rate:
-        chosen = [*chosen, "-R", str(run.variant.rate)]
     return chosen + (["-C"] if workload.reconnect else [])
 
 
@@ -136,9 +133,6 @@ class Measurement:
         variant, address = self.run.variant, self.server.address
         if variant.kind == "pgbouncer":
             self.pooler = pooler.Pgbouncer(self.options, address, variant.processes, variant.pool, self.run.connections)
-        elif variant.kind == "odyssey":
-            self.pooler = pooler.Odyssey(self.options, address, variant.pool)
-        if self.pooler:
             stack.enter_context(self.pooler)
 
     def open_beside(self, stack):

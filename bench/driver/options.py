@@ -28,7 +28,6 @@ class Options:
     protocol: str
     rows: int | None
     server_settings: tuple  # of (name, value)
-    server_cpus: frozenset  # numbers; the clients have the others, or all if none is left
     quick: bool
     most_clients: int
     reason: str  # why not more than most_clients
@@ -37,13 +36,6 @@ class Options:
 
     def path(self, *names):
         return os.path.join(self.work, *names)
-
-    def on_server_cpus(self):
-        """For a process that is about to become the server, or a pooler."""
-        os.sched_setaffinity(0, self.server_cpus)
-
-    def on_client_cpus(self):
-        os.sched_setaffinity(0, os.sched_getaffinity(0) - self.server_cpus or self.server_cpus)
 
     def rounds_of(self, clients=0):
         """How many rounds of runs with so many clients; many take a minute each."""
@@ -59,15 +51,6 @@ def number(name, default=None):
 
 def words(name):
     return tuple(os.environ.get(name, "").split()) or None
-
-
-def cpus(name):
-    """Numbers of CPUs, by default all that this process may use."""
-    usable = os.sched_getaffinity(0)
-    wanted = frozenset(int(word) for word in words(name) or usable)
-    if not wanted <= usable:
-        raise SystemExit(f"error: {name} must be among " + " ".join(map(str, sorted(usable))))
-    return wanted
 
 
 def pairs(name):
@@ -100,7 +83,6 @@ def from_environment():
         protocol=os.environ.get("PROTOCOL") or "prepared",
         rows=number("ROWS"),
         server_settings=pairs("SERVER_SETTINGS"),
-        server_cpus=cpus("SERVER_CPUS"),
         quick=quick,
         most_clients=int(os.environ["MOST_CLIENTS"]),
         reason=os.environ["REASON"],

@@ -46,7 +46,6 @@ class Load:
             *arguments,
         ]
         self.address = address
-        self.on_cpus = options.on_client_cpus
         self.process = None
 
     def __enter__(self):
@@ -58,7 +57,6 @@ class Load:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=file,
-                preexec_fn=self.on_cpus,
             )
         return self
 

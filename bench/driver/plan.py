@@ -1,5 +1,7 @@
 """Which runs a benchmark consists of, in which order, and how long they take."""
 
+import os
+
 import pooler
 import variants
 from measure import Run
@@ -11,7 +13,7 @@ PER_CONNECTION = 0.006
 
 
 def default_slots(per_core, options):
-    return options.limit or per_core * len(options.server_cpus)
+    return options.limit or per_core * len(os.sched_getaffinity(0))
 
 
 def client_counts(benchmark, options):
@@ -32,7 +34,7 @@ def chosen_variants(workload, names, options):
         variant
         for variant in chosen
         if not (variant.kind == "trick" and not workload.trick)
-        and not (variant.is_pooler and not pooler.PROGRAMS[variant.kind])
+        and not (variant.is_pooler and not pooler.PROGRAM)
         and not (variant.alone and not workload.beside)
         and not ((variant.is_pooler or variant.kind == "limit") and workload.beside)
     ]

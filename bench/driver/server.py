@@ -91,8 +91,7 @@ class Server:
                 "-l",
                 self.options.path("log", "server.log"),
                 *arguments,
-            ],
-            preexec_fn=self.options.on_server_cpus,
+            ]
         )
 
     def start(self):

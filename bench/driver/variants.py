@@ -6,14 +6,11 @@
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
     pools            the gate with one slot for analysts, and a lower priority
-    paced:N          the gate, its clients together beginning only N transactions
-                     per second
     tuned            the gate with SETTINGS
     NAME=VALUE       the gate with admission_gate.NAME = VALUE
     trick            without the gate, in SQL: see datasets.py
     pgbouncer:N      one pgbouncer, with N connections to the server
     pgbouncer2:N     two of them over so_reuseport, N connections each
-    odyssey:N        Odyssey, with N connections to the server
     without          the library not loaded at all
 
 ":N" after the other variants of the gate and after "limit" is the number of slots (-1: it
@@ -31,17 +28,16 @@ SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>-?[0-9]+))
 @dataclass(frozen=True)
 class Variant:
     name: str  # as it was given
-    kind: str  # off, gate, limit, trick, pgbouncer, odyssey or without
+    kind: str  # off, gate, limit, trick, pgbouncer or without
     slots: int = 0  # of the gate (-1: it finds itself), or clients at work
     settings: tuple = ()  # of (name, value)
     processes: int = 0  # of pgbouncer
     pool: int = 0  # connections of each of them
-    rate: int = 0  # transactions begun per second; 0 = as many as there can be
     alone: bool = False
 
     @property
     def is_pooler(self):
-        return self.kind in ("pgbouncer", "odyssey")
+        return self.kind == "pgbouncer"
 
 
 def parse(name, limit, tuned):
@@ -53,14 +49,9 @@ def parse(name, limit, tuned):
     match = NAMED.fullmatch(name)
     if not match or (match["processes"] and match["name"] != "pgbouncer"):
         unknown(name)
-    if match["name"] in ("pgbouncer", "odyssey"):
+    if match["name"] == "pgbouncer":
         return Variant(name, match["name"], processes=int(match["processes"] or 1), pool=int(match["number"] or 8))
     alone = bool(match["alone"])
-    if match["name"] == "paced":
-        rate = int(match["number"] or 0)
-        if alone or not rate:
-            unknown(name)
-        return Variant(name, "gate", limit, rate=rate)
     slots = int(match["number"] or limit)
     if match["name"] == "auto":
         return Variant(name, "gate", -1, alone=alone)
