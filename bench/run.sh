@@ -35,7 +35,7 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed long only_long knee knobs instructions shared_memory"
+ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed bystanders two_rows stuck_row deadlocks order tenth long only_long knee knobs instructions shared_memory"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of
@@ -68,6 +68,7 @@ check_options() {
 # What the benchmarks chosen can make use of.
 extras() {
     case " $BENCH " in *" instructions "*) echo valgrind ;; esac
+    case " $BENCH " in *" deadlocks "*) echo sysbench ;; esac
     echo matplotlib pgbouncer
 }
 

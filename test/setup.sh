@@ -177,7 +177,7 @@ missing_extras() {
     local name
     for name in "$@"; do
         case $name in
-            pgbouncer | odyssey | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
+            pgbouncer | odyssey | sysbench | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
             pgpool) has_program pgpool || echo pgpool2 ;;
             exporter) has_program "$EXPORTER" || echo "$EXPORTER" ;;
             matplotlib) has_python matplotlib || echo python3-matplotlib ;;

@@ -14,6 +14,7 @@ import sys
 import time
 
 import disturbed
+import hotspots
 import instructions
 import machine
 import pooler
@@ -28,11 +29,7 @@ from variants import Variant
 from workloads import BENCHMARKS
 
 # Those that count something else than transactions.
-SPECIAL = {
-    "disturbed": disturbed,
-    "instructions": instructions,
-    "shared_memory": shared_memory,
-}
+SPECIAL = {"disturbed": disturbed, "instructions": instructions, "shared_memory": shared_memory, **hotspots.BENCHMARKS}
 
 
 def say(text, end="\n"):

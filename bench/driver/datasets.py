@@ -50,12 +50,20 @@ FACTS = [
        FROM generate_series(1, {rows}) i""",
 ]
 
+HOTSPOTS = [
+    *(f"CREATE TABLE {name} (id int PRIMARY KEY, v bigint NOT NULL DEFAULT 0)" for name in ("hot", "few", "many")),
+    "INSERT INTO hot (id) VALUES (1), (2)",
+    "INSERT INTO few (id) SELECT generate_series(1, 60)",
+    "INSERT INTO many (id) SELECT generate_series(1, {rows})",
+]
+
 # By name: statements, and rows in a full and in a quick run.
 STATEMENTS = {
     "hot": (HOT, 1, 1),
     "counters": (COUNTERS, 5000000, 20000),
     "json": (JSON, 200000, 2000),
     "facts": (FACTS, 1000000, 20000),
+    "hotspots": (HOTSPOTS, 100000, 1000),
 }
 
 # By name: scale of pgbench -i, likewise.

@@ -83,10 +83,10 @@ def disk(server):
 
 
 @contextlib.contextmanager
-def session(server, *statements, user=None):
+def session(server, *statements, user=None, database=DATASET):
     """A session that runs these, and then nothing for as long as this lasts; it passes
     the gate unless it has a user of its own."""
-    command = [server.options.program("psql"), "-XAtq", "-d", DATASET]
+    command = [server.options.program("psql"), "-XAtq", "-d", database]
     environment = {**server.environment(), "PGAPPNAME": "disturbance"}
     if user:
         environment |= {"PGUSER": user, "PGOPTIONS": ""}

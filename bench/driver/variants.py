@@ -6,6 +6,8 @@
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
     pools            the gate with one slot for analysts, and a lower priority
+    pool:N           the gate with a limit that nobody reaches, and a pool of N for
+                     those that contend: see hotspots.py
     tuned            the gate with SETTINGS
     NAME=VALUE       the gate with admission_gate.NAME = VALUE
     trick            without the gate, in SQL: see datasets.py
@@ -55,6 +57,8 @@ def parse(name, limit, tuned):
     slots = int(match["number"] or limit)
     if match["name"] == "auto":
         return Variant(name, "gate", -1, alone=alone)
+    if match["name"] == "pool":
+        return Variant(name, "gate", 1000, (("admission_gate.pools", f"contenders: max_active = {slots}"),))
     settings = {
         "gate": (),
         "tuned": tuned,
