@@ -161,8 +161,11 @@ show_failure() {
     for file in "$WORK"/src/regression.diffs "$WORK"/src/output_iso/regression.diffs; do
         [ -s "$file" ] && head_line "$file" && head -n 200 "$file"
     done
-    # Why a TAP file died is only in its own log.
-    sed -n 's,^test/.*/\([^/]*\)\.pl *(Wstat.*,regress_log_\1,p' "$1.out" | while read -r file; do
+    # Why a TAP file died is only in its own log, as is what initdb or pg_ctl said.
+    {
+        sed -n 's,^test/.*/\([^/]*\)\.pl *(Wstat.*,regress_log_\1,p' "$1.out"
+        (cd "$WORK/src/tmp_check/log" && grep -l 'Bail out!' regress_log_*) 2>/dev/null
+    } | while read -r file; do
         file=$WORK/src/tmp_check/log/$file
         [ -s "$file" ] && head_line "$file" && tail -n 40 "$file"
     done
@@ -175,7 +178,7 @@ show_failure() {
 
 # The tests that failed by the output of pg_regress, or what prove says of each.
 failed_tests() {
-    sed -n '/^not ok [0-9]/p; /^\(test\| \) .* \.\.\. FAILED/p; /(Wstat/p' "$1.out"
+    sed -n '/^not ok [0-9]/p; /^\(test\| \) .* \.\.\. FAILED/p; /(Wstat/p; /^Bail/p' "$1.out"
     grep -A 8 'Failed test' "$1.err"
 }
 
