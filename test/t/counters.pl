@@ -237,13 +237,13 @@ sub known_wait
 	grew('queue_timeout', admitted => 1, queued => 1, timeouts => 1);
 
 	# statement_timeout counts the wait, too; whichever is shorter ends it.
-	$two->query("SET admission_gate.queue_timeout = '1h'; SET statement_timeout = '100ms'");
+	$two->query("SET admission_gate.queue_timeout = '1h'; SET statement_timeout = '500ms'");
 	is($two->start('SELECT 1')->sqlstate, '57014', 'statement_timeout counts the wait');
 	grew('statement_timeout', queued => 1, cancels => 1);
 	$two->query('RESET statement_timeout; RESET admission_gate.queue_timeout');
 
 	my $waited = $gate->counter('total_wait_time');
-	cmp_ok($waited, '>=', 180, 'waits in vain count in total_wait_time');
+	cmp_ok($waited, '>=', 500, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
 }
@@ -398,7 +398,7 @@ sub known_wait
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
 # them at most, here one; but an heir that never comes is not waited for.
 {
-	my $handoff_after = 300;
+	my $handoff_after = 1000;
 	$gate->set(max_active_backends => 2, handoff_after => $handoff_after);
 	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
 	$_->query('BEGIN') foreach ($one, $two);

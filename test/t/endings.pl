@@ -162,8 +162,10 @@ sub ends_by
 	my $worker = $gate->worker;
 	my $waiter = $gate->session(@session);
 	my $next = $gate->session;
+	# A time-out may be over before anybody looks.
+	my $queued = $gate->counter('queued');
 	$waiter->start('SELECT 1');
-	$gate->await_waiting(1);
+	$gate->await("SELECT queued > $queued FROM pg_stat_admission_gate", 'a wait');
 	$next->start('SELECT 2');
 	$end->($waiter);
 	like($waiter->sqlstate, $sqlstate, "$what ends the wait");
@@ -173,8 +175,9 @@ sub ends_by
 	clean("after $what of a waiting session");
 
 	my $runner = $gate->session(@session);
+	my $admitted = $gate->counter('admitted');
 	$runner->start('SELECT pg_sleep(1000)');
-	$gate->await_wait_event_type($runner, 'Timeout');
+	$gate->await("SELECT admitted > $admitted FROM pg_stat_admission_gate", 'a runner');
 	$next->start('SELECT 3');
 	$end->($runner);
 	like($runner->sqlstate, $sqlstate, "$what ends a running statement");
@@ -188,7 +191,7 @@ sub ends_by
 ends_by('cancel', qr/^57014$/, sub { $_[0]->cancel });
 ends_by('pg_cancel_backend', qr/^57014$/, sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
 ends_by('pg_terminate_backend', qr/^57P01$/, sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
-ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeout => '1500ms' });
+ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeout => '1s' });
 
 # The holder is idle in its transaction.
 {

@@ -42,7 +42,7 @@ sub works
 
 $gate->piece(
 	'two holders and a queued reader',
-	{ max_active_backends => 2 },
+	{ max_active_backends => 2, lend_after => 60_000 },
 	sub {
 		my ($ddl, $other, $reader) = map { $gate->session } 1 .. 3;
 		$_->query('BEGIN') foreach ($ddl, $other);
@@ -51,6 +51,8 @@ $gate->piece(
 		$ddl->start('ALTER TABLE t SET (fillfactor = 50), ALTER v SET NOT NULL');
 		$gate->await_wait_event_type($ddl, 'Lock');
 		$other->start('SELECT count(*) FROM t');
+		$gate->await_wait_event_type($other, 'Lock');
+		$gate->set(lend_after => 100);
 		is($reader->finish, '1000', 'a reader in the queue is let in by the DDL that waits for its lock');
 		is($ddl->sqlstate, '00000', 'then the DDL runs');
 		$ddl->query('COMMIT');
@@ -174,7 +176,7 @@ $gate->piece(
 
 $gate->piece(
 	'a session-level advisory lock',
-	{ max_active_backends => 1 },
+	{ max_active_backends => 1, lend_after => 60_000 },
 	sub {
 		my ($owner, $holder) = map { $gate->session } 1 .. 2;
 		$owner->query('SELECT pg_advisory_lock(1)');
@@ -182,6 +184,8 @@ $gate->piece(
 		$owner->start('SELECT pg_advisory_unlock(1)');
 		$gate->await_queued($owner);
 		$holder->start('SELECT pg_advisory_lock(1)');
+		$gate->await_wait_event_type($holder, 'Lock');
+		$gate->set(lend_after => 100);
 		is($owner->finish, 't', 'the owner of an advisory lock is let in by the holder that wants it');
 		is($holder->sqlstate, '00000', 'and the holder has it');
 	});
@@ -444,7 +448,7 @@ $gate->piece(
 # A lone SERIALIZABLE statement has its snapshot when it enters the queue.
 $gate->piece(
 	'a safe snapshot and a queued writer',
-	{%client},
+	{ %client, lend_after => 60_000 },
 	sub {
 		my ($writer, $reader) = map { $gate->session } 1 .. 2;
 		$reader->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
@@ -452,6 +456,8 @@ $gate->piece(
 		$writer->start('UPDATE t SET v = 1 WHERE id = 1');
 		$gate->await_queued($writer);
 		$reader->start('SELECT count(*) FROM t');
+		$gate->await_wait_event_type($reader, 'IPC');
+		$gate->set(lend_after => 100);
 		is($writer->sqlstate, '00000',
 			'a writer in the queue is let in by the DEFERRABLE transaction that waits for it');
 		is($reader->finish, '1000', 'which then has its snapshot');
@@ -499,7 +505,7 @@ my %nothing_lent = (passes_without_lending => 'nothing is lent');
 
 $gate->piece(
 	'no lending',
-	{ max_active_backends => 1, lend_after => -1 },
+	{ max_active_backends => 1, lend_after => -1, handoff_after => 60_000 },
 	sub {
 		my $holder = $gate->holder;
 		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
@@ -508,7 +514,7 @@ $gate->piece(
 	%nothing_lent);
 $gate->piece(
 	'short waits',
-	{ max_active_backends => 1, lend_after => '3600000' },
+	{ max_active_backends => 1, lend_after => 3_600_000 },
 	sub {
 		my $holder = $gate->holder;
 		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });

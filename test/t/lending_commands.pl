@@ -204,12 +204,12 @@ for my $case (
 		sub {
 			my ($owner, $session) = map { $gate->session } 1 .. 2;
 			$owner->query('SELECT pg_advisory_lock(1)');
-			my $holder = $gate->holder;
+			my $worker = $gate->worker;
 			$session->start($sql);
 			$gate->await_waiting(1);
 			$owner->start('SELECT pg_advisory_unlock(1)');
 			$gate->await_waiting(2);
-			$holder->query('COMMIT');
+			$gate->stop_worker($worker);
 			is($session->sqlstate, '00000', "$what waits for the lock of a queued session and has it");
 			is($owner->sqlstate, '00000', 'as that is let in');
 		});

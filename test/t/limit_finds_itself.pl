@@ -144,7 +144,7 @@ $_->query('COMMIT') foreach @idle;
 $gate->ok_quiet('the idle transactions are over');
 
 # A pool's own limit holds.
-$gate->set(pools => 'batch: max_active = 1');
+$gate->set(pools => 'batch: max_active = 1', lend_after => 60_000);
 my ($holder, $waiter) = map { $gate->session(session => { 'admission_gate.pool' => 'batch' }) } 1 .. 2;
 $holder->query('BEGIN');
 $waiter->start('SELECT 1');
@@ -173,7 +173,7 @@ $gate = GateTest->new(
 	'opening',
 	max_active_backends => -1,
 	max_queue_length => 0,
-	lend_after => -1,
+	lend_after => 60_000,
 	max_connections => 4000);
 my @at_once = map { $gate->session } 1 .. 150;
 $_->start('BEGIN; SELECT 1') foreach @at_once;

@@ -263,7 +263,8 @@ $gate->ok_quiet('after the changes of rights');
 # Streams
 # ----------------------------------------------------------------
 
-$gate->set(max_active_backends => 2);
+# A client that is slow to send or read for this long makes its stream an idle one.
+$gate->set(max_active_backends => 2, lend_after => 500);
 
 # Two streams are all that run beside two others that wait, and keep their slots, while
 # the function keeps them busy.
@@ -282,7 +283,7 @@ sub ok_keep_slots
 	$await->('2|0|0');
 	$_->start($sql) foreach @streams[ 2, 3 ];
 	$await->('2|0|2');
-	my $end = time + 1;
+	my $end = time + 1.5;
 	$keep_busy->(@streams[ 0, 1 ]) while time < $end;
 	is($gate->gauges, '2|0|2', "$what: two are at work, the others wait");
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,0}', "$what: no slot was lent, nor made up for");
@@ -321,7 +322,7 @@ ok_keep_slots(
 		'min_parallel_table_scan_size = 0',
 		'max_parallel_workers_per_gather = 2',
 		'parallel_leader_participation = off');
-	$gate->set(max_active_backends => 1);
+	$gate->set(max_active_backends => 1, lend_after => 100);
 	my ($query, $other) = map { $gate->session } 1 .. 2;
 	$gate->value('ALTER TABLE t SET (parallel_workers = 2)');
 	$gate->value(
@@ -404,7 +405,7 @@ SKIP:
 	$gate->value($_)
 	  foreach (
 		'CREATE FUNCTION compares(int, int) RETURNS int LANGUAGE plpgsql AS
-			$$ BEGIN IF current_setting($a$application_name$a$) = $a$slow$a$ THEN PERFORM pg_sleep(2); END IF; RETURN btint4cmp($1, $2); END $$',
+			$$ BEGIN IF current_setting($a$application_name$a$) = $a$slow$a$ THEN PERFORM pg_advisory_xact_lock_shared(1); END IF; RETURN btint4cmp($1, $2); END $$',
 		'CREATE OPERATOR CLASS slow_ops FOR TYPE int USING btree AS
 			OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compares(int, int)',
 		'CREATE TABLE compared (a int)',
@@ -413,8 +414,9 @@ SKIP:
 	my $reader = $gate->session(
 		session => { 'admission_gate.bypass' => 'on', application_name => 'slow', enable_seqscan => 'off' });
 	my ($holder, $other) = map { $gate->session } 1 .. 2;
+	$gate->value('SELECT pg_advisory_lock(1)');
 	$reader->start('SELECT count(*) FROM compared WHERE a = 1');
-	$gate->await_wait_event_type($reader, 'Timeout');
+	$gate->await_wait_event_type($reader, 'Lock');
 	$holder->start('INSERT INTO compared VALUES (2)');
 	$gate->await_wait_event_type($holder, 'LWLock');
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
@@ -422,6 +424,7 @@ SKIP:
 	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
 	usleep(500_000);
 	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a holder that waits for an LWLock keeps its slot');
+	$gate->value('SELECT pg_advisory_unlock(1)');
 	is($reader->finish, '1', 'the reader ends');
 	is($holder->sqlstate . $other->finish, '000001', 'then the holder and the next');
 }

@@ -21,7 +21,7 @@ $gate->value($_) foreach ('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT 
 my %refusals = (
 	'queue_timeout' => { session => { 'admission_gate.queue_timeout' => '50ms' }, sqlstate => '53000' },
 	'a full queue' => { server => { max_queue_length => 0 }, sqlstate => '53400' },
-	'statement_timeout' => { session => { statement_timeout => '50ms' }, sqlstate => '57014' },
+	'statement_timeout' => { session => { statement_timeout => '500ms' }, sqlstate => '57014' },
 	'a cancel' => {
 		sqlstate => '57014',
 		act => sub { $gate->await_queued($_[0]); $_[0]->cancel }
@@ -162,6 +162,7 @@ for my $what (sort keys %refusals)
 	$gate->set(max_queue_length => -1) if $refusal->{server};
 	$gate->stop_worker($worker);
 	$gate->ok_quiet("after $what");
+	$session->query('SET statement_timeout = 0');
 	is_deeply(
 		[ answers($session, 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT') ],
 		[ 'BEGIN T', 'UPDATE 1 T', 'COMMIT I' ],

@@ -191,7 +191,7 @@ for my $how_in (sort keys %way_in)
 my %need = (
 	postgres => {
 		role => 'SUPERUSER REPLICATION',
-		options => { statement_timeout => 2000, search_path => 'pg_catalog' },
+		options => { statement_timeout => 60_000, search_path => 'pg_catalog' },
 		statements => [
 			q{SELECT CASE WHEN pg_is_in_recovery() THEN 0
 				ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
@@ -217,7 +217,7 @@ my %need = (
 			'pg_read_binary_file(text)',
 			'pg_read_binary_file(text, bigint, bigint, boolean)'
 		],
-		options => { statement_timeout => 2000 },
+		options => { statement_timeout => 60_000 },
 		statements => [
 			q{SELECT pg_is_in_recovery()},
 			q{SELECT timeline_id FROM pg_control_checkpoint()},

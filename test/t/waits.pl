@@ -135,7 +135,7 @@ sub waits_logged_by
 	for my $timeout ([ 'admission_gate.queue_timeout', 'timed out' ], [ 'statement_timeout', 'canceled' ])
 	{
 		my ($setting, $how) = @$timeout;
-		$session->query("SET $setting = '10ms'");
+		$session->query("SET $setting = '500ms'");
 		like(waits_logged_by(sub { $session->start('SELECT 1')->result }), qr/^$how, /, "a wait that $setting ends");
 		$session->query("RESET $setting");
 	}
