@@ -350,6 +350,8 @@ $gate->ok_quiet('after those who bypass the gate');
 	$gate->value($_) foreach ('CREATE DATABASE owned OWNER web', 'GRANT CREATE ON SCHEMA public TO web');
 	my $web = $gate->session(user => 'web');
 	for my $sql (
+		"SELECT set_config('admission_gate.bypass', 'on', false)",
+		'ALTER ROLE web SET admission_gate.bypass = on',
 		'ALTER DATABASE owned SET admission_gate.bypass = on',
 		'ALTER ROLE web IN DATABASE owned SET admission_gate.bypass = on',
 		'CREATE FUNCTION f() RETURNS int LANGUAGE sql SET admission_gate.bypass = on AS $$ SELECT 1 $$',
@@ -358,6 +360,12 @@ $gate->ok_quiet('after those who bypass the gate');
 		is($web->start($sql)->sqlstate, '42501', "a user cannot say $sql");
 	}
 	$web->quit;
+
+	my $refused = $gate->session(
+		user => 'web',
+		session => { 'admission_gate.bypass' => 'on' },
+		may_fail => 1);
+	ok($refused->closed, 'a user cannot connect with bypass');
 }
 
 # What may be granted, and that it works
