@@ -390,9 +390,6 @@ sub sip
 	return sysread $self->{socket}, $self->{in}, $bytes, length $self->{in};
 }
 
-# Waits for a notification.
-sub await_notification { return $_[0]->read_until('A')->{stopped}; }
-
 # Waits for what was started before and returns its SQLSTATE, '00000' if it did
 # well, '08006' if the connection ended without a word.
 sub sqlstate

@@ -211,17 +211,6 @@ ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeou
 	$next->quit;
 }
 
-# queue_timeout
-{
-	my $holder = $gate->holder;
-	my $session = $gate->session(session => { 'admission_gate.queue_timeout' => '50ms' });
-	$session->start('SELECT 1');
-	is($session->sqlstate, '53000', 'queue_timeout ends the wait');
-	$holder->quit;
-	clean('after queue_timeout');
-	$session->quit;
-}
-
 # ----------------------------------------------------------------
 # Clients that go away
 # ----------------------------------------------------------------

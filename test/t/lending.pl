@@ -16,10 +16,7 @@ use GateTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $gate = GateTest->new(
-	'lending',
-	max_connections => 150,
-	max_prepared_transactions => 5);
+my $gate = GateTest->new('lending');
 
 $gate->value($_)
   foreach ('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
@@ -310,17 +307,6 @@ $gate->piece(
 	});
 
 $gate->piece(
-	'a cursor WITH HOLD in its transaction',
-	\%client,
-	sub {
-		my ($cursor, $next) = map { $gate->session } 1 .. 2;
-		$cursor->query('BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT id FROM t ORDER BY id');
-		works($next, 'a session works beside one with a holdable cursor');
-		$cursor->query('COMMIT');
-		is($cursor->query('FETCH FROM h'), '1', 'the cursor goes on');
-	});
-
-$gate->piece(
 	'a cursor WITH HOLD after its transaction',
 	\%client,
 	sub {
@@ -367,28 +353,6 @@ $gate->piece(
 		is($portal->execute('')->sync->finish, '7', 'it executes later');
 	});
 
-$gate->piece(
-	'NOTIFY in a transaction',
-	\%client,
-	sub {
-		my ($notifier, $next) = map { $gate->session } 1 .. 2;
-		$notifier->query('BEGIN; NOTIFY x');
-		works($next, 'a session works beside a transaction that will notify');
-		$notifier->query('COMMIT');
-	});
-
-$gate->piece(
-	'a notification',
-	\%client,
-	sub {
-		my $holder = $gate->holder;
-		my ($listener, $notifier) = map { $gate->session } 1 .. 2;
-		$listener->query('LISTEN x');
-		$notifier->query('NOTIFY x');
-		is($listener->await_notification, 'A', 'a listener is notified beside a full gate');
-	},
-	passes_without_lending => 'LISTEN and NOTIFY need no slot');
-
 # What to do in a transaction block, with its SQLSTATE, to be idle in a
 # subtransaction, in one that failed, and after one
 my @to_savepoint = ([ 'SAVEPOINT a; UPDATE t SET v = 9 WHERE id = 9', '00000' ]);
@@ -413,19 +377,6 @@ for my $case (
 			$session->query('ROLLBACK TO a; COMMIT');
 		});
 }
-
-$gate->piece(
-	'two-phase commit',
-	{ %client, lend_after => 60_000 },
-	sub {
-		my ($owner, $waiter, $third) = map { $gate->session } 1 .. 3;
-		$owner->query("BEGIN; UPDATE t SET v = 1 WHERE id = 1; PREPARE TRANSACTION 'x'");
-		$waiter->start('UPDATE t SET v = 2 WHERE id = 1');
-		$gate->await_wait_event_type($waiter, 'Lock');
-		$third->query("COMMIT PREPARED 'x'");
-		is($waiter->sqlstate, '00000', 'a prepared transaction can be committed beside the holder that waits for it');
-	},
-	passes_without_lending => 'COMMIT PREPARED needs no slot');
 
 # ----------------------------------------------------------------
 # SERIALIZABLE
@@ -461,24 +412,6 @@ $gate->piece(
 		is($writer->sqlstate, '00000',
 			'a writer in the queue is let in by the DEFERRABLE transaction that waits for it');
 		is($reader->finish, '1000', 'which then has its snapshot');
-	});
-
-# ----------------------------------------------------------------
-# Sleepers
-# ----------------------------------------------------------------
-
-$gate->piece(
-	'sleepers',
-	{ max_active_backends => 2, lend_after => 20 },
-	sub {
-		my @sleepers = map { $gate->session } 1 .. 50;
-		my $next = $gate->session;
-		$_->start('SELECT pg_sleep(1000)') foreach @sleepers;
-		works($next, 'a session works beside many that sleep') for (1 .. 20);
-		# The last ones have nobody to lend to.
-		$gate->await('SELECT running + lent = 50 FROM pg_stat_admission_gate');
-		cmp_ok($gate->counter('lent'), '>=', 48, 'all but the last sleepers have lent their slots');
-		works($next, 'a session works beside many that sleep') for (1 .. 20);
 	});
 
 # ----------------------------------------------------------------
