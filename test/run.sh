@@ -43,7 +43,7 @@
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
 #   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
 #   SOAK                  how many minutes the soak test lasts, default 10
-#   GATE_SEED             the random numbers of a stress, chaos or soak test to repeat
+#   GATE_SEED             the random numbers of a chaos or soak test to repeat
 #   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the
 #                  oldest installed that is older than the one tested
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
