@@ -20,7 +20,7 @@ use Time::HiRes qw(time usleep);
 
 # After how many seconds without an answer a piece counts as stuck if that is what
 # is expected of it: some times the lend_after of most pieces
-my $stuck_after = 0.5;
+my $stuck_after = 0.3;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length

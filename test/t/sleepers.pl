@@ -17,7 +17,7 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my $sleepers = $ENV{GATE_SLEEPERS} || 200;
-my $seconds = 4;
+my $seconds = 2;
 
 my $gate = GateTest->new(
 	'sleepers',
