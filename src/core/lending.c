@@ -8,13 +8,14 @@
  * to nothing for lend_after becomes a lender: what it holds is counted out until it
  * works again, and then counted in, above the limits if need be.
  *
- * The last resort is for a holder that waits for a backend in the queue and does not
- * lend.  If nobody has entered from the queue for a second, the next one enters above
- * the limit, then another after 2, 4 ... 60 s, from the beginning once the queue moves.
+ * The last resort is for a holder that waits for a backend in the queue and
+ * does not lend.  If nobody has entered from the queue for a second, the next
+ * one enters above the limit, then another after 2, 4 ... 60 s, from the
+ * beginning once the queue moves.
  *
- * That one clock tells nothing about a pool whose own slots are all in use: other queues
- * may move, and nobody else is to have those slots, for however long they are needed.  So
- * from such a pool, the first enters if nobody has entered from its queue for 60 s.
+ * That clock tells nothing about a pool whose own slots are all in use, as
+ * other queues may move.  From such a pool, the first enters if nobody has
+ * entered from its queue for 60 s.
  *
  * Locking: see shared.h.
  *
@@ -225,7 +226,10 @@ slots_end_lending(void)
  * ----------------------------------------------------------------
  */
 
-/* Has nobody entered for that long (ms), while this waiter was there?  Lock held. */
+/*
+ * Has nobody entered for that long (ms), while this waiter was there?  Lock
+ * held.
+ */
 static bool
 stands_still(TimestampTz *moved, int waiter, int patience, TimestampTz now)
 {
@@ -252,8 +256,9 @@ let_in(int waiter, LockedSection *section)
 static bool
 relieve_next(LockedSection *section)
 {
-	/* These may delay waiters by right. */
-	int64		delay = Max((int64) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
+	/* Both settings may delay waiters by right. */
+	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after);
+	int64		delay = Max(handoff_after, slots_lend_after());
 	int			first = Min(MIN_PATIENCE + delay, MAX_PATIENCE);
 	int			patience = Max(Slots->patience, first);
 	int			next = slots_next_waiter(section->now);
