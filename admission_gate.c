@@ -11,9 +11,8 @@
  * A hook here decides when a statement meets the gate, src/admission.c whether
  * its backend has to wait, src/snapshot.c releases its snapshot meanwhile, and
  * src/core implements the semaphore and its queues (core/shared.h lists the
- * files).  src/watcher.c finds holders that do nothing, src/contention.c
- * measures whether fewer backends would get more done, and
- * src/long_statements.c makes long statements pause.  src/settings.c defines
+ * files).  src/sampler.c finds holders that do nothing and what backends contend
+ * for, and src/long_statements.c makes long statements pause.  src/settings.c defines
  * the parameters, src/pool_parser.c parses the list of pools, src/bypass.c
  * knows which sessions need no slot, src/stats.c implements the views,
  * and src/wait_log.c writes to the server log.
@@ -60,9 +59,9 @@
 #include "admission.h"
 #include "bypass.h"
 #include "compat.h"
-#include "contention.h"
 #include "core/shmem.h"
 #include "long_statements.h"
+#include "sampler.h"
 #include "settings.h"
 
 GATE_MODULE_MAGIC;
@@ -180,7 +179,7 @@ gate_shmem_request(void)
 		prev_shmem_request_hook();
 
 	slots_shmem_request();
-	contention_shmem_request();
+	sampler_shmem_request();
 }
 
 static void
@@ -193,7 +192,7 @@ gate_shmem_startup(void)
 		.handoff_after = gate_handoff_after,
 		.lend_after = gate_lend_after,
 		.long_after = gate_long_after,
-		.load_control = gate_load_control
+		.hot_spots = gate_hot_spots
 	};
 
 	if (prev_shmem_startup_hook)
@@ -201,7 +200,7 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots_shmem_init(&settings);
-	contention_shmem_init();
+	sampler_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 

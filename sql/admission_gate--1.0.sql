@@ -7,7 +7,6 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT pool text,
     OUT mode text,
     OUT max_active int4,
-    OUT effective_max_active int4,
     OUT priority int4,
     OUT running int4,
     OUT lent int4,
@@ -89,35 +88,45 @@ COMMENT ON VIEW pg_stat_admission_gate_histogram IS
 
 GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
-CREATE FUNCTION pg_stat_get_admission_gate_limit(
-    OUT max_active_backends int4,
-    OUT effective_max_active int4,
-    OUT open_limit int4,
-    OUT reason text,
-    OUT reason_since timestamptz,
-    OUT last_look timestamptz,
-    OUT working int4,
+CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
+    OUT hot_spot int4,
+    OUT part_of int4,
+    OUT kind text,
+    OUT datid oid,
+    OUT relid oid,
+    OUT classid oid,
+    OUT objid oid,
+    OUT objsubid int2,
+    OUT lwlock text,
+    OUT since timestamptz,
+    OUT max_active int4,
+    OUT contenders int4,
+    OUT running int4,
     OUT blocked int4,
-    OUT open_rate float8,
-    OUT lowered_rate float8,
-    OUT open_until timestamptz,
-    OUT short_working float8,
-    OUT long_share int4
+    OUT waiting int4,
+    OUT admitted int8,
+    OUT total_wait_time float8
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
-LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
+LANGUAGE C STRICT VOLATILE ROWS 32 PARALLEL SAFE;
 
-COMMENT ON FUNCTION pg_stat_get_admission_gate_limit() IS
-    'statistics: how many slots are given out now, and why';
+COMMENT ON FUNCTION pg_stat_get_admission_gate_hot_spots() IS
+    'statistics: what backends contend for, and how many of them are at work at a time';
 
-CREATE VIEW pg_stat_admission_gate_limit AS
-    SELECT * FROM pg_stat_get_admission_gate_limit();
+CREATE VIEW pg_stat_admission_gate_hot_spots AS
+    SELECT h.hot_spot, h.part_of, h.kind, d.datname,
+           CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
+                ELSE h.relid::text END AS relation,
+           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.max_active,
+           h.contenders, h.running, h.blocked, h.waiting, h.admitted, h.total_wait_time
+    FROM pg_stat_get_admission_gate_hot_spots() h
+    LEFT JOIN pg_database d ON d.oid = h.datid;
 
-COMMENT ON VIEW pg_stat_admission_gate_limit IS
-    'one row: how many slots are given out now, why, and what the last look at the running backends found';
+COMMENT ON VIEW pg_stat_admission_gate_hot_spots IS
+    'one row per hot spot: what backends contend for, how many of them are at work at a time, and how many wait';
 
-GRANT SELECT ON pg_stat_admission_gate_limit TO PUBLIC;
+GRANT SELECT ON pg_stat_admission_gate_hot_spots TO PUBLIC;
 
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void

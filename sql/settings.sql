@@ -19,7 +19,7 @@ ALTER SYSTEM SET admission_gate.lend_after = -2;
 SET admission_gate.queue_timeout = -1;
 \set VERBOSITY default
 ALTER SYSTEM SET admission_gate.handoff_after = '1 mile';
-ALTER SYSTEM SET admission_gate.load_control = 1.5;
+ALTER SYSTEM SET admission_gate.hot_spots = 1.5;
 ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, ""';
@@ -40,7 +40,7 @@ SET admission_gate.max_active_backends = 100;
 SET admission_gate.max_queue_length = 100;
 SET admission_gate.mode = 'observe';
 SET admission_gate.handoff_after = 100;
-SET admission_gate.load_control = off;
+SET admission_gate.hot_spots = off;
 SET admission_gate.lend_after = 100;
 SET admission_gate.bypass_application_names = '*';
 

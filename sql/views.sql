@@ -12,7 +12,7 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate
 \d pg_stat_admission_gate_backends
 \d pg_stat_admission_gate_histogram
-\d pg_stat_admission_gate_limit
+\d pg_stat_admission_gate_hot_spots
 
 -- The ranges of the histogram leave no gap.
 SELECT pool, count(*), min(lower_bound), max(upper_bound),
@@ -87,11 +87,12 @@ EXPLAIN ANALYZE SELECT 1;
 CREATE TEMP TABLE t AS SELECT 1 AS a;
 SELECT admitted AS with_five_more FROM pg_stat_admission_gate;
 
--- The pool is for everyone to see; what others do, for pg_monitor.
+-- Pools and hot spots are for everyone to see; what others do, for pg_monitor.
 GRANT pg_monitor TO regress_gate_monitor;
 BEGIN;
 SET LOCAL ROLE regress_gate_user;
 SELECT running FROM pg_stat_admission_gate;
+SELECT count(*) FROM pg_stat_admission_gate_hot_spots;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change, wait_time
 FROM pg_stat_admission_gate_backends;
 SET LOCAL ROLE regress_gate_monitor;

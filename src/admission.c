@@ -43,16 +43,16 @@
 #include "admission.h"
 #include "bypass.h"
 #include "compat.h"
-#include "contention.h"
 #include "core/counters.h"
-#include "core/load_control.h"
+#include "core/hot_spots.h"
 #include "core/pools.h"
 #include "core/semaphore.h"
 #include "core/watch_duty.h"
+#include "hot_spot_names.h"
+#include "sampler.h"
 #include "settings.h"
 #include "snapshot.h"
 #include "wait_log.h"
-#include "watcher.h"
 
 /* How often a waiter checks that the watcher still watches, ms */
 #define GUARD_INTERVAL	5000
@@ -116,26 +116,23 @@ may_wait(void)
 }
 
 /*
- * DETAIL of the gate's errors.  waited: ms.
+ * DETAIL of the gate's errors.  hot_spot: what hot_spot_describe() says if the
+ * limit is of one; waited: ms.
  */
 static int
-errdetail_gate(const SlotLimit *limit, long waited)
+errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
 {
-	if (limit->is_of_pool)
+	if (limit->hot_spot.kind != HOT_SPOT_NONE)
+		return errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+								"Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+								limit->slots,
+								hot_spot, limit->slots, limit->in_use, limit->waiting, waited);
+	if (limit->is_of_queue)
 		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 								limit->slots,
 								limit->pool, limit->slots, limit->in_use, limit->lent,
 								limit->waiting, waited);
-	if (limit->finds_itself && limit->effective < limit->slots)
-		return errdetail_plural("The limit has found itself at %d slot, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								"The limit has found itself at %d slots, as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								limit->effective,
-								limit->effective, limit->in_use, limit->lent, limit->waiting, waited);
-	if (limit->effective < limit->slots)
-		return errdetail("The limit is %d slots, lowered to %d as running backends wait for each other (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-						 limit->slots, limit->effective, limit->in_use, limit->lent,
-						 limit->waiting, waited);
 	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							limit->slots,
@@ -144,25 +141,27 @@ errdetail_gate(const SlotLimit *limit, long waited)
 
 /*
  * HINT of the gate's errors: increase this setting, that of the pool if
- * of_pool, or the limit; but not a limit that finds itself or that load
- * control has lowered.
+ * of_pool, or the limit; but not that of a hot spot, which nobody has set.
  */
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 {
-	if (of_pool && limit->is_of_pool)
+	bool		is_of_hot_spot = limit->hot_spot.kind != HOT_SPOT_NONE;
+	bool		is_of_pool = limit->is_of_queue && !is_of_hot_spot;
+
+	if (of_pool && is_of_pool)
 		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	if (limit->is_of_pool)
+	if (is_of_pool)
 		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
-	if (of_pool && (limit->finds_itself || limit->effective < limit->slots))
+	if (of_pool && is_of_hot_spot)
 		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
 					   setting, limit->pool);
 	if (of_pool)
 		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
 					   setting, limit->pool);
-	if (limit->finds_itself || limit->effective < limit->slots)
+	if (is_of_hot_spot)
 		return errhint("Try again later, or increase admission_gate.%s.", setting);
 	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
 				   setting);
@@ -211,7 +210,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? watcher_look() : GUARD_INTERVAL;
+		long		timeout = slots_am_watcher() ? sampler_watch() : GUARD_INTERVAL;
 		int			max_wait = queue_timeout();
 
 		if (max_wait > 0)
@@ -283,6 +282,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SnapshotUsers snapshot_users;
 	SlotLimit	limit;
+	char		hot_spot[HOT_SPOT_NAME_LENGTH];
 	QueueWait	wait;
 	bool		granted;
 	ErrorContextCallback context = {
@@ -290,7 +290,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		.previous = error_context_stack
 	};
 
-	contention_look();
+	sampler_sample();
 	wait.start = GetCurrentTimestamp();
 
 	switch (slots_enqueue(gate_max_queue_length, &wait.queue_length))
@@ -301,15 +301,16 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 
 		case SLOT_ENQUEUE_OBSERVED:
 			note_admission();
-			watcher_look_at_holders();	/* there is no watcher */
+			sampler_sample_holders();	/* there is no watcher */
 			return;
 
 		case SLOT_ENQUEUE_FULL:
 			slots_get_my_limit(&limit);
+			hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
 			ereport(ERROR,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("too many backends are waiting for admission"),
-					 errdetail_gate(&limit, 0),
+					 errdetail_gate(&limit, hot_spot, 0),
 					 errhint_gate(&limit, "max_queue_length", slots_pool_has_queue_length())));
 			break;
 
@@ -330,11 +331,14 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		note_admission();
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
+	{
+		hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(&limit, elapsed_since(wait.start) / 1000),
+				 errdetail_gate(&limit, hot_spot, elapsed_since(wait.start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
+	}
 
 	/*
 	 * Privileges may have been revoked meanwhile: see the catalogs as they
@@ -420,7 +424,7 @@ try_after_yield(TimestampTz since)
 static pg_noinline void
 enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 {
-	watcher_recall_lenders();
+	sampler_recall_lenders();
 
 	if (slots_try_barge(since))
 		note_admission();
@@ -467,8 +471,8 @@ admission_enter(QueryDesc *query, bool begins_block)
 		note_admission();
 	else
 		enter_or_wait(query, begins_block, since);
-	if (unlikely(slots_look_is_due(since)))
-		contention_look();
+	if (unlikely(slots_sample_is_due(since)))
+		sampler_sample();
 }
 
 /*

@@ -145,45 +145,28 @@
 #endif
 
 /*
- * Does another backend wait for a lock that this process holds?  Takes the
- * partition locks of the lock manager, one at a time.  16: the locks of a
- * process are in a dlist.
+ * The locks that a process has in one partition of the lock manager, and those
+ * who have or want a lock: first and next, NULL after the last one.  The caller
+ * holds the partition's lock.  16: these lists are dlists.
  */
-static inline bool
-gate_others_want_locks_of(PGPROC *proc)
-{
-	bool		wanted = false;
-
-	for (int i = 0; i < NUM_LOCK_PARTITIONS && !wanted; i++)
-	{
-		LWLock	   *lock = LockHashPartitionLockByIndex(i);
-
-		LWLockAcquire(lock, LW_SHARED);
 #if PG_VERSION_NUM >= 160000
-		{
-			dlist_iter	iter;
-
-			dlist_foreach(iter, &proc->myProcLocks[i])
-			{
-				const LOCK *held = dlist_container(PROCLOCK, procLink, iter.cur)->tag.myLock;
-
-				wanted |= held->nRequested > held->nGranted;
-			}
-		}
+#define gate_proclock_in(list, link) \
+	(dlist_is_empty(list) ? NULL : dlist_head_element(PROCLOCK, link, list))
+#define gate_proclock_after(list, link, proclock) \
+	(dlist_has_next(list, &(proclock)->link) ? \
+	 dlist_container(PROCLOCK, link, dlist_next_node(list, &(proclock)->link)) : NULL)
 #else
-		{
-			SHM_QUEUE  *queue = &proc->myProcLocks[i];
-
-			for (PROCLOCK *link = (PROCLOCK *) SHMQueueNext(queue, queue, offsetof(PROCLOCK, procLink));
-				 link != NULL;
-				 link = (PROCLOCK *) SHMQueueNext(queue, &link->procLink, offsetof(PROCLOCK, procLink)))
-				wanted |= link->tag.myLock->nRequested > link->tag.myLock->nGranted;
-		}
+#define gate_proclock_in(list, link) \
+	((PROCLOCK *) SHMQueueNext(list, list, offsetof(PROCLOCK, link)))
+#define gate_proclock_after(list, link, proclock) \
+	((PROCLOCK *) SHMQueueNext(list, &(proclock)->link, offsetof(PROCLOCK, link)))
 #endif
-		LWLockRelease(lock);
-	}
-	return wanted;
-}
+#define gate_first_lock_of(proc, i)	gate_proclock_in(&(proc)->myProcLocks[i], procLink)
+#define gate_next_lock_of(proc, i, proclock) \
+	gate_proclock_after(&(proc)->myProcLocks[i], procLink, proclock)
+#define gate_first_owner(lock)	gate_proclock_in(&(lock)->procLocks, lockLink)
+#define gate_next_owner(lock, proclock) \
+	gate_proclock_after(&(lock)->procLocks, lockLink, proclock)
 
 /* 18: a module declares its name and version */
 #if PG_VERSION_NUM >= 180000

@@ -47,6 +47,8 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
@@ -55,6 +57,7 @@
 #include "core/long_share.h"
 #include "long_statements.h"
 #include "process.h"
+#include "sampler.h"
 #include "settings.h"
 
 /* CPU time between two ticks, ms */
@@ -123,21 +126,25 @@ usable_cpus(void)
 }
 
 /*
- * How many holders of short statements, other than this one, do not wait for a
- * client, a timer, an extension or a lock?
+ * Does another backend wait for a lock that this process holds?  Takes the
+ * partition locks of the lock manager, one at a time.
  */
-static int
-short_ones_at_work(int but)
+static bool
+others_want_locks_of(PGPROC *proc)
 {
-	int			n = 0;
+	bool		wanted = false;
 
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && !wanted; i++)
 	{
-		if (procno != but && slots_state(procno) == SLOT_RUNNING &&
-			!is_idle_or_lock_wait(wait_event_of(GetPGProcByNumber(procno))))
-			n++;
+		LWLock	   *lock = LockHashPartitionLockByIndex(i);
+
+		LWLockAcquire(lock, LW_SHARED);
+		for (PROCLOCK *held = gate_first_lock_of(proc, i); held != NULL;
+			 held = gate_next_lock_of(proc, i, held))
+			wanted |= held->tag.myLock->nRequested > held->tag.myLock->nGranted;
+		LWLockRelease(lock);
 	}
-	return n;
+	return wanted;
 }
 
 /*
@@ -160,13 +167,13 @@ is_in_the_way(void)
 {
 	PGPROC	   *leader = MyProc->lockGroupLeader;
 
-	if (HoldingBufferPinThatDelaysRecovery() || gate_others_want_locks_of(MyProc))
+	if (HoldingBufferPinThatDelaysRecovery() || others_want_locks_of(MyProc))
 		return true;
 	if (leader == NULL || leader == MyProc)
 		return false;
 	/* The leader needs no more rows and waits for its workers to end. */
 	return wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH ||
-		gate_others_want_locks_of(leader);
+		others_want_locks_of(leader);
 }
 
 /* Error context callback of a pause */
@@ -203,7 +210,7 @@ pause_statement(int procno)
 		 * caught an error here, and do something else.
 		 */
 		if (is_first || timed_out)
-			slots_look_at_long(short_ones_at_work(procno), usable_cpus());
+			slots_look_at_long(sampler_short_at_work(procno), usable_cpus());
 		if (!slots_long_pauses(procno))
 			break;
 		if (is_in_the_way())
@@ -241,7 +248,7 @@ tick(void)
 			slots_end_long();
 		return;
 	}
-	if (!slots_tick_long(procno, short_ones_at_work(procno), usable_cpus()))
+	if (!slots_tick_long(procno, sampler_short_at_work(procno), usable_cpus()))
 		pause_statement(procno);
 }
 

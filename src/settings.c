@@ -25,9 +25,9 @@
 #include "bypass.h"
 #include "compat.h"
 #include "core/entries.h"
+#include "core/hot_spots.h"
 #include "core/lending.h"
 #include "core/limits.h"
-#include "core/load_control.h"
 #include "core/long_share.h"
 #include "core/pools.h"
 #include "pool_parser.h"
@@ -44,7 +44,7 @@ int			gate_log_min_wait = -1;
 int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
-bool		gate_load_control = true;
+bool		gate_hot_spots = true;
 
 static bool bypass = false;
 static char *bypass_application_names = NULL;
@@ -168,10 +168,10 @@ assign_long_after(int newval, void *extra)
 }
 
 static void
-assign_load_control(bool newval, void *extra)
+assign_hot_spots(bool newval, void *extra)
 {
 	if (is_publisher())
-		slots_set_load_control(newval);
+		slots_set_hot_spots(newval);
 }
 
 /*
@@ -194,7 +194,7 @@ settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue until one is done. Zero means no limit, -1 that it finds itself: there is none until backends wait for each other.",
+							"Others wait in a queue until one is done. Zero turns the gate off, -1 means no limit but those of hot spots.",
 							&gate_max_active_backends,
 							0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0,
@@ -280,13 +280,13 @@ settings_define(void)
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, assign_handoff_after, NULL);
 
-	DefineCustomBoolVariable("admission_gate.load_control",
-							 "Admits fewer backends while those at work wait for each other.",
-							 "While more than half of them wait for locks that move on, the limit is lowered step by step, and raised again after.",
-							 &gate_load_control,
+	DefineCustomBoolVariable("admission_gate.hot_spots",
+							 "Makes backends that wait for each other queue for what they contend for.",
+							 "Where that gets more done, only so many of those that contend for the same relation, advisory lock or lock inside the server are at work at a time. Others pass.",
+							 &gate_hot_spots,
 							 true,
 							 PGC_SIGHUP, 0,
-							 NULL, assign_load_control, NULL);
+							 NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum time of waiting for a slot above which the wait is logged.",

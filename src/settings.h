@@ -45,7 +45,7 @@ extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern int	gate_mode;			/* GateMode; also in shared memory */
 extern const PoolDefinitions *gate_pools;	/* also in shared memory */
 extern int	gate_lend_after;	/* ms; -1 = never; also in shared memory */
-extern bool gate_load_control;	/* also in shared memory */
+extern bool gate_hot_spots;		/* also in shared memory */
 
 extern bool xact_predates_gate(void);
 extern void settings_define(void);

@@ -24,13 +24,13 @@
 #include "compat.h"
 #include "core/counters.h"
 #include "core/entries.h"
-#include "core/load_control.h"
-#include "core/long_share.h"
+#include "core/hot_spots.h"
+#include "hot_spot_names.h"
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_limit);
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 
 static const char *const state_names[] = {
@@ -40,14 +40,6 @@ static const char *const state_names[] = {
 	[SLOT_LENT] = "lent",
 	[SLOT_LONG] = "long",
 	[SLOT_PAUSED] = "paused"
-};
-
-static const char *const reason_names[] = {
-	[LIMIT_OPEN] = "open",
-	[LIMIT_CONTENTION] = "contention",
-	[LIMIT_RELIEF] = "relief",
-	[LIMIT_NO_WAITER] = "no waiter",
-	[LIMIT_NO_GAIN] = "no gain"
 };
 
 static void
@@ -69,14 +61,13 @@ milliseconds(uint64 us)
 static void
 put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 {
-	Datum		values[26];
-	bool		nulls[26] = {0};
+	Datum		values[25];
+	bool		nulls[25] = {0};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(stats->pool);
 	values[i++] = CStringGetTextDatum(stats->observing ? "observe" : "enforce");
 	values[i++] = Int32GetDatum(stats->limit);
-	values[i++] = Int32GetDatum(stats->effective_limit);
 	values[i++] = Int32GetDatum(stats->priority);
 	values[i++] = Int32GetDatum(stats->running);
 	values[i++] = Int32GetDatum(stats->lent);
@@ -223,57 +214,63 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 	return rows_of_pools(fcinfo, put_histogram);
 }
 
-static Datum
-time_or_null(int64 time, bool *isnull)
-{
-	*isnull = time == 0;
-	return TimestampTzGetDatum(time);
-}
-
-/* A rate, or null if it is unknown (0) */
-static Datum
-rate_or_null(double rate, bool *isnull)
-{
-	*isnull = rate == 0;
-	return Float8GetDatum(rate);
-}
-
 /*
- * pg_stat_get_admission_gate_limit() returns setof record
+ * pg_stat_get_admission_gate_hot_spots() returns setof record
  *
- * One row: the limit for all pools, the reason for it, and the share of long
- * statements.  Rates are in transactions per second.
+ * One row per hot spot.  Columns that its kind does not use are null, and so are
+ * those that only the whole has, where it is a part of another one.
  */
 Datum
-pg_stat_get_admission_gate_limit(PG_FUNCTION_ARGS)
+pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	SlotLimitView view;
-	LimitLaw   *law = &view.law;
-	Datum		values[13];
-	bool		nulls[13] = {0};
-	double		short_working;
-	int			long_share;
+	HotSpotView views[MAX_HOT_SPOTS];
+	int			n;
 
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
-	slots_get_limit(&view);
-	slots_get_long_share(&long_share, &short_working);
+	n = slots_get_hot_spots(views);
+	for (int i = 0; i < n; i++)
+	{
+		HotSpotView *view = &views[i];
+		HotSpotKind kind = view->key.kind;
+		bool		is_part = view->part_of != view->index;
+		bool		has_fields = kind == HOT_SPOT_ADVISORY || kind == HOT_SPOT_OBJECT;
+		Datum		values[17] = {0};
+		bool		nulls[17] = {0};
 
-	values[0] = Int32GetDatum(view.set);
-	values[1] = Int32GetDatum(view.is_lowered || view.set > 0 ? law->limit : 0);
-	values[2] = Int32GetDatum(view.set == 0 ? 0 : law->open_limit);
-	values[3] = CStringGetTextDatum(reason_names[law->reason]);
-	values[4] = TimestampTzGetDatum(law->since);
-	values[5] = time_or_null(law->last.now, &nulls[5]);
-	values[6] = Int32GetDatum(law->last.working);
-	values[7] = Int32GetDatum(law->last.blocked);
-	values[8] = rate_or_null(law->open_rate, &nulls[8]);
-	values[9] = rate_or_null(law->closed_rate, &nulls[9]);
-	values[10] = time_or_null(law->backoff_until > GetCurrentTimestamp() ? law->backoff_until : 0, &nulls[10]);
-	values[11] = Float8GetDatum(short_working);
-	values[12] = Int32GetDatum(long_share);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		values[0] = Int32GetDatum(view->index + 1);
+		values[1] = Int32GetDatum(view->part_of + 1);
+		nulls[1] = !is_part;
+		values[2] = CStringGetTextDatum(hot_spot_kind_name(kind));
+		values[3] = ObjectIdGetDatum(view->key.database);
+		nulls[3] = !OidIsValid(view->key.database);
+		values[4] = ObjectIdGetDatum(view->key.fields[0]);
+		nulls[4] = kind != HOT_SPOT_RELATION;
+		values[5] = ObjectIdGetDatum(view->key.fields[0]);
+		values[6] = ObjectIdGetDatum(view->key.fields[1]);
+		values[7] = Int16GetDatum(view->key.fields[2]);
+		nulls[5] = nulls[6] = nulls[7] = !has_fields;
+		if (kind == HOT_SPOT_LWLOCK)
+			values[8] = CStringGetTextDatum(hot_spot_lock_name(&view->key));
+		else
+			nulls[8] = true;
+		values[9] = TimestampTzGetDatum(view->since);
+		values[10] = Int32GetDatum(view->limit);
+		nulls[10] = is_part || view->limit == 0;
+		values[11] = Int32GetDatum(view->contenders);
+		values[12] = Int32GetDatum(view->running);
+		values[13] = Int32GetDatum(view->blocked);
+		values[14] = Int32GetDatum(view->waiting);
+		values[15] = Int64GetDatum(view->admitted);
+		values[16] = milliseconds(view->wait_time);
+		if (is_part)
+		{
+			for (int column = 11; column < lengthof(values); column++)
+				nulls[column] = true;
+		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
 	return (Datum) 0;
 }
 

@@ -19,27 +19,27 @@ use File::Basename qw(dirname);
 # Every file, the bottom first: it may use those in the lines above, not those in its own.
 my @layers = map { [split] } split /\n/, <<'END';
 compat
-core/limit_law
+core/limit_control
 core/types
 core/shared
 core/entries
-core/counting core/effective_limit
+core/counting
 core/wait_queue
-core/watch_duty core/counters
-core/pools core/lending core/long_share core/load_control core/limits
+core/hot_spots core/watch_duty core/counters
+core/pools core/lending core/long_share core/limits
 core/semaphore
 core/shmem
-bypass process pool_parser
+bypass process pool_parser hot_spot_names
 settings
-wait_log snapshot contention long_statements
-watcher
+wait_log snapshot sampler
+long_statements
 admission
 stats
 admission_gate
 END
 
 # What the other files do not see of the core
-my %inside = map { ("core/$_" => 1) } qw(shared counting effective_limit wait_queue);
+my %inside = map { ("core/$_" => 1) } qw(shared counting wait_queue);
 
 my %layer;
 for my $number (0 .. $#layers)

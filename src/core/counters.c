@@ -22,7 +22,6 @@
 #include "storage/proc.h"
 
 #include "core/counters.h"
-#include "core/effective_limit.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
@@ -58,6 +57,8 @@ slots_record_wait(uint64 waited)
 	}
 	pg_atomic_write_u64(&MySlotEntry->max_wait, Max(max_wait, waited));
 	pg_atomic_write_u64(&MySlotEntry->last_wait, waited);
+	if (is_of_hot_spot(MySlotEntry->queue))
+		pg_atomic_fetch_add_u64(&hot_spot_at(MySlotEntry->queue)->wait_time, waited);
 	add_to_own(TOTAL_WAIT_TIME, waited);
 	pg_atomic_fetch_add_u64(&pool->wait_counts[wait_bucket(waited)], 1);
 }
@@ -95,7 +96,7 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 static SlotState
 state_to_show(SlotEntry *entry)
 {
-	SlotState	state = pg_atomic_read_u32(&entry->state);
+	SlotState	state = state_in(pg_atomic_read_u32(&entry->state));
 
 	return state == SLOT_LONG && entry->long_state == LONG_PAUSED ? SLOT_PAUSED : state;
 }
@@ -154,60 +155,47 @@ add_to_gauges(SlotStats *stats, SlotState state)
 }
 
 /*
- * The number of transactions completed since the server started, modulo 2^32.  No lock:
- * counts that a backend is just taking to another pool may be missed or count twice.
- */
-uint32
-slots_total_completed(void)
-{
-	uint64		sum = 0;
-
-	for (int i = 0; i < Slots->npools; i++)
-		sum += pg_atomic_read_u64(&Slots->pools[i].past_totals[TOTAL_COMPLETED]);
-	for (int procno = 0; procno < Slots->nentries; procno++)
-		sum += pg_atomic_read_u64(&entry_of(procno)->own_totals[TOTAL_COMPLETED]);
-	return (uint32) sum;
-}
-
-/*
- * Describe the limit that this backend waits for: its pool's if that is exhausted, else
- * the one for all.  limit->waiting excludes this backend.
+ * Describe the limit that this backend waits for: that of its queue if that is
+ * exhausted, else the one for all.  limit->waiting excludes this backend.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
 {
 	LockedSection section;
-	SlotPool   *mine;
-	SlotPool   *pool;
-	uint64		left;
+	int			mine;
 	uint32		in_use;
+	QueueSet	left;
+	int			queue;
 
 	slots_lock(&section);
-	mine = pool_of(MySlotEntry);
-	in_use = pg_atomic_read_u32(&mine->word) & WORD_COUNT;
-	limit->finds_itself = Slots->limit < 0;
-	limit->is_of_pool = in_use >= pg_atomic_read_u32(&mine->effective_limit);
-	if (limit->is_of_pool)
+	mine = MySlotEntry->queue;
+	in_use = places_in_use(mine);
+	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
+	limit->hot_spot.kind = HOT_SPOT_NONE;
+	if (limit->is_of_queue)
 	{
-		limit->slots = limit->effective = mine->definition.max_active;
+		if (is_of_hot_spot(mine))
+			limit->hot_spot = hot_spot_at(mine)->key;
+		limit->slots = pg_atomic_read_u32(&queue_at(mine)->limit);
+		if (limit->slots == NO_LIMIT)
+			limit->slots = Max(in_use, 1);	/* it has just ended */
 		limit->in_use = in_use;
-		limit->lent = mine->lent;
-		limit->waiting = mine->queue.length;
+		limit->lent = is_of_hot_spot(mine) ? 0 : pool_of(MySlotEntry)->lent;
+		limit->waiting = queue_at(mine)->waiters.length;
 	}
 	else
 	{
-		limit->slots = Slots->law.open_limit;
-		limit->effective = pg_atomic_read_u32(&Slots->effective_limit);
+		limit->slots = pg_atomic_read_u32(&Slots->limit);
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
 		limit->waiting = 0;
-		left = Slots->waiting_pools;
-		while ((pool = slots_next_waiting_pool(&left)) != NULL)
-			limit->waiting += pool->queue.length;
+		left = Slots->waiting;
+		while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+			limit->waiting += queue_at(queue)->waiters.length;
 	}
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+	if (state_in(pg_atomic_read_u32(&MySlotEntry->state)) == SLOT_WAITING)
 		limit->waiting--;
-	strlcpy(limit->pool, mine->definition.name, sizeof(limit->pool));
+	strlcpy(limit->pool, pool_of(MySlotEntry)->definition.name, sizeof(limit->pool));
 	slots_unlock(&section);
 }
 
@@ -233,21 +221,6 @@ sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
 }
 
 /*
- * How many slots a pool has at most now, 0 if there is no limit, or none yet.
- * Lock held.
- */
-static int
-effective_limit(SlotPool *pool)
-{
-	bool		is_open = Slots->limit < 0 && !limit_is_lowered();
-
-	if (Slots->limit == 0 || (is_open && !pool_has_limit(pool)))
-		return 0;
-	return Min(pg_atomic_read_u32(&pool->effective_limit),
-			   pg_atomic_read_u32(&Slots->effective_limit));
-}
-
-/*
  * Fill in what the pool itself knows.
  */
 static void
@@ -258,8 +231,7 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	slots_lock(&section);
 	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
 	stats->priority = pool->definition.priority;
-	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->limit;
-	stats->effective_limit = effective_limit(pool);
+	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->max_active;
 	stats->observing = Slots->observing;
 	for (int t = 0; t < POOL_TOTALS; t++)
 		stats->pool_totals[t] = pool->totals[t] - pool->pool_baseline[t];

@@ -23,9 +23,8 @@ typedef struct SlotStats
 	char		pool[NAMEDATALEN];
 	int			priority;
 	int			limit;			/* slots, its own or else those of all pools;
-								 * 0 = no limit, -1 = it finds itself */
-	int			effective_limit;	/* slots, as many are given out now; 0 =
-									 * no limit, or an open gate */
+								 * 0 = the gate is off, -1 = none but those of
+								 * hot spots */
 	bool		observing;		/* the limit is not enforced */
 	int			running;		/* backends */
 	int			lent;			/* backends */
@@ -42,11 +41,11 @@ typedef struct SlotStats
 /* How a limit stands */
 typedef struct SlotLimit
 {
-	bool		is_of_pool;		/* else of all pools together */
-	bool		finds_itself;
+	bool		is_of_queue;	/* of its pool or hot spot, else of all pools
+								 * together */
+	HotSpotKey	hot_spot;		/* if it is of one */
 	char		pool[NAMEDATALEN];
 	int			slots;
-	int			effective;		/* slots; fewer while holders block each other */
 	int			in_use;			/* slots */
 	int			lent;			/* backends */
 	int			waiting;		/* backends */
@@ -71,7 +70,6 @@ extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
 extern void slots_reset_stats(void);
 
 /* For the files of src/core */
-extern uint32 slots_total_completed(void);
 extern void slots_keep_totals(struct SlotPool *pool, struct SlotEntry *entry);
 extern void slots_start_totals(int pool);
 

@@ -6,8 +6,9 @@
  * The semaphore is one 32-bit word: the number of slots in use, and two flags in its
  * highest bits.  While no flag is set, a slot is acquired and released by one
  * compare-and-exchange; as the flags are larger than any limit, "word < limit" tests all
- * of it.  A pool that has a limit of its own has a word of its own: a slot is counted
- * there first, then in the word for all; if that fails, the first step is taken back.
+ * of it.  A queue with a limit of its own, that of a pool or of a hot spot, has a word of
+ * its own: a slot is counted there first, then in the word for all; if that fails, the first
+ * step is taken back.  Where a backend is counted is its place; its state names it.
  *
  * Locking: the counts are atomics.  Where a function says "Lock held", it is because
  * slots_unlock() has to tell the waiters.
@@ -40,77 +41,89 @@ count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool barge)
 }
 
 /*
- * Count one slot of that entry in its pool, if that has a limit of its own.
- * Returns false if the pool has none free.
+ * Does this queue count its backends?  That of a hot spot does, also while it has no
+ * limit; that of a pool only if it has one.
  */
 static inline bool
-count_in_pool_if_free(SlotEntry *entry, bool barge)
+queue_counts(int queue)
 {
-	SlotPool   *pool = pool_of(entry);
-
-	Assert(!entry->counted_in_pool);
-	if (!pool_has_limit(pool))
-		return true;
-	if (!count_up_if_free(&pool->word, &pool->effective_limit, barge))
-		return false;
-	entry->counted_in_pool = true;
-	return true;
+	return is_of_hot_spot(queue) || queue_has_limit(queue);
 }
 
 /*
- * Release the entry's slot in its pool's count, if it was counted there.  Returns true if
- * the pool has waiters: a caller that does not hold the lock must then take and release
- * it, so that slots_unlock() wakes one.
+ * Count a place in that queue, if it counts.  *place receives the queue or NO_QUEUE.
+ * Returns false if none is free.
  */
 static inline bool
-count_out_of_pool(SlotEntry *entry)
+count_place_if_free(int queue, bool barge, int *place)
+{
+	*place = NO_QUEUE;
+	if (!queue_counts(queue))
+		return true;
+	if (!count_up_if_free(&queue_at(queue)->word, &queue_at(queue)->limit, barge))
+		return false;
+	*place = queue;
+	return true;
+}
+
+/* The same, above the limit if need be: returns the place. */
+static inline int
+count_place(int queue)
+{
+	if (!queue_counts(queue))
+		return NO_QUEUE;
+	pg_atomic_fetch_add_u32(&queue_at(queue)->word, 1);
+	return queue;
+}
+
+/*
+ * Release a place, if there is one.  Returns true if that queue has waiters: a caller that
+ * does not hold the lock must then take and release it, so that slots_unlock() wakes one.
+ */
+static inline bool
+count_place_out(int place)
 {
 	uint32		word;
 
-	if (likely(!entry->counted_in_pool))
+	if (likely(place == NO_QUEUE))
 		return false;
-	word = pg_atomic_fetch_sub_u32(&pool_of(entry)->word, 1);
+	word = pg_atomic_fetch_sub_u32(&queue_at(place)->word, 1);
 	Assert((word & WORD_COUNT) > 0);
-	entry->counted_in_pool = false;
 	return (word & WORD_WAITERS) != 0;
 }
 
 /*
- * Count one slot of that entry in its pool and in all, if both have one free.
- * Lock held.
+ * Count a slot in that queue and in all, if both have one free.  Lock held.
  */
 static inline bool
-count_in_if_free(SlotEntry *entry)
+count_in_if_free(int queue, int *place)
 {
-	if (!count_in_pool_if_free(entry, true))
+	if (!count_place_if_free(queue, true, place))
 		return false;
-	if (count_up_if_free(&Slots->word, &Slots->effective_limit, true))
+	if (count_up_if_free(&Slots->word, &Slots->limit, true))
 		return true;
-	(void) count_out_of_pool(entry);
+	(void) count_place_out(*place);
+	*place = NO_QUEUE;
 	return false;
 }
 
 /*
- * Count one slot of that entry in its pool and in all, above the limits if need be.
+ * Count a slot in that queue and in all, above the limits if need be: returns the place.
  */
-static inline void
-count_in(SlotEntry *entry)
+static inline int
+count_in(int queue)
 {
-	SlotPool   *pool = pool_of(entry);
+	int			place = count_place(queue);
 
-	if (pool_has_limit(pool))
-	{
-		pg_atomic_fetch_add_u32(&pool->word, 1);
-		entry->counted_in_pool = true;
-	}
 	pg_atomic_fetch_add_u32(&Slots->word, 1);
+	return place;
 }
 
-/* The slot of that entry is no longer in use.  Lock held. */
+/* A slot with that place is no longer in use.  Lock held. */
 static inline void
-count_out(SlotEntry *entry)
+count_out(int place)
 {
-	(void) count_out_of_pool(entry);
+	(void) count_place_out(place);
 	pg_atomic_fetch_sub_u32(&Slots->word, 1);
 }
 

@@ -49,7 +49,14 @@ slots_my_procno(void)
 SlotState
 slots_state(int procno)
 {
-	return pg_atomic_read_u32(&entry_of(procno)->state);
+	return state_in(pg_atomic_read_u32(&entry_of(procno)->state));
+}
+
+/* Goes up when that backend meets the gate. */
+uint32
+slots_progress(int procno)
+{
+	return pg_atomic_read_u32(&entry_of(procno)->progress);
 }
 
 /* How many of its transactions, or statements, have failed while it is in its pool. */

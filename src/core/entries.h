@@ -18,6 +18,7 @@ extern bool slots_available(void);
 extern int	slots_backend_count(void);
 extern int	slots_my_procno(void);
 extern SlotState slots_state(int procno);
+extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
 
 #endif							/* ADMISSION_GATE_ENTRIES_H */

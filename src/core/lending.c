@@ -4,17 +4,20 @@
  *		Lending: slots that count as free while their holders do nothing; and
  *		the last resort.
  *
- * The watcher (src/watcher.c) tells what the holders have done.  One that has done next
+ * The sampler (src/sampler.c) tells what the holders have done.  One that has done next
  * to nothing for lend_after becomes a lender: what it holds is counted out until it
  * works again, and then counted in, above the limits if need be.
+ *
+ * A backend whose last transaction waited for one that does nothing, and failed, will
+ * probably wait so again: it enters as a lender.
  *
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next
  * one enters above the limit, then another after 2, 4 ... 60 s, from the
  * beginning once the queue moves.
  *
- * That clock tells nothing about a pool whose own slots are all in use, as
- * other queues may move.  From such a pool, the first enters if nobody has
+ * That clock tells nothing about a pool or a hot spot whose own places are all
+ * in use, as other queues may move.  There, the first enters if nobody has
  * entered from its queue for 60 s.
  *
  * Locking: see shared.h.
@@ -65,11 +68,10 @@ slots_lend_after(void)
  * Yes if there are any and no other has looked lately.
  */
 bool
-slots_lenders_unseen(void)
+slots_claim_look_at_lenders(void)
 {
 	return (pg_atomic_read_u32(&Slots->word) & WORD_LENDERS) != 0 &&
-		is_due(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER,
-			   GetCurrentTimestamp());
+		claim_turn(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER);
 }
 
 /*
@@ -77,10 +79,9 @@ slots_lenders_unseen(void)
  * time of the last look is in shared memory, as watchers may change more often.
  */
 bool
-slots_holders_unseen(long interval)
+slots_claim_look_at_holders(long interval)
 {
-	return is_due(&Slots->holders_seen, (uint64) interval * 1000,
-				  GetCurrentTimestamp());
+	return claim_turn(&Slots->holders_seen, (uint64) interval * 1000);
 }
 
 /* ----------------------------------------------------------------
@@ -99,31 +100,61 @@ forget_lender(SlotPool *pool)
 }
 
 /*
- * This backend has ended while its slot was lent.
+ * This backend has ended while its slot was lent.  place: the one it kept.
  */
 void
-slots_forget_lending(void)
+slots_forget_lending(int place)
 {
 	LockedSection section;
 
 	slots_lock(&section);
+	(void) count_place_out(place);
 	forget_lender(pool_of(MySlotEntry));
 	slots_unlock(&section);
 }
 
-/* Lend an entry's slot: it counts as free from now on.  Lock held. */
+/* A backend of that pool lends from now on.  Lock held. */
+static void
+note_lender(SlotPool *pool)
+{
+	Slots->lent++;
+	pool->lent++;
+	pool->totals[TOTAL_LENDS]++;
+	pg_atomic_fetch_or_u32(&Slots->word, WORD_LENDERS);
+}
+
+/*
+ * This backend, which has no slot, enters as a lender: the caller sets its state.
+ */
+void
+slots_enter_as_lender(void)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	note_lender(pool_of(MySlotEntry));
+	slots_unlock(&section);
+}
+
+/*
+ * Lend an entry's slot: it counts as free from now on.  A contender keeps its place at its
+ * hot spot, as another one in its stead would only make the line longer.  Lock held.
+ */
 static void
 lend(SlotEntry *entry, TimestampTz now)
 {
-	uint32		running = SLOT_RUNNING;
+	uint32		running = pg_atomic_read_u32(&entry->state);
+	int			place = place_in(running);
+	int			kept = place != NO_QUEUE && is_of_hot_spot(place) ? place : NO_QUEUE;
 
-	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
+	/* Nobody waits for a slot of which there are as many as backends. */
+	if (place == kept && !slots_are_limited())
 		return;
-	Slots->lent++;
-	pool_of(entry)->lent++;
-	pool_of(entry)->totals[TOTAL_LENDS]++;
-	pg_atomic_fetch_or_u32(&Slots->word, WORD_LENDERS);
-	count_out(entry);
+	if (state_in(running) != SLOT_RUNNING ||
+		!pg_atomic_compare_exchange_u32(&entry->state, &running, state_with_place(SLOT_LENT, kept)))
+		return;
+	note_lender(pool_of(entry));
+	count_out(kept == NO_QUEUE ? place : NO_QUEUE);
 	pg_atomic_write_u64(&entry->since, now);
 }
 
@@ -131,22 +162,26 @@ lend(SlotEntry *entry, TimestampTz now)
 static void
 end_lending(SlotEntry *entry, TimestampTz now)
 {
-	uint32		lent = SLOT_LENT;
+	uint32		lent = pg_atomic_read_u32(&entry->state);
+	int			kept = place_in(lent);
+	int			place;
 	SlotPool   *pool = pool_of(entry);
 
-	if (pg_atomic_read_u32(&entry->state) != SLOT_LENT)
+	if (state_in(lent) != SLOT_LENT)
 		return;
 
 	/*
 	 * Count first: from the exchange on, the backend may release it, and
 	 * change its pool.
 	 */
-	count_in(entry);
+	place = kept != NO_QUEUE ? kept : count_place(entry->pool);
+	pg_atomic_fetch_add_u32(&Slots->word, 1);
 	pg_atomic_write_u64(&entry->since, now);
-	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, SLOT_RUNNING))
+	if (pg_atomic_compare_exchange_u32(&entry->state, &lent,
+									   state_with_place(SLOT_RUNNING, place)))
 		forget_lender(pool);
 	else
-		count_out(entry);		/* the backend left */
+		count_out(kept != NO_QUEUE ? NO_QUEUE : place); /* the backend left */
 }
 
 /*
@@ -171,18 +206,19 @@ slots_seems_idle(int procno, uint64 cpu)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	return pg_atomic_read_u32(&entry->state) == SLOT_RUNNING &&
+	return state_in(pg_atomic_read_u32(&entry->state)) == SLOT_RUNNING &&
 		!has_worked(entry, pg_atomic_read_u32(&entry->progress), cpu, false,
 					GetCurrentTimestamp());
 }
 
 /*
  * Record what the watcher saw of a holder.  cpu: CPU time (us) of the backend and its
- * workers; busy: it works even if cpu has not grown.  Lends the slot if the holder has
- * been idle for lend_after; takes a lent slot back if it works.
+ * workers; busy: it works even if cpu has not grown; is_stuck: it waits for a backend that
+ * does nothing.  Lends the slot if the holder is stuck, or has been idle for lend_after;
+ * takes a lent slot back if it works.
  */
 void
-slots_note_holder(int procno, uint64 cpu, bool busy)
+slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 {
 	SlotEntry  *entry = entry_of(procno);
 	int			lend_after = slots_lend_after();
@@ -192,14 +228,15 @@ slots_note_holder(int procno, uint64 cpu, bool busy)
 
 	slots_lock(&section);
 	progress = pg_atomic_read_u32(&entry->progress);
-	worked = has_worked(entry, progress, cpu, busy, section.now);
+	worked = !is_stuck && has_worked(entry, progress, cpu, busy, section.now);
 	if (worked)
 		end_lending(entry, section.now);
-	else if (lend_after >= 0 && passed_since(entry->quiet_since, lend_after, section.now))
+	else if (lend_after >= 0 &&
+			 (is_stuck || passed_since(entry->quiet_since, lend_after, section.now)))
 		lend(entry, section.now);
 
 	/* How much a lender did long ago must not hide that it works now. */
-	if (worked || pg_atomic_read_u32(&entry->state) == SLOT_LENT)
+	if (worked || state_in(pg_atomic_read_u32(&entry->state)) == SLOT_LENT)
 	{
 		entry->progress_seen = progress;
 		entry->cpu_seen = cpu;
@@ -240,16 +277,6 @@ stands_still(TimestampTz *moved, int waiter, int patience, TimestampTz now)
 	return passed_since(arrived > now ? *moved : Max(*moved, arrived), patience, now);
 }
 
-/* Let a waiter in above the limit.  Lock held. */
-static void
-let_in(int waiter, LockedSection *section)
-{
-	count_in(entry_of(waiter));
-	slots_make_holder(waiter, section);
-	slots_wake_later(section, waiter);
-	pool_of(entry_of(waiter))->totals[TOTAL_STALLS]++;
-}
-
 /*
  * Let the next waiter in if that is due.  Lock held.
  */
@@ -274,27 +301,28 @@ relieve_next(LockedSection *section)
 		patience = first;
 	if (!stands_still(&Slots->moved, next, patience, section->now))
 		return false;
-	let_in(next, section);
+	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
 	Slots->patience = Min(2 * patience, MAX_PATIENCE);
 	return true;
 }
 
 /*
- * Let the first waiter of a full pool in if that is due.  Lock held.
+ * Let the first waiter of a queue without a free place in if that is due.  Lock held.
  */
 static void
-relieve_full_pool(LockedSection *section)
+relieve_full_queue(LockedSection *section)
 {
-	uint64		left = Slots->waiting_pools;
-	SlotPool   *pool;
+	QueueSet	left = Slots->waiting;
+	int			queue;
 
-	while ((pool = slots_next_waiting_pool(&left)) != NULL)
+	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
 	{
-		if (!pool_has_slot_free(pool) &&
-			stands_still(&pool->moved, pool->queue.head, MAX_PATIENCE, section->now))
+		if (!queue_has_place_free(queue) &&
+			stands_still(&queue_at(queue)->moved, queue_at(queue)->waiters.head,
+						 MAX_PATIENCE, section->now))
 		{
-			let_in(pool->queue.head, section);
+			slots_grant_above_limit(queue_at(queue)->waiters.head, section);
 			return;
 		}
 	}
@@ -310,6 +338,6 @@ slots_relieve_stall(void)
 
 	slots_lock(&section);
 	if (!relieve_next(&section))
-		relieve_full_pool(&section);
+		relieve_full_queue(&section);
 	slots_unlock(&section);
 }

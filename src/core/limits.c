@@ -16,7 +16,7 @@
 #include "postgres.h"
 
 #include "core/counting.h"
-#include "core/effective_limit.h"
+#include "core/hot_spots.h"
 #include "core/limits.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
@@ -33,13 +33,12 @@ release_one(void)
 
 	slots_lock(&section);
 	waiter = slots_any_waiter();
-	if (Slots->limit != 0 && !Slots->observing)
+	if (Slots->max_active != 0 && !Slots->observing)
 		waiter = INVALID_PROC_NUMBER;	/* another process has set a limit
 										 * since */
 	if (waiter != INVALID_PROC_NUMBER)
 	{
-		count_in(entry_of(waiter));
-		slots_grant(waiter, &section);
+		slots_grant(waiter, count_in(entry_of(waiter)->queue), &section);
 	}
 	slots_unlock(&section);
 	return waiter != INVALID_PROC_NUMBER;
@@ -56,7 +55,7 @@ release_all(void)
 }
 
 /*
- * Set the limit (slots, 0 = none, -1 = it finds itself).  If it was raised, waiters
+ * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot spots).  If it was raised, waiters
  * enter; if there is none, all do, as the limits of pools do not hold then; if it was
  * lowered, holders finish and new ones wait.
  */
@@ -66,22 +65,15 @@ slots_set_limit(int limit)
 	LockedSection section;
 
 	slots_lock(&section);
-
-	/*
-	 * Not at a reload that changes something else: it may be lowered just
-	 * now.
-	 */
-	if (Slots->limit != limit)
-	{
-		Slots->limit = limit;
-		slots_reset_law(section.now);
-	}
+	Slots->max_active = limit;
+	pg_atomic_write_u32(&Slots->limit, limit > 0 ? limit : NO_LIMIT);
 	slots_unlock(&section);
+	slots_schedule_samples();
 
 	if (limit == 0)
 		release_all();
 	else
-		slots_grant_free(NO_LIMIT);
+		slots_grant_free();
 }
 
 /*
@@ -95,11 +87,7 @@ slots_set_observing(bool observing)
 	LockedSection section;
 
 	slots_lock(&section);
-	if (Slots->observing != observing)
-	{
-		Slots->observing = observing;
-		slots_reset_law(section.now);
-	}
+	Slots->observing = observing;
 	slots_unlock(&section);
 
 	if (observing)

@@ -31,6 +31,7 @@
 #include "postgres.h"
 
 #include "core/counting.h"
+#include "core/entries.h"
 #include "core/long_share.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
@@ -105,21 +106,6 @@ may_run(TimestampTz now)
 	return has_passed(Slots->long_turn_ended, rest_after_turn(), now) ? long_share() : 0;
 }
 
-/*
- * *share receives the number of long statements that may run, 0 if all; *short_working the
- * average number of working short ones.
- */
-void
-slots_get_long_share(int *share, double *short_working)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	*share = long_share() < Slots->nentries ? long_share() : 0;
-	*short_working = Slots->short_working;
-	slots_unlock(&section);
-}
-
 /* Set a statement's long_state and move it between the lists.  Lock held. */
 static void
 change_state(int procno, LongState state, TimestampTz now)
@@ -156,7 +142,7 @@ look(int working, int cpus, LockedSection *section)
 	int			woken = 0;
 
 	/* Those that wait for a slot want a CPU as well. */
-	working += Slots->pools[DEFAULT_POOL].queue.length;
+	working += queue_at(DEFAULT_POOL)->waiters.length;
 	Slots->short_working += (working - Slots->short_working) * weight;
 	Slots->long_looked = section->now;
 	Slots->cpus = cpus;
@@ -185,8 +171,8 @@ static bool
 may_be_long(const SlotEntry *entry)
 {
 	return (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
-		Slots->limit != 0 && !Slots->observing && entry->pool == DEFAULT_POOL &&
-		!pool_has_limit(pool_of(entry));
+		Slots->max_active != 0 && !Slots->observing && entry->pool == DEFAULT_POOL &&
+		!queue_has_limit(DEFAULT_POOL);
 }
 
 /*
@@ -198,17 +184,18 @@ demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	TimestampTz held_since = pg_atomic_read_u64(&entry->since);
-	uint32		running = SLOT_RUNNING;
+	uint32		running = pg_atomic_read_u32(&entry->state);
 
-	if ((Slots->limit > 0 && Slots->nlong >= Slots->limit) ||
+	if (state_in(running) != SLOT_RUNNING ||
+		(Slots->max_active > 0 && Slots->nlong >= Slots->max_active) ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LONG))
 		return false;
 	Slots->nlong++;
 	change_state(procno, LONG_RUNNING, section->now);
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
-	(void) count_out_of_pool(entry);
+	(void) count_place_out(place_in(running));
 	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
-	slots_hand_off(section);
+	slots_hand_off(place_in(running), section);
 	return true;
 }
 
@@ -225,7 +212,7 @@ slots_tick_long(int procno, int working, int cpus)
 
 	slots_lock(&section);
 	if (may_be_long(entry) &&
-		(pg_atomic_read_u32(&entry->state) == SLOT_LONG || demote(procno, &section)))
+		(slots_state(procno) == SLOT_LONG || demote(procno, &section)))
 	{
 		if (entry->long_state == LONG_UNCOUNTED)
 			change_state(procno, LONG_RUNNING, section.now);
@@ -328,13 +315,15 @@ slots_end_long(void)
 {
 	LockedSection section;
 
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_LONG)
+	int			place;
+
+	if (slots_state(my_slot_procno) != SLOT_LONG)
 		return;
 	slots_lock(&section);
-	count_in(MySlotEntry);
+	place = count_in(MySlotEntry->pool);
 	forget(&section);
 	pg_atomic_write_u64(&MySlotEntry->since, section.now);
 	MySlotEntry->quiet_since = section.now;
-	pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+	pg_atomic_write_u32(&MySlotEntry->state, state_with_place(SLOT_RUNNING, place));
 	slots_unlock(&section);
 }

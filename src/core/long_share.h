@@ -22,6 +22,5 @@ extern bool slots_long_pauses(int procno);
 extern void slots_long_resume(int procno);
 extern void slots_forget_long(void);
 extern void slots_end_long(void);
-extern void slots_get_long_share(int *share, double *short_working);
 
 #endif							/* ADMISSION_GATE_LONG_SHARE_H */

@@ -6,7 +6,8 @@
  * A pool has an index in an array; the default pool has the first.  Processes that publish
  * settings (settings.c) define and drop pools.  A backend looks up its pool by name, again
  * whenever the generation changes.  When a pool is dropped, its waiters move to the
- * default pool at once, other backends at their next statement.  Its index can be reused
+ * default pool at once, but for those at a hot spot; other backends do at their next
+ * statement.  Its index can be reused
  * once no backend of the pool has a slot; a pool defined again under the same name gets
  * its index and totals back if the index has not been reused.
  *
@@ -114,7 +115,6 @@ slots_join_pool(void)
 	bool		unknown;
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	Assert(!MySlotEntry->counted_in_pool);
 	pools_fold_name(name, chosen_name);
 
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
@@ -184,11 +184,10 @@ pool_is_in_use(int pool)
 {
 	for (int procno = 0; procno < Slots->nentries; procno++)
 	{
-		if (entry_of(procno)->pool == pool &&
-			(slots_state(procno) != SLOT_NONE || entry_of(procno)->counted_in_pool))
+		if (entry_of(procno)->pool == pool && slots_state(procno) != SLOT_NONE)
 			return true;
 	}
-	return false;
+	return places_in_use(pool) > 0;
 }
 
 /*
@@ -219,13 +218,10 @@ define_pool(int index, const PoolDefinition *definition)
 
 	slots_lock(&section);
 	if (index == Slots->npools)
-	{
-		pool->queue.head = pool->queue.tail = INVALID_PROC_NUMBER;
 		Slots->npools++;
-	}
 	pool->defined = true;
 	pool->definition = *definition;
-	pg_atomic_write_u32(&pool->effective_limit,
+	pg_atomic_write_u32(&queue_at(index)->limit,
 						definition->max_active > 0 ? definition->max_active : NO_LIMIT);
 	pg_atomic_fetch_add_u32(&Slots->generation, 1);
 	slots_unlock(&section);
@@ -238,16 +234,18 @@ define_pool(int index, const PoolDefinition *definition)
 static bool
 move_one_waiter(SlotPool *pool)
 {
+	SlotQueue  *queue = queue_at(pool - Slots->pools);
 	LockedSection section;
 	int			waiter;
 
 	slots_lock(&section);
-	waiter = pool->queue.head;
+	waiter = queue->waiters.head;
 	if (waiter != INVALID_PROC_NUMBER)
 	{
-		Assert(!entry_of(waiter)->counted_in_pool);
 		slots_keep_totals(pool, entry_of(waiter));
-		slots_queue_move(waiter, pool, DEFAULT_POOL, &section);
+		entry_of(waiter)->pool = DEFAULT_POOL;
+		slots_queue_move(waiter, DEFAULT_POOL);
+		queue->passed_over_since = 0;
 		pool->totals[TOTAL_QUEUED]--;
 		Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
 	}
@@ -265,7 +263,7 @@ drop_pool(SlotPool *pool)
 
 	slots_lock(&section);
 	pool->defined = false;
-	pg_atomic_write_u32(&pool->effective_limit, NO_LIMIT);
+	pg_atomic_write_u32(&queue_at(pool - Slots->pools)->limit, NO_LIMIT);
 	pg_atomic_fetch_add_u32(&Slots->generation, 1);
 	slots_unlock(&section);
 
@@ -327,8 +325,6 @@ slots_init_pools(const PoolDefinitions *definitions)
 	{
 		SlotPool   *pool = &Slots->pools[i];
 
-		pg_atomic_init_u32(&pool->word, 0);
-		pg_atomic_init_u32(&pool->effective_limit, NO_LIMIT);
 		pg_atomic_init_u64(&pool->past_max_wait, 0);
 		for (int t = 0; t < OWN_TOTALS; t++)
 			pg_atomic_init_u64(&pool->past_totals[t], 0);
@@ -348,5 +344,5 @@ slots_set_pools(const PoolDefinitions *definitions)
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	apply_definitions(definitions);
 	LWLockRelease(Slots->pools_lock);
-	slots_grant_free(NO_LIMIT);
+	slots_grant_free();
 }

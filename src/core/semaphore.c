@@ -5,16 +5,17 @@
  *		SQL, time-outs, wait events or settings.
  *
  * While no backend waits, a slot is acquired and released by one compare-and-exchange
- * (counting.h).  Else a backend enters the queue of its pool, and is granted a slot or
- * called to claim one (wait_queue.c).  A backend of a pool that has a limit of its own
- * counts itself there, too.  The waiters' flag of a pool's word says that its queue is not
- * empty; that of the word for all, that a backend waits whose pool has a slot free.  So
- * backends of other pools do not notice a queue that only waits for its own pool's slots.
+ * (counting.h).  Else a backend enters the queue of its pool, or of the hot spot whose
+ * contender it is, and is granted a slot or called to claim one (wait_queue.c).  A backend
+ * counts itself in its queue, too, if that has a limit of its own: it has a place there.
+ * The waiters' flag of a queue's word says that it is not empty; that of the word for all,
+ * that a backend waits whose queue has a place free, and that there is a limit for all.  So other backends do not notice a queue
+ * that only waits for its own places.
  *
  * No wake-up is lost, because:
- *	 - a backend releases a slot, or undoes a pool count, without the lock only if the
+ *	 - a backend releases a slot, or undoes a count, without the lock only if the
  *	   atomic operation that does so finds the waiters' flag clear.  An arriving waiter
- *	   sets the flags before its last check for a free slot.  The pool's count is lowered
+ *	   sets the flags before its last check for a free slot.  The queue's count is lowered
  *	   before the count of all;
  *	 - only slots_unlock() releases the lock, and it calls the next waiter if a slot is
  *	   free.
@@ -24,7 +25,8 @@
  * while the slot counts as free (lending.c).  One whose statement is long gives it up and
  * goes on without (long_share.c).
  *
- * States of an entry, and which process changes them:
+ * States of an entry, and which process changes them (a place may be added to a state, or
+ * taken away, by any process under the lock, by compare-and-exchange):
  *	 NONE -> RUNNING	its backend, after it raised the count
  *	 NONE -> WAITING	its backend, under the lock
  *	 WAITING -> RUNNING	any process, under the lock
@@ -50,8 +52,8 @@
 #include "storage/ipc.h"
 
 #include "core/counting.h"
-#include "core/effective_limit.h"
 #include "core/entries.h"
+#include "core/hot_spots.h"
 #include "core/lending.h"
 #include "core/long_share.h"
 #include "core/pools.h"
@@ -62,6 +64,9 @@
 /* Does this backend hold a slot that it acquired from the reserve? */
 static bool in_reserve = false;
 
+/* The state, with its place, of a backend that has just been counted */
+static uint32 next_state;
+
 static void slots_at_exit(int code, Datum arg);
 
 /* Does this backend know the pools as they are? */
@@ -69,6 +74,12 @@ static inline bool
 my_pool_is_current(void)
 {
 	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
+}
+
+static inline SlotState
+my_state(void)
+{
+	return state_in(pg_atomic_read_u32(&MySlotEntry->state));
 }
 
 /*
@@ -81,9 +92,10 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
 	MySlotEntry = &Slots->entries[my_slot_procno].entry;
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
-	Assert(!MySlotEntry->counted_in_pool);
-	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);	/* of an earlier process */
+	Assert(my_state() == SLOT_NONE);
+	/* What an earlier process left */
+	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
+	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
@@ -93,18 +105,45 @@ attach_entry(void)
  */
 
 /*
- * Count one slot of this backend in its pool and in all, if both have one free;
- * with barge, even if others wait.  The lock is not held; it may be taken.
+ * The queue that this backend is to count and wait in: that of the hot spot whose contender
+ * it is, or that of its pool
+ */
+static int
+my_queue(void)
+{
+	int			hot_spot = *(volatile uint8 *) &MySlotEntry->hot_spot;
+
+	if (hot_spot == 0 || hot_spot == STUCK || my_pool.has_limit)
+		return MySlotEntry->pool;
+	return slots_hot_spot_queue(hot_spot - 1);
+}
+
+/*
+ * Count one slot of this backend in its queue and in all, if both have one free; with
+ * barge, even if others wait.  The lock is not held; it may be taken.
  */
 static pg_noinline bool
-count_in_with_pool(bool barge)
+count_in_with_place(bool barge)
 {
-	if (!count_in_pool_if_free(MySlotEntry, barge))
-		return false;
-	if (count_up_if_free(&Slots->word, &Slots->effective_limit, barge))
-		return true;
+	int			place;
 
-	if (count_out_of_pool(MySlotEntry))
+	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
+		slots_lend_after() >= 0 && slots_are_limited())
+	{
+		slots_enter_as_lender();
+		next_state = state_with_place(SLOT_LENT, NO_QUEUE);
+		return true;
+	}
+	if (!count_place_if_free(my_queue(), barge, &place))
+		return false;
+	if (count_up_if_free(&Slots->word, &Slots->limit, barge))
+	{
+		slots_note_place_taken(place);
+		next_state = state_with_place(SLOT_RUNNING, place);
+		return true;
+	}
+
+	if (count_place_out(place))
 	{
 		LockedSection section;
 
@@ -134,10 +173,10 @@ count_admission(void)
 static inline void
 become_holder(TimestampTz since)
 {
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(my_state() == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
-	pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+	pg_atomic_write_u32(&MySlotEntry->state, next_state);
 }
 
 /*
@@ -147,9 +186,10 @@ become_holder(TimestampTz since)
 static inline bool
 count_me_in(bool barge)
 {
-	if (unlikely(my_pool.has_limit))
-		return count_in_with_pool(barge);
-	return count_up_if_free(&Slots->word, &Slots->effective_limit, barge);
+	if (unlikely(my_pool.has_limit || MySlotEntry->hot_spot != 0))
+		return count_in_with_place(barge);
+	next_state = SLOT_RUNNING;
+	return count_up_if_free(&Slots->word, &Slots->limit, barge);
 }
 
 /*
@@ -169,12 +209,12 @@ slots_try_acquire(TimestampTz since)
 	return true;
 }
 
-/* Does another backend wait for a slot of this backend's pool, or of all? */
+/* Does another backend wait for a slot of this backend's queue, or of all? */
 static inline bool
 others_are_waiting(void)
 {
 	return waiters_flag_is_set() ||
-		(pg_atomic_read_u32(&pool_of(MySlotEntry)->word) & WORD_WAITERS) != 0;
+		(pg_atomic_read_u32(&queue_at(my_queue())->word) & WORD_WAITERS) != 0;
 }
 
 /*
@@ -209,7 +249,12 @@ barge_or_force(TimestampTz since)
 	bool		forced = !count_me_in(true);
 
 	if (forced)
-		count_in(MySlotEntry);
+	{
+		int			place = count_in(my_queue());
+
+		slots_note_place_taken(place);
+		next_state = state_with_place(SLOT_RUNNING, place);
+	}
 	become_holder(since);
 	if (forced)
 		add_to_own(TOTAL_FORCED, 1);
@@ -258,7 +303,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 static bool
 may_overtake(int next, TimestampTz now)
 {
-	return pool_of(MySlotEntry)->queue.head == INVALID_PROC_NUMBER &&
+	return queue_at(MySlotEntry->queue)->waiters.head == INVALID_PROC_NUMBER &&
 		my_pool.priority > slots_priority_of(next, now);
 }
 
@@ -280,32 +325,34 @@ lock_as_member(LockedSection *section)
 }
 
 /*
- * Acquire a slot, or enter the queue of the pool; the guts of slots_enqueue().  Lock held,
- * flags set.
+ * Acquire a slot, whose place *place receives, or enter the queue; the guts of
+ * slots_enqueue().  Lock held, flags set.
  */
 static SlotEnqueued
-enter_queue(SlotPool *pool, int max_queue_length, LockedSection *section)
+enter_queue(int max_queue_length, int *place, LockedSection *section)
 {
+	SlotQueue  *queue = queue_at(MySlotEntry->queue);
+	SlotPool   *pool = pool_of(MySlotEntry);
+
 	if (may_overtake(slots_next_waiter(section->now), section->now) &&
-		count_in_if_free(MySlotEntry))
+		count_in_if_free(MySlotEntry->queue, place))
 		return SLOT_ENQUEUE_ACQUIRED;
 
-	if (Slots->limit == 0)
+	if (Slots->max_active == 0)
 	{
 		/* It has yet to hear that the gate is off. */
-		count_in(MySlotEntry);
+		*place = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
 
 	if (Slots->observing)
 	{
 		pool->totals[TOTAL_WOULD_QUEUE]++;
-		count_in(MySlotEntry);
+		*place = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_OBSERVED;
 	}
 
-	if (max_queue_length >= 0 && pool->queue.length >= max_queue_length &&
-		!is_opening(pool))
+	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
 	{
 		pool->totals[TOTAL_REJECTIONS]++;
 		return SLOT_ENQUEUE_FULL;
@@ -319,41 +366,49 @@ enter_queue(SlotPool *pool, int max_queue_length, LockedSection *section)
 }
 
 /*
- * Enter the queue.  Instead, the backend acquires a slot if one is free, or if there is no
- * limit or it is only observed; and is refused if max_queue_length backends wait already (-1: no bound; a pool's
- * own value takes precedence).  *queue_length receives the number of waiters found.
+ * Enter the queue.  Instead, the backend acquires a slot if one is free, or if
+ * there is no limit or it is only observed; and is refused if max_queue_length
+ * backends wait in that queue already (-1: no bound; a pool's own value takes
+ * precedence).  *queue_length receives the number of waiters found.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, int *queue_length)
 {
 	SlotEnqueued result;
-	SlotPool   *pool;
+	SlotQueue  *queue;
+	int			place;
 	LockedSection section;
 
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(my_state() == SLOT_NONE);
 
 	lock_as_member(&section);
-	pool = pool_of(MySlotEntry);
-	if (pool->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET)
-		max_queue_length = pool->definition.max_queue_length;
-	*queue_length = pool->queue.length;
+	MySlotEntry->queue = my_queue();
+	queue = queue_at(MySlotEntry->queue);
+	if (pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET)
+		max_queue_length = pool_of(MySlotEntry)->definition.max_queue_length;
+	*queue_length = queue->waiters.length;
 
 	/*
 	 * First the flags, then a last look for a free slot: a slot released
 	 * before is seen here, one released later comes to the queue.
 	 */
-	if (!Slots->observing && Slots->limit != 0)
+	if (!Slots->observing && Slots->max_active != 0)
 	{
-		pg_atomic_fetch_or_u32(&pool->word, WORD_WAITERS);
-		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+		pg_atomic_fetch_or_u32(&queue->word, WORD_WAITERS);
+		if (slots_are_limited())
+			pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
 	}
-	result = enter_queue(pool, max_queue_length, &section);
-	if (pool->queue.head == INVALID_PROC_NUMBER)
-		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
+	result = enter_queue(max_queue_length, &place, &section);
+	if (queue->waiters.head == INVALID_PROC_NUMBER)
+		pg_atomic_fetch_and_u32(&queue->word, ~WORD_WAITERS);
 	slots_unlock(&section);
 
 	if (result == SLOT_ENQUEUE_ACQUIRED || result == SLOT_ENQUEUE_OBSERVED)
+	{
+		slots_note_place_taken(place);
+		next_state = state_with_place(SLOT_RUNNING, place);
 		become_holder(section.now);
+	}
 	return result;
 }
 
@@ -379,14 +434,16 @@ claim_free_slot(void)
 	bool		mine;
 
 	slots_lock(&section);
-	mine = pg_atomic_read_u32(&MySlotEntry->state) != SLOT_WAITING;
+	mine = my_state() != SLOT_WAITING;
 	if (!mine)
 	{
+		int			place;
+
 		MySlotEntry->wakeup_pending = false;
-		if (slots_next_waiter(section.now) == my_slot_procno &&
-			count_in_if_free(MySlotEntry))
+		if (slots_is_its_turn(my_slot_procno, section.now) &&
+			count_in_if_free(MySlotEntry->queue, &place))
 		{
-			slots_make_holder(my_slot_procno, &section);
+			slots_make_holder(my_slot_procno, place, &section);
 			slots_note_moved(section.now);
 			mine = true;
 		}
@@ -402,7 +459,7 @@ claim_free_slot(void)
 bool
 slots_claim(void)
 {
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING &&
+	if (my_state() == SLOT_WAITING &&
 		!(MySlotEntry->wakeup_pending && claim_free_slot()))
 		return false;
 
@@ -410,7 +467,7 @@ slots_claim(void)
 								 * slots_make_holder() */
 	finish_handoff();
 	count_admission();
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_LENT)
+	if (my_state() == SLOT_LENT)
 		slots_end_lending();	/* we were slow to wake up */
 	return true;
 }
@@ -427,7 +484,7 @@ slots_leave_queue(SlotLeaveReason reason)
 	bool		left = false;
 
 	slots_lock(&section);
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+	if (my_state() == SLOT_WAITING)
 	{
 		slots_queue_remove(my_slot_procno, &section);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
@@ -439,57 +496,66 @@ slots_leave_queue(SlotLeaveReason reason)
 	return left;
 }
 
-/* Release a slot that is counted in all, and in no pool any more, while others wait. */
+/*
+ * Release a slot that is counted in all, and has no place any more, having had that one or
+ * none, while others wait.
+ */
 static pg_noinline void
-free_slot_to_waiters(void)
+free_slot_to_waiters(int had_place)
 {
 	LockedSection section;
 
 	slots_lock(&section);
 	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
 						   pg_atomic_read_u64(&MySlotEntry->since));
-	slots_hand_off(&section);
+	slots_hand_off(had_place, &section);
 	slots_unlock(&section);
 }
 
 /*
- * Release a slot that the caller no longer counts as its own.
+ * Release a slot with that place, which the caller no longer counts as its own.
  */
 static void
-free_slot(void)
+free_slot(int place)
 {
 	uint32		word;
-	bool		pool_waits;
+	bool		others_wait;
 
-	pool_waits = count_out_of_pool(MySlotEntry);
+	others_wait = count_place_out(place);
 	word = pg_atomic_read_u32(&Slots->word);
 	Assert((word & WORD_COUNT) > 0);
-	while (likely(!pool_waits) && (word & WORD_WAITERS) == 0)
+	while (likely(!others_wait) && (word & WORD_WAITERS) == 0)
 	{
 		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word - 1))
 			return;
 	}
-	free_slot_to_waiters();
+	free_slot_to_waiters(place);
 }
 
 /*
- * End this backend's hold on its slot, lent or not.
+ * End this backend's hold on its slot, lent or not.  completed: its work has been done.
  */
 static void
-drop_slot(void)
+drop_slot(bool completed)
 {
-	SlotState	state = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
+	uint32		word = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
+	SlotState	state = state_in(word);
+	int			place = place_in(word);
 
 	if (unlikely(in_reserve))
 		in_reserve = MySlotEntry->reserved = false;
+	if (unlikely(place != NO_QUEUE) && completed)
+		slots_note_place_left(place);
 	if (likely(state == SLOT_RUNNING))
-		free_slot();
+		free_slot(place);
 	else if (state == SLOT_LONG)
 		slots_forget_long();
 	else
 	{
 		Assert(state == SLOT_LENT);
-		slots_forget_lending();
+		if (completed && MySlotEntry->hot_spot == STUCK)
+			MySlotEntry->hot_spot = 0;
+		slots_forget_lending(place);
 	}
 }
 
@@ -502,7 +568,7 @@ slots_refuse_grant(void)
 	LockedSection section;
 
 	finish_handoff();
-	drop_slot();
+	drop_slot(false);
 	slots_lock(&section);
 	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
 	slots_unlock(&section);
@@ -516,11 +582,14 @@ slots_refuse_grant(void)
 void
 slots_resume(bool other_statement)
 {
-	SlotState	state = pg_atomic_read_u32(&MySlotEntry->state);
+	SlotState	state = my_state();
 
 	show_progress();
 	if (unlikely(state == SLOT_LENT))
-		slots_end_lending();
+	{
+		if (MySlotEntry->hot_spot != STUCK)
+			slots_end_lending();
+	}
 	else if (unlikely(state == SLOT_LONG) && other_statement)
 		slots_end_long();
 }
@@ -532,7 +601,7 @@ void
 slots_release(bool failed)
 {
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	drop_slot();
+	drop_slot(!failed);
 }
 
 /*
@@ -543,11 +612,11 @@ slots_release(bool failed)
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING &&
+	if (my_state() == SLOT_WAITING &&
 		!slots_leave_queue(SLOT_LEAVE_CANCEL))
 		slots_refuse_grant();
 
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+	if (my_state() != SLOT_NONE)
 	{
 		pg_read_barrier();		/* pairs with pg_write_barrier() in
 								 * slots_make_holder() */
@@ -555,8 +624,9 @@ slots_at_exit(int code, Datum arg)
 		slots_release(true);
 	}
 
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(my_state() == SLOT_NONE);
 	Assert(!MySlotEntry->handoff_pending);
+	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->reserved = false;	/* it may have ended on the way to its
 									 * slot */
 	MySlotEntry = NULL;

@@ -6,30 +6,29 @@
  * The files of the core, lowest layer first.  A file uses only those listed before it
  * (checked by test/layers.pl).
  *
- *	 limit_law		the law of the limit: a pure function
+ *	 limit_control	how many contenders work at a time: a pure function
  *	 types			what the interfaces are made of
  *	 shared			this file
  *	 entries		the backends' entries, and lists of them
  *	 counting		counts slots in and out: inline, the hot path
- *	 effective_limit	how many slots are given out
  *	 wait_queue		the queues, the order in them, and the lock
+ *	 hot_spots		what backends contend for, and their places there
  *	 watch_duty		which of the waiters is the watcher
  *	 counters		totals and gauges
  *	 pools			which pools there are, and which one a backend belongs to
  *	 lending		slots of holders that do nothing; the last resort
  *	 long_share		slots and turns of long statements
- *	 load_control	fewer slots while holders wait for each other
  *	 limits			sets the limit, and whether it is only observed
  *	 semaphore		acquire, wait, release
  *	 shmem			creates all of it
  *
  * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock() takes it;
  * slots_unlock() releases it, and calls the next waiter if a slot is free (wait_queue.c,
- * with the bound on the work done under it).  It guards all members of SlotShared and
- * SlotPool whose comments name no other lock.  Members of SlotEntry whose comments name no
+ * with the bound on the work done under it).  It guards all members of SlotShared, SlotPool,
+ * SlotQueue and HotSpot whose comments name no other lock.  Members of SlotEntry whose comments name no
  * lock are written by their own backend and read by others without a lock.  Atomics are
- * read without a lock; the effective limits are written under the lock, the words,
- * published settings and times of looks without it.  Slots->pools_lock, an LWLock taken
+ * read without a lock; the limits are written under the lock, the words, published settings
+ * and times of samples without it.  Slots->pools_lock, an LWLock taken
  * before the lock, guards the set of pools and their names.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -48,7 +47,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "core/limit_law.h"
+#include "core/limit_control.h"
 #include "core/types.h"
 
 #define WORD_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotPool */
@@ -66,6 +65,26 @@
 
 #define NO_POOL			(-1)
 
+/*
+ * Queues are known by index: those of the pools come first, by the pool's index, then those
+ * of the hot spots.
+ */
+#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
+#define NO_QUEUE		(-1)
+
+/*
+ * The state of an entry and the queue whose own limit counts it, its place, are one word:
+ * so whoever changes the state knows which counts to change.
+ */
+#define PLACE_SHIFT		8
+#define STATE_MASK		((1 << PLACE_SHIFT) - 1)
+
+/*
+ * Value of SlotEntry.hot_spot: the backend has waited for one that does nothing, and
+ * contends for nothing
+ */
+#define STUCK			PG_UINT8_MAX
+
 /* What a long statement does: see long_share.c */
 typedef enum LongState
 {
@@ -82,17 +101,19 @@ typedef enum LongState
  */
 typedef struct SlotEntry
 {
-	pg_atomic_uint32 state;		/* SlotState; see semaphore.c */
+	pg_atomic_uint32 state;		/* SlotState and place; see semaphore.c */
 	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
 	pg_atomic_uint64 since;		/* start of the state, TimestampTz; written by
 								 * the process that changes the state */
-	uint16		pool;			/* index; written by the backend in state
+	uint8		pool;			/* index; written by the backend in state
 								 * NONE, by any process under the lock while
 								 * it waits */
-	bool		counted_in_pool;	/* slot is included in the pool's word;
-									 * written by the backend, or under the
-									 * lock when another process grants or
-									 * lends the slot */
+	uint8		queue;			/* index of the queue that it is in, or was in
+								 * last: lock */
+	uint8		hot_spot;		/* index, plus one, of the one whose contender
+								 * it is, or 0, or STUCK; written by a process
+								 * that samples */
+	uint8		mark;			/* how certain that is: likewise */
 	bool		wakeup_pending; /* called to claim a slot, has not answered
 								 * yet: lock */
 	bool		handoff_pending;	/* granted a slot and not awake yet: set
@@ -134,27 +155,40 @@ typedef struct EntryList
 	int			length;
 } EntryList;
 
-/* A part of the backends, with a queue of its own. */
-typedef struct SlotPool
+/* A queue, with a limit of its own or without: that of a pool or of a hot spot */
+typedef struct SlotQueue
 {
 	/*
-	 * Slots in use by backends that came while the pool had a limit of its
-	 * own, and WORD_WAITERS if its queue is not empty: a cache line of its
-	 * own.
+	 * Slots in use by backends that have their place here, and WORD_WAITERS
+	 * if the queue is not empty: a cache line of its own.  The queue of a
+	 * pool counts those that came while it had a limit, that of a hot spot
+	 * all of its contenders.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 word;
-	pg_atomic_uint32 effective_limit;	/* NO_LIMIT if it has none */
+	pg_atomic_uint32 limit;		/* places, NO_LIMIT if there is none; the lock
+								 * to change */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
+	EntryList	waiters;
+	TimestampTz moved;			/* when a waiter last entered */
+	TimestampTz passed_over_since;	/* when a backend of a higher priority was
+									 * first admitted ahead of this queue; 0 =
+									 * not since one of its waiters was */
+} SlotQueue;
+
+/* A set of queues: a bit for each */
+typedef struct QueueSet
+{
+	uint64		words[(SLOTS_QUEUES + 63) / 64];
+} QueueSet;
+
+/* A part of the backends, with the queue of the same index. */
+typedef struct SlotPool
+{
 	bool		defined;		/* pools_lock and lock; else it is removed or
 								 * was never there */
 	PoolDefinition definition;	/* pools_lock and lock to change */
-	EntryList	queue;
 	int			lent;			/* entries in state LENT */
-	TimestampTz moved;			/* when a waiter last entered from this queue */
-	TimestampTz passed_over_since;	/* when a pool of higher priority was
-									 * first admitted ahead of this queue; 0 =
-									 * not since this pool was last admitted */
 
 	uint64		totals[POOL_TOTALS];
 	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
@@ -167,23 +201,41 @@ typedef struct SlotPool
 	uint64		pool_baseline[POOL_TOTALS];
 } SlotPool;
 
+/* What backends contend for; its queue is that of index SLOTS_MAX_POOLS and up. */
+typedef struct HotSpot
+{
+	HotSpotKey	key;			/* lock; HOT_SPOT_NONE = free */
+	int			part_of;		/* the one that it was merged into, whose
+								 * queue and limit hold for it, or itself:
+								 * lock */
+	TimestampTz since;			/* lock */
+	uint64		seen;			/* when a backend was last seen in line, by
+								 * monotonic_us() */
+	LimitControl control;		/* lock */
+	pg_atomic_uint32 completed; /* transactions of those that had a place */
+	pg_atomic_uint64 admitted;	/* how many had one */
+	pg_atomic_uint64 wait_time; /* us, in the queue */
+	uint8		crossings[MAX_HOT_SPOTS];	/* contenders of this one seen in
+											 * line for that one, of late */
+} HotSpot;
+
 typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: a waiter's pool
-								 * has a free slot, or the limit is lowered */
-	pg_atomic_uint32 effective_limit;	/* the limit, or less (see
-										 * effective_limit.c); NO_LIMIT if
-										 * there is none */
+	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: a backend waits
+								 * whose queue has a free slot */
+	pg_atomic_uint32 limit;		/* slots; NO_LIMIT if there is none; the lock
+								 * to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
-	SlotLook	look;			/* for contention */
-	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SlotLook)];
+	SampleTime	sample;			/* for hot spots */
+	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SampleTime)];
 
 	slock_t		mutex;
-	int			limit;			/* as set: 0 = none, -1 = finds itself; a hint
-								 * without the lock */
+	int			max_active;		/* as set: 0 = the gate is off, -1 = no limit
+								 * but those of hot spots; a hint without the
+								 * lock */
 	bool		observing;		/* no backend queues; see slots_set_observing */
-	uint64		waiting_pools;	/* a bit for each whose queue is not empty */
+	QueueSet	waiting;		/* the queues that are not empty */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends granted a slot given
 											 * back, and not awake yet: raised
 											 * under the lock, lowered without */
@@ -192,7 +244,7 @@ typedef struct SlotShared
 	TimestampTz watch_due;		/* when the watcher is to look again */
 	int			lent;			/* entries in state LENT */
 	TimestampTz moved;			/* when a waiter last entered, but for those
-								 * let into a full pool: see lending.c */
+								 * let into a full queue: see lending.c */
 	int			patience;		/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
 	int			nlong;			/* entries in state LONG */
@@ -209,13 +261,16 @@ typedef struct SlotShared
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
-	pg_atomic_uint32 load_control;	/* bool: may the limit be lowered? */
-	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them */
+	bool		hot_spots_on;	/* are there hot spots?  A hint without the
+								 * lock */
+	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them, by
+									 * monotonic_us() */
+	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them:
+									 * likewise */
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
-	LimitLaw	law;			/* open_limit is read without the lock as a
-								 * hint */
+	uint64		crossings_aged; /* when crossings were last halved, by
+								 * monotonic_us() */
 	uint32		epochs;			/* how many resets of pools there have been */
 	TimestampTz stats_reset;
 
@@ -223,6 +278,8 @@ typedef struct SlotShared
 	int			npools;			/* indexes below this have been used */
 	int			highest_priority;	/* of all pools */
 	SlotPool	pools[SLOTS_MAX_POOLS];
+	HotSpot		hot_spots[MAX_HOT_SPOTS];
+	SlotQueue	queues[SLOTS_QUEUES];
 
 	int			nentries;
 	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER]
@@ -257,6 +314,45 @@ pool_of(const SlotEntry *entry)
 	return &Slots->pools[entry->pool];
 }
 
+static inline SlotQueue *
+queue_at(int queue)
+{
+	Assert(queue >= 0 && queue < SLOTS_QUEUES);
+	return &Slots->queues[queue];
+}
+
+static inline bool
+is_of_hot_spot(int queue)
+{
+	return queue >= SLOTS_MAX_POOLS;
+}
+
+static inline HotSpot *
+hot_spot_at(int queue)
+{
+	Assert(is_of_hot_spot(queue));
+	return &Slots->hot_spots[queue - SLOTS_MAX_POOLS];
+}
+
+/* Parts of SlotEntry.state */
+static inline SlotState
+state_in(uint32 word)
+{
+	return (SlotState) (word & STATE_MASK);
+}
+
+static inline int
+place_in(uint32 word)
+{
+	return (int) (word >> PLACE_SHIFT) - 1;
+}
+
+static inline uint32
+state_with_place(SlotState state, int place)
+{
+	return (uint32) state | (uint32) (place + 1) << PLACE_SHIFT;
+}
+
 /* Add to a total of this backend.  There is no other writer. */
 static inline void
 add_to_own(OwnTotal total, uint64 n)
@@ -272,30 +368,42 @@ slots_in_use(void)
 	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
 }
 
-/* Does a backend wait that could have a free slot, or is the limit lowered? */
+/* Does a backend wait that could have a free slot? */
 static inline bool
 waiters_flag_is_set(void)
 {
 	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
 }
 
+/* Is there a limit for all pools together? */
+static inline bool
+slots_are_limited(void)
+{
+	return pg_atomic_read_u32(&Slots->limit) != NO_LIMIT;
+}
+
 static inline bool
 slot_is_free(void)
 {
-	return slots_in_use() < pg_atomic_read_u32(&Slots->effective_limit);
+	return slots_in_use() < pg_atomic_read_u32(&Slots->limit);
 }
 
 static inline bool
-pool_has_limit(SlotPool *pool)
+queue_has_limit(int queue)
 {
-	return pg_atomic_read_u32(&pool->effective_limit) != NO_LIMIT;
+	return pg_atomic_read_u32(&queue_at(queue)->limit) != NO_LIMIT;
+}
+
+static inline uint32
+places_in_use(int queue)
+{
+	return pg_atomic_read_u32(&queue_at(queue)->word) & WORD_COUNT;
 }
 
 static inline bool
-pool_has_slot_free(SlotPool *pool)
+queue_has_place_free(int queue)
 {
-	return (pg_atomic_read_u32(&pool->word) & WORD_COUNT) <
-		pg_atomic_read_u32(&pool->effective_limit);
+	return places_in_use(queue) < pg_atomic_read_u32(&queue_at(queue)->limit);
 }
 
 /* Have interval ms passed since then? */
@@ -306,19 +414,17 @@ passed_since(TimestampTz then, int interval, TimestampTz now)
 }
 
 /*
- * If interval us have passed since *last, set *last to now and return true.  Of concurrent
- * callers only one succeeds.
+ * If interval us have passed since *last, by monotonic_us(), set *last to now and return
+ * true.  Of concurrent callers only one succeeds.
  */
 static inline bool
-is_due(pg_atomic_uint64 *last, uint64 interval, TimestampTz now)
+claim_turn(pg_atomic_uint64 *last, uint64 interval)
 {
 	uint64		seen = pg_atomic_read_u64(last);
+	uint64		now = monotonic_us();
 
-	/* Another one may have read the clock later, or it was set back. */
-	int64		passed = now - (int64) seen;
-
-	return (passed >= (int64) interval || passed < -(int64) interval) &&
-		pg_atomic_compare_exchange_u64(last, &seen, now);
+	/* Another one may have read the clock later. */
+	return now >= seen + interval && pg_atomic_compare_exchange_u64(last, &seen, now);
 }
 
 #endif							/* ADMISSION_GATE_SHARED_H */

@@ -15,8 +15,7 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
-#include "core/effective_limit.h"
-#include "core/load_control.h"
+#include "core/hot_spots.h"
 #include "core/pools.h"
 #include "core/shared.h"
 #include "core/shmem.h"
@@ -75,13 +74,13 @@ slots_shmem_init(const SlotsSettings *settings)
 
 	area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
-	slots_look = &Slots->look;
+	slots_sample_time = &Slots->sample;
 	if (found)
 		return;
 
 	memset(Slots, 0, offsetof(SlotShared, entries));
 	pg_atomic_init_u32(&Slots->word, 0);
-	pg_atomic_init_u32(&Slots->effective_limit, NO_LIMIT);
+	pg_atomic_init_u32(&Slots->limit, settings->limit > 0 ? settings->limit : NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
@@ -89,20 +88,27 @@ slots_shmem_init(const SlotsSettings *settings)
 	pg_atomic_init_u32(&Slots->lend_after, (uint32) settings->lend_after);
 	pg_atomic_init_u32(&Slots->long_after, (uint32) settings->long_after);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
-	pg_atomic_init_u32(&Slots->load_control, settings->load_control);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
-	pg_atomic_init_u64(&Slots->look.seen, 0);
-	pg_atomic_init_u64(&Slots->look.interval, 0);
+	pg_atomic_init_u64(&Slots->sample.taken, 0);
+	pg_atomic_init_u64(&Slots->sample.claimed, 0);
+	pg_atomic_init_u64(&Slots->sample.interval, 0);
 	SpinLockInit(&Slots->mutex);
-	Slots->limit = settings->limit;
+	Slots->max_active = settings->limit;
+	Slots->hot_spots_on = settings->hot_spots;
 	Slots->observing = settings->observing;
 	init_list(&Slots->long_running);
 	init_list(&Slots->long_paused);
 	Slots->watcher = INVALID_PROC_NUMBER;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
-	slots_reset_law(GetCurrentTimestamp());
+	for (int i = 0; i < SLOTS_QUEUES; i++)
+	{
+		pg_atomic_init_u32(&queue_at(i)->word, 0);
+		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
+		init_list(&queue_at(i)->waiters);
+	}
+	slots_init_hot_spots();
 
 	for (int i = 0; i < Slots->nentries; i++)
 		init_entry(&Slots->entries[i].entry);

@@ -14,7 +14,7 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
-
+#include "portability/instr_time.h"
 
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
@@ -91,21 +91,58 @@ typedef enum PoolTotal
  */
 #define SLOTS_WAIT_BUCKETS	24
 
-/*
- * Time of the last look at the holders, and the interval between looks while no backend
- * waits
- */
-typedef struct SlotLook
+/* How many hot spots there can be */
+#define MAX_HOT_SPOTS		32
+
+/* What backends contend for */
+typedef enum HotSpotKind
 {
-	pg_atomic_uint64 seen;		/* TimestampTz; written by the one that looks */
-	pg_atomic_uint64 interval;	/* us, and SLOTS_LOOK_SLACK more; the lock to
-								 * change */
-} SlotLook;
+	HOT_SPOT_NONE,
+	HOT_SPOT_RELATION,			/* its rows, its pages or itself */
+	HOT_SPOT_ADVISORY,			/* an advisory lock */
+	HOT_SPOT_OBJECT,			/* another object of a database */
+	HOT_SPOT_LWLOCK,			/* a lock inside the server */
+	HOT_SPOT_TRANSACTION		/* the ends of other transactions */
+} HotSpotKind;
+
+/* Fields that a kind does not use are 0. */
+typedef struct HotSpotKey
+{
+	HotSpotKind kind;
+	Oid			database;
+	uint32		fields[3];		/* as in LOCKTAG, from field2 on; or the wait
+								 * event of a lock inside the server */
+} HotSpotKey;
 
 /*
- * Statements that began up to this long (us) before the last look need not take another; a
- * larger difference means that the clock was set back
+ * Time of the last sample of the backends, and the interval between samples while no
+ * backend waits
  */
-#define SLOTS_LOOK_SLACK	INT64CONST(1000000)
+typedef struct SampleTime
+{
+	pg_atomic_uint64 taken;		/* TimestampTz; written by the one that
+								 * samples */
+	pg_atomic_uint64 claimed;	/* the same by monotonic_us() */
+	pg_atomic_uint64 interval;	/* us, and SAMPLE_SLACK more; the lock to
+								 * change */
+} SampleTime;
+
+/*
+ * Statements that began up to this long (us) before the last sample need not take another;
+ * a larger difference means that the clock was set back
+ */
+#define SAMPLE_SLACK		INT64CONST(1000000)
+
+/*
+ * A clock for intervals, us: unlike that of timestamps, nobody sets it.
+ */
+static inline uint64
+monotonic_us(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_MICROSEC(now);
+}
 
 #endif							/* ADMISSION_GATE_TYPES_H */

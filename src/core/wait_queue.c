@@ -3,9 +3,10 @@
  * wait_queue.c
  *		The queues, the order in them, and the lock.
  *
- * Each pool has a queue, first come first served.  The next waiter is the head of a queue
- * whose pool has a free slot: pools that have aged go before others, then higher
- * priorities before lower ones, then earlier waiters before later ones.  A waiter sleeps
+ * Each pool has a queue, and so has each hot spot, first come first served.  The next waiter
+ * is the head of a queue that has a place free: queues that have aged go before others, then
+ * higher priorities of the heads' pools before lower ones, then earlier waiters before later
+ * ones.  A waiter sleeps
  * on its own latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, the waiter is taken out of
@@ -21,7 +22,7 @@
  * A slot that is handed off stays idle until its new holder gets a CPU.  If every slot
  * were handed off, a convoy would form.  So the next waiter is handed a released slot only
  * if it has waited for n times handoff_after while fewer than n hand-offs, and fewer than
- * half of the slots, are in flight; or if there was no hand-off for handoff_after, lest
+ * half of the slots or places, are in flight; or if there was no hand-off for handoff_after, lest
  * the queue wait for backends that do not wake up.  Otherwise it is called.  With
  * handoff_after = 0 every slot is handed off.
  *
@@ -29,11 +30,11 @@
  * So whenever the lock is free and a waiter could use a free slot, the next waiter has
  * been called and has not answered yet.
  *
- * Loops under the lock are bounded: over the pools with waiters, at most 64 and four times
+ * Loops under the lock are bounded: over the queues with waiters, at most 96 and four times
  * per section, or over a small constant.  bench/NOTEBOOK.md has what that takes with 31
  * pools.
  *
- * One of the waiters is the watcher, which wakes up from time to time (src/watcher.c).
+ * One of the waiters is the watcher, which wakes up from time to time (src/sampler.c).
  * When appointed, it is the last in a queue and so waits longest: the duty changes hands,
  * which costs a wake-up, about once per length of the queue.
  *
@@ -50,7 +51,6 @@
 #include "storage/proc.h"
 
 #include "core/counting.h"
-#include "core/effective_limit.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
@@ -60,48 +60,59 @@
 /* How long pools of higher priority may be admitted ahead of a pool, ms */
 #define AGED_AFTER		1000
 
-StaticAssertDecl(SLOTS_MAX_POOLS <= 64, "waiting_pools has a bit for each pool");
-
 /* ----------------------------------------------------------------
  *		The order
  * ----------------------------------------------------------------
  */
 
-/*
- * Return the next pool in *left, a copy of waiting_pools, and clear its bit there; NULL if
- * none is left.
- */
-SlotPool *
-slots_next_waiting_pool(uint64 *left)
+static inline void
+set_waiting(int queue, bool waiting)
 {
-	SlotPool   *pool;
+	uint64	   *word = &Slots->waiting.words[queue / 64];
+	uint64		bit = UINT64CONST(1) << (queue % 64);
 
-	if (*left == 0)
-		return NULL;
-	pool = &Slots->pools[pg_rightmost_one_pos64(*left)];
-	*left &= *left - 1;
-	return pool;
+	*word = waiting ? *word | bit : *word & ~bit;
 }
 
-/* The first in one of the queues, or INVALID_PROC_NUMBER.  Lock held. */
+/*
+ * Return the next queue in *left, a copy of Slots->waiting, and clear its bit there;
+ * NO_QUEUE if none is left.
+ */
+int
+slots_next_waiting_queue(QueueSet *left)
+{
+	for (int i = 0; i < lengthof(left->words); i++)
+	{
+		if (left->words[i] != 0)
+		{
+			int			queue = i * 64 + pg_rightmost_one_pos64(left->words[i]);
+
+			left->words[i] &= left->words[i] - 1;
+			return queue;
+		}
+	}
+	return NO_QUEUE;
+}
+
+/* One of those that wait, or INVALID_PROC_NUMBER.  Lock held. */
 int
 slots_any_waiter(void)
 {
-	uint64		left = Slots->waiting_pools;
-	SlotPool   *pool = slots_next_waiting_pool(&left);
+	QueueSet	left = Slots->waiting;
+	int			queue = slots_next_waiting_queue(&left);
 
-	return pool != NULL ? pool->queue.head : INVALID_PROC_NUMBER;
+	return queue != NO_QUEUE ? queue_at(queue)->waiters.head : INVALID_PROC_NUMBER;
 }
 
 /*
- * Priority aging: has this pool been passed over for AGED_AFTER?  Then its head precedes
+ * Priority aging: has this queue been passed over for AGED_AFTER?  Then its head precedes
  * higher priorities.  Lock held.
  */
 static bool
-pool_has_aged(const SlotPool *pool, TimestampTz now)
+queue_has_aged(const SlotQueue *queue, TimestampTz now)
 {
-	return pool->passed_over_since != 0 &&
-		passed_since(pool->passed_over_since, AGED_AFTER, now);
+	return queue->passed_over_since != 0 &&
+		passed_since(queue->passed_over_since, AGED_AFTER, now);
 }
 
 /*
@@ -113,21 +124,22 @@ slots_next_waiter(TimestampTz now)
 {
 	int			next = INVALID_PROC_NUMBER;
 	bool		next_aged = false;
-	uint64		left = Slots->waiting_pools;
-	SlotPool   *pool;
+	QueueSet	left = Slots->waiting;
+	int			queue;
 
-	while ((pool = slots_next_waiting_pool(&left)) != NULL)
+	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
 	{
-		int			head = pool->queue.head;
+		int			head = queue_at(queue)->waiters.head;
 		bool		aged;
 		int			order;
 
-		if (!pool_has_slot_free(pool))
+		if (!queue_has_place_free(queue))
 			continue;
-		aged = pool_has_aged(pool, now);
+		aged = queue_has_aged(queue_at(queue), now);
 		order = next == INVALID_PROC_NUMBER ? 1 : (int) aged - (int) next_aged;
 		if (order == 0)
-			order = pool->definition.priority - pool_of(entry_of(next))->definition.priority;
+			order = pool_of(entry_of(head))->definition.priority -
+				pool_of(entry_of(next))->definition.priority;
 		if (order == 0)
 			order = pg_atomic_read_u64(&entry_of(head)->since) <
 				pg_atomic_read_u64(&entry_of(next)->since) ? 1 : -1;
@@ -147,30 +159,31 @@ slots_next_waiter(TimestampTz now)
 int
 slots_priority_of(int next, TimestampTz now)
 {
-	const SlotPool *pool;
-
 	if (next == INVALID_PROC_NUMBER)
 		return NO_PRIORITY;
-	pool = pool_of(entry_of(next));
-	return pool_has_aged(pool, now) ? Slots->highest_priority : pool->definition.priority;
+	return queue_has_aged(queue_at(entry_of(next)->queue), now) ?
+		Slots->highest_priority : pool_of(entry_of(next))->definition.priority;
 }
 
 /*
- * A backend of this priority has had a slot since that time.  Start the aging of pools of
- * lower priority whose waiters could have used it.  Lock held.
+ * A backend of this priority has had a slot since that time.  Start the aging of queues
+ * whose heads have a lower priority and could have used it.  Lock held.
  */
 void
 slots_note_passed_over(int priority, TimestampTz since)
 {
-	uint64		left = Slots->waiting_pools;
-	SlotPool   *pool;
+	QueueSet	left = Slots->waiting;
+	int			queue;
 
-	while ((pool = slots_next_waiting_pool(&left)) != NULL)
+	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
 	{
-		if (pool->passed_over_since == 0 && pool->definition.priority < priority &&
-			pool_has_slot_free(pool) &&
-			since > (TimestampTz) pg_atomic_read_u64(&entry_of(pool->queue.head)->since))
-			pool->passed_over_since = since;
+		SlotEntry  *head = entry_of(queue_at(queue)->waiters.head);
+
+		if (queue_at(queue)->passed_over_since == 0 &&
+			pool_of(head)->definition.priority < priority &&
+			queue_has_place_free(queue) &&
+			since > (TimestampTz) pg_atomic_read_u64(&head->since))
+			queue_at(queue)->passed_over_since = since;
 	}
 }
 
@@ -201,32 +214,58 @@ slots_wake_later(LockedSection *section, int procno)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->word.  If a slot is free, call the next waiter;
- * if no waiter could use it, restore a lowered limit.  Lock held.
+ * While there is no limit for all, the queues do not wait for each other: the head of one that
+ * has a place free and has not been called, or INVALID_PROC_NUMBER.  Lock held.
+ */
+static int
+head_to_call(void)
+{
+	QueueSet	left = Slots->waiting;
+	int			queue;
+
+	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+	{
+		int			head = queue_at(queue)->waiters.head;
+
+		if (queue_has_place_free(queue) && !entry_of(head)->wakeup_pending)
+			return head;
+	}
+	return INVALID_PROC_NUMBER;
+}
+
+/* May this waiter, which was called, take a free slot?  Lock held. */
+bool
+slots_is_its_turn(int procno, TimestampTz now)
+{
+	if (slots_are_limited())
+		return slots_next_waiter(now) == procno;
+	return queue_at(entry_of(procno)->queue)->waiters.head == procno;
+}
+
+/*
+ * Set or clear the waiters' flag of Slots->word, and if a slot is free, call the next waiter.
+ * While there is no limit for all, those who wait have no claim to the slots of others: the
+ * flag stays clear.  Lock held.
  */
 static void
 wake_next(LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
-	bool		flag = waiters_flag_is_set();
 
 	pg_atomic_write_u32(&Slots->next_priority,
 						(uint32) slots_priority_of(next, section->now));
-
 	/* First the flag, then the look, as when a waiter arrives. */
-	if ((next != INVALID_PROC_NUMBER || limit_is_lowered()) && !flag)
+	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
-		flag = true;
-		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
-	}
-	if (next == INVALID_PROC_NUMBER)
-	{
-		if (limit_is_lowered() && slot_is_free())
-			slots_restore_limit(section->now);
-		if (flag && !limit_is_lowered())
+		if (waiters_flag_is_set())
 			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
 	}
-	else if (slot_is_free() && !entry_of(next)->wakeup_pending)
+	else if (!waiters_flag_is_set())
+		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+
+	if (!slots_are_limited())
+		next = head_to_call();
+	if (next != INVALID_PROC_NUMBER && slot_is_free() && !entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
 		slots_wake_later(section, next);
@@ -276,10 +315,10 @@ slots_watcher_is_late(TimestampTz now)
 static int
 last_in_a_queue(void)
 {
-	uint64		left = Slots->waiting_pools;
-	SlotPool   *pool = slots_next_waiting_pool(&left);
+	QueueSet	left = Slots->waiting;
+	int			queue = slots_next_waiting_queue(&left);
 
-	return pool != NULL ? pool->queue.tail : INVALID_PROC_NUMBER;
+	return queue != NO_QUEUE ? queue_at(queue)->waiters.tail : INVALID_PROC_NUMBER;
 }
 
 /* ----------------------------------------------------------------
@@ -287,38 +326,41 @@ last_in_a_queue(void)
  * ----------------------------------------------------------------
  */
 
-/* Put an entry into the queue of its pool, whose flag is set.  Lock held. */
+/* Put an entry into its queue, whose flag is set.  Lock held. */
 static void
-add_to_queue(int procno, LockedSection *section)
+add_to_queue(int procno)
 {
-	SlotPool   *pool = pool_of(entry_of(procno));
+	int			queue = entry_of(procno)->queue;
 
-	slots_list_append(&pool->queue, procno);
-	Slots->waiting_pools |= UINT64CONST(1) << (pool - Slots->pools);
+	slots_list_append(&queue_at(queue)->waiters, procno);
+	set_waiting(queue, true);
 }
 
-/* Take an entry out of the queue of that pool.  Lock held. */
+/* Take an entry out of its queue.  Lock held. */
 static void
-take_out_of_queue(int procno, SlotPool *pool)
+take_out_of_queue(int procno)
 {
-	slots_list_remove(&pool->queue, procno);
-	if (pool->queue.head == INVALID_PROC_NUMBER)
+	int			index = entry_of(procno)->queue;
+	SlotQueue  *queue = queue_at(index);
+
+	slots_list_remove(&queue->waiters, procno);
+	if (queue->waiters.head == INVALID_PROC_NUMBER)
 	{
-		pg_atomic_fetch_and_u32(&pool->word, ~WORD_WAITERS);
-		pool->passed_over_since = 0;
-		Slots->waiting_pools &= ~(UINT64CONST(1) << (pool - Slots->pools));
+		pg_atomic_fetch_and_u32(&queue->word, ~WORD_WAITERS);
+		queue->passed_over_since = 0;
+		set_waiting(index, false);
 	}
 }
 
 /*
- * Put an entry, whose backend is awake, at the end of its pool's queue.  Lock held,
- * the flag of the pool set.
+ * Put an entry, whose backend is awake, at the end of its queue.  Lock held, the flag of
+ * the queue set.
  */
 void
 slots_queue_append(int procno, LockedSection *section)
 {
 	entry_of(procno)->wakeup_pending = false;
-	add_to_queue(procno, section);
+	add_to_queue(procno);
 	if (Slots->watcher == INVALID_PROC_NUMBER || slots_watcher_is_late(section->now))
 		slots_appoint_watcher(procno, section->now);
 }
@@ -329,30 +371,29 @@ slots_queue_append(int procno, LockedSection *section)
 void
 slots_queue_remove(int procno, LockedSection *section)
 {
-	SlotPool   *pool = pool_of(entry_of(procno));
+	SlotQueue  *queue = queue_at(entry_of(procno)->queue);
 
-	take_out_of_queue(procno, pool);
+	take_out_of_queue(procno);
 	if (Slots->watcher == procno)
 	{
-		slots_appoint_watcher(pool->queue.tail != INVALID_PROC_NUMBER ?
-							  pool->queue.tail : last_in_a_queue(), section->now);
+		slots_appoint_watcher(queue->waiters.tail != INVALID_PROC_NUMBER ?
+							  queue->waiters.tail : last_in_a_queue(), section->now);
 		if (Slots->watcher != INVALID_PROC_NUMBER)
 			slots_wake_later(section, Slots->watcher);
 	}
 }
 
 /*
- * Move a waiter to the end of another pool's queue.  If it is the watcher, it remains so.
- * Lock held, and pools_lock exclusively.
+ * Move a waiter to the end of another queue.  If it is the watcher, it remains so.  Lock
+ * held.
  */
 void
-slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section)
+slots_queue_move(int procno, int to)
 {
-	take_out_of_queue(procno, from);
-	from->passed_over_since = 0;
-	entry_of(procno)->pool = to;
-	pg_atomic_fetch_or_u32(&Slots->pools[to].word, WORD_WAITERS);
-	add_to_queue(procno, section);
+	take_out_of_queue(procno);
+	entry_of(procno)->queue = to;
+	pg_atomic_fetch_or_u32(&queue_at(to)->word, WORD_WAITERS);
+	add_to_queue(procno);
 }
 
 /* ----------------------------------------------------------------
@@ -361,25 +402,27 @@ slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section)
  */
 
 /*
- * Make a waiter, whose backend is awake, a holder of a slot that is counted already.
- * Lock held.
+ * Make a waiter, whose backend is awake, a holder of a slot that is counted already, with
+ * that place.  Lock held.
  */
 void
-slots_make_holder(int procno, LockedSection *section)
+slots_make_holder(int procno, int place, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
 	slots_queue_remove(procno, section);
 	slots_note_passed_over(pool_of(entry)->definition.priority, section->now);
-	pool_of(entry)->passed_over_since = 0;
-	pool_of(entry)->moved = section->now;
+	queue_at(entry->queue)->passed_over_since = 0;
+	queue_at(entry->queue)->moved = section->now;
+	if (is_of_hot_spot(entry->queue))
+		pg_atomic_fetch_add_u64(&hot_spot_at(entry->queue)->admitted, 1);
 	entry->quiet_since = section->now;	/* what it did before is no reason to
 										 * lend */
 	pg_atomic_write_u64(&entry->since, section->now);
 	pg_write_barrier();			/* the backend looks at its state without the
 								 * lock */
-	pg_atomic_write_u32(&entry->state, SLOT_RUNNING);
+	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
 }
 
 /* A waiter was admitted in the ordinary way: see lending.c.  Lock held. */
@@ -391,15 +434,29 @@ slots_note_moved(TimestampTz now)
 }
 
 /*
- * Make a sleeping waiter the holder of a slot that is already counted, and wake it.  Lock
- * held.
+ * Make a sleeping waiter the holder of a slot that is already counted, with that place, and
+ * wake it.  Lock held.
  */
 void
-slots_grant(int procno, LockedSection *section)
+slots_grant(int procno, int place, LockedSection *section)
 {
-	slots_make_holder(procno, section);
+	slots_make_holder(procno, place, section);
 	slots_note_moved(section->now);
 	slots_wake_later(section, procno);
+}
+
+/*
+ * Make a sleeping waiter a holder at once, above the limits if need be: that is not the
+ * ordinary way.  Lock held.
+ */
+void
+slots_grant_above_limit(int procno, LockedSection *section)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	slots_make_holder(procno, count_in(entry->queue), section);
+	slots_wake_later(section, procno);
+	pool_of(entry)->totals[TOTAL_STALLS]++;
 }
 
 /* Make the next waiter a holder if a slot is free.  Returns false if there is none. */
@@ -408,13 +465,14 @@ grant_one(void)
 {
 	LockedSection section;
 	int			next;
+	int			place;
 	bool		granted = false;
 
 	slots_lock(&section);
 	next = slots_next_waiter(section.now);
-	if (next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)))
+	if (next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &place))
 	{
-		slots_grant(next, &section);
+		slots_grant(next, place, &section);
 		granted = true;
 	}
 	slots_unlock(&section);
@@ -422,13 +480,12 @@ grant_one(void)
 }
 
 /*
- * Make waiters holders while slots are free, in order, and that many at most.  The lock is
- * not held.
+ * Make waiters holders while slots are free, in order.  The lock is not held.
  */
 void
-slots_grant_free(uint32 most)
+slots_grant_free(void)
 {
-	while (most-- > 0 && grant_one())
+	while (grant_one())
 		 /* the lock is free in between */ ;
 }
 
@@ -442,35 +499,40 @@ may_hand_off(int next, TimestampTz now)
 	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after) * INT64CONST(1000);
 	int64		waited = now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since);
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
-	uint32		most = Max(pg_atomic_read_u32(&Slots->effective_limit) / 2, 1);
+	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
+						   pg_atomic_read_u32(&queue_at(entry_of(next)->queue)->limit)) / 2;
 
 	if (handoff_after == 0)
 		return true;
 	if (waited < handoff_after)
 		return false;
-	return (in_flight < most && waited >= handoff_after * (in_flight + 1)) ||
+	return (in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
 		now - Slots->last_handoff >= handoff_after;
 }
 
 /*
- * Release a slot that Slots->word counts and no pool counts any more: hand it off to the
- * next waiter if that is allowed, else leave it free for any backend to acquire.  Lock
- * held.
+ * Release a slot that Slots->word counts and that has no place any more, having had that one
+ * or none: hand it off to the next waiter if that is allowed, else leave it free for any
+ * backend to acquire.  Lock held.
  */
 void
-slots_hand_off(LockedSection *section)
+slots_hand_off(int had_place, LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
+	int			place;
+
+	if (had_place != NO_QUEUE && !slots_are_limited())
+		next = queue_at(had_place)->waiters.head;
 
 	if (next != INVALID_PROC_NUMBER &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->effective_limit) &&
+		slots_in_use() <= pg_atomic_read_u32(&Slots->limit) &&
 		may_hand_off(next, section->now) &&
-		count_in_pool_if_free(entry_of(next), true))
+		count_place_if_free(entry_of(next)->queue, true, &place))
 	{
 		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 		Slots->last_handoff = section->now;
 		entry_of(next)->handoff_pending = true;
-		slots_grant(next, section);
+		slots_grant(next, place, section);
 	}
 	else
 		pg_atomic_fetch_sub_u32(&Slots->word, 1);

@@ -38,17 +38,19 @@ extern void slots_wake_later(LockedSection *section, int procno);
 
 extern int	slots_next_waiter(TimestampTz now);
 extern int	slots_priority_of(int next, TimestampTz now);
-extern SlotPool *slots_next_waiting_pool(uint64 *left);
+extern int	slots_next_waiting_queue(QueueSet *left);
 extern int	slots_any_waiter(void);
 
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
-extern void slots_queue_move(int procno, SlotPool *from, int to, LockedSection *section);
-extern void slots_make_holder(int procno, LockedSection *section);
+extern void slots_queue_move(int procno, int to);
+extern void slots_make_holder(int procno, int place, LockedSection *section);
 extern void slots_note_moved(TimestampTz now);
-extern void slots_grant(int procno, LockedSection *section);
-extern void slots_hand_off(LockedSection *section);
-extern void slots_grant_free(uint32 most);
+extern void slots_grant(int procno, int place, LockedSection *section);
+extern void slots_grant_above_limit(int procno, LockedSection *section);
+extern bool slots_is_its_turn(int procno, TimestampTz now);
+extern void slots_hand_off(int had_place, LockedSection *section);
+extern void slots_grant_free(void);
 
 extern void slots_note_passed_over(int priority, TimestampTz since);
 extern bool slots_watcher_is_late(TimestampTz now);

@@ -1,0 +1,741 @@
+/*-------------------------------------------------------------------------
+ *
+ * hot_spots.c
+ *		What backends contend for, and who of them is at work at a time.
+ *
+ * Where backends wait for each other, a hot spot forms: a relation whose rows
+ * they want, an advisory lock, a lock inside the server.  It has a queue of its
+ * own, in which only its contenders wait, and a limit of its own, which the
+ * limit control finds (limit_control.c).  All others pass.
+ *
+ * A backend that a sample (src/sampler.c) finds in line for something is marked:
+ * it counts as a contender of that hot spot at once, if it is at work, and with
+ * each transaction that it begins, as what a session did last tells best what it
+ * does next.  Samples that find it at work take the mark away again, unless it may
+ * only be at work as others are kept away.  A backend without a mark never waits for
+ * a hot spot.
+ *
+ * A contender at work has a place at its hot spot.  It keeps it while it waits
+ * for others, whatever it lends of the server: another contender in its stead
+ * would only make the line longer.  It gives it back where it waits for a
+ * backend that does nothing, or does nothing itself, as then fewer at a time
+ * would not get more done.
+ *
+ * A transaction that waits for another transaction's end, or for a lock inside
+ * the server, does not tell by that which rows it wants; so such a wait keeps
+ * the mark that the backend has, as long as others are seen in line there.  A hot spot that is only known by such waits
+ * gives way to a relation.
+ *
+ * Hot spots that share contenders are one: while a transaction waits in the line
+ * of one of them, it blocks the others.  So backends that are marked for one and
+ * found in line for another one, MERGE_AFTER times within some seconds, make
+ * them one, with one queue and one limit, until that ends.
+ *
+ * Locking: see shared.h.  Marks, and what else only samples write, are written
+ * without a lock: samples may overlap if one is delayed, and each corrects what
+ * the last one did.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "core/counting.h"
+#include "core/entries.h"
+#include "core/hot_spots.h"
+#include "core/shared.h"
+#include "core/wait_queue.h"
+
+/*
+ * The time between two samples while backends wait, us: longer where there are
+ * many entries to read, but not so long that one says nothing of the next.
+ * OPEN_INTERVALS times that while none waits.
+ */
+#define MIN_SAMPLE_INTERVAL		5000
+#define INTERVAL_PER_BACKEND	10
+#define MAX_SAMPLE_INTERVAL		200000
+#define OPEN_INTERVALS			4
+
+#define NEVER					PG_UINT64_MAX
+
+/* So few backends at work need no sample. */
+#define FEW_AT_WORK				4
+
+/*
+ * What a sample adds to the mark of a backend in line, for a lock inside the
+ * server the smaller one, as everybody waits for these now and then; one less for a
+ * backend at work
+ */
+#define MARK_IN_LINE			4
+#define MARK_LWLOCK				2
+#define MAX_MARK				40
+
+/* How many crossings make two hot spots one, and when they count half, us */
+#define MERGE_AFTER				10
+#define CROSSINGS_AGE			INT64CONST(5000000)
+
+/* How long after a line was seen there it still explains other waits, us */
+#define LINE_AFTER				INT64CONST(1000000)
+
+/*
+ * How long a hot spot without a limit is kept after a backend was last in line
+ * for it, us; and any part of one
+ */
+#define FORGET_AFTER			INT64CONST(5000000)
+#define FORGET_PART_AFTER		INT64CONST(60000000)
+
+SampleTime *slots_sample_time = NULL;
+
+/* ----------------------------------------------------------------
+ *		When to sample
+ * ----------------------------------------------------------------
+ */
+
+/* Are there to be hot spots now?  A hint without the lock. */
+static inline bool
+are_on(void)
+{
+	return *(volatile bool *) &Slots->hot_spots_on && *(volatile int *) &Slots->max_active != 0;
+}
+
+static uint64
+sample_interval(void)
+{
+	return Min(Max(MIN_SAMPLE_INTERVAL, INTERVAL_PER_BACKEND * (uint64) Slots->nentries),
+			   MAX_SAMPLE_INTERVAL);
+}
+
+/* Are samples to be told to slots_note_activity() and slots_adapt_hot_spots()? */
+bool
+slots_have_hot_spots(void)
+{
+	return are_on();
+}
+
+/*
+ * Is it time to take a sample?  Returns true to one caller per interval; with
+ * even_if_few, also while few backends are at work, or there are no hot spots.
+ */
+bool
+slots_claim_sample(bool even_if_few)
+{
+	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
+
+	if (!(even_if_few || are_on()) ||
+		!claim_turn(&Slots->sample.claimed, sample_interval() * (others_wait ? 1 : OPEN_INTERVALS)))
+		return false;
+	pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
+	return even_if_few || others_wait ||
+		slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+}
+
+/* ----------------------------------------------------------------
+ *		Places
+ * ----------------------------------------------------------------
+ */
+
+/* The queue of a hot spot: its own, or that of the one it is a part of. */
+int
+slots_hot_spot_queue(int hot_spot)
+{
+	return SLOTS_MAX_POOLS + *(volatile int *) &Slots->hot_spots[hot_spot].part_of;
+}
+
+/* This backend has been counted in that place. */
+void
+slots_note_place_taken(int place)
+{
+	if (place != NO_QUEUE && is_of_hot_spot(place))
+		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
+}
+
+/* This backend leaves that place, and has completed its work. */
+void
+slots_note_place_left(int place)
+{
+	if (is_of_hot_spot(place))
+		pg_atomic_fetch_add_u32(&hot_spot_at(place)->completed, 1);
+}
+
+/*
+ * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder with
+ * a place in its pool stays there.  word: what its state was; it may have left
+ * since.
+ */
+static void
+move_to_place(int procno, int to, uint32 word)
+{
+	SlotEntry  *entry = entry_of(procno);
+	int			from = place_in(word);
+	LockedSection section;
+
+	if (from == to || (from != NO_QUEUE && !is_of_hot_spot(from)))
+		return;
+	slots_lock(&section);
+	if (to != NO_QUEUE)
+		(void) count_place(to);
+	(void) count_place_out(pg_atomic_compare_exchange_u32(&entry->state, &word,
+														  state_with_place(state_in(word), to)) ?
+						   from : to);
+	slots_unlock(&section);
+}
+
+/*
+ * A waiter that another backend waits for: let it in at once, above the limits if
+ * need be, or neither would go on.
+ */
+void
+slots_let_in(int procno)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if (slots_state(procno) == SLOT_WAITING)
+		slots_grant_above_limit(procno, &section);
+	slots_unlock(&section);
+}
+
+/* ----------------------------------------------------------------
+ *		Hot spots
+ * ----------------------------------------------------------------
+ */
+
+/* Let an index be free.  Its limit does not hold any more.  Lock held. */
+static void
+forget(int hot_spot)
+{
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+
+	spot->key.kind = HOT_SPOT_NONE;
+	spot->part_of = hot_spot;
+	pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + hot_spot)->limit, NO_LIMIT);
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+		spot->crossings[i] = Slots->hot_spots[i].crossings[hot_spot] = 0;
+}
+
+/* This backend is no contender any more. */
+static void
+clear_mark(SlotEntry *entry)
+{
+	entry->hot_spot = entry->mark = 0;
+}
+
+/* Clear the marks for that index, or all. */
+static void
+clear_marks_for(int hot_spot)
+{
+	for (int procno = 0; procno < Slots->nentries; procno++)
+	{
+		if (hot_spot < 0 || entry_of(procno)->hot_spot == hot_spot + 1)
+			clear_mark(entry_of(procno));
+	}
+}
+
+/* Is that index free, and none of its former contenders at work or waiting?  Lock held. */
+static bool
+is_free(int hot_spot)
+{
+	return Slots->hot_spots[hot_spot].key.kind == HOT_SPOT_NONE &&
+		places_in_use(SLOTS_MAX_POOLS + hot_spot) == 0 &&
+		queue_at(SLOTS_MAX_POOLS + hot_spot)->waiters.length == 0;
+}
+
+static inline bool
+keys_are_equal(const HotSpotKey *a, const HotSpotKey *b)
+{
+	return a->kind == b->kind && a->database == b->database &&
+		memcmp(a->fields, b->fields, sizeof(a->fields)) == 0;
+}
+
+/* The index of the hot spot of that key, -1 if there is none.  Lock held, or a hint. */
+static int
+find(const HotSpotKey *key)
+{
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		if (keys_are_equal(&Slots->hot_spots[i].key, key))
+			return i;
+	}
+	return -1;
+}
+
+/* Form the hot spot of that key: its index, -1 if there is no room.  Lock held. */
+static int
+form(const HotSpotKey *key, uint64 now, TimestampTz since)
+{
+	for (int i = 0; i < MAX_HOT_SPOTS && are_on(); i++)
+	{
+		HotSpot    *spot = &Slots->hot_spots[i];
+
+		if (!is_free(i))
+			continue;
+		spot->key = *key;
+		spot->since = since;
+		spot->seen = now;
+		limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
+		pg_atomic_write_u32(&spot->completed, 0);
+		pg_atomic_write_u64(&spot->admitted, 0);
+		pg_atomic_write_u64(&spot->wait_time, 0);
+		return i;
+	}
+	return -1;
+}
+
+/*
+ * Find the hot spot of that key, or form it.  Returns its index, -1 if there are
+ * MAX_HOT_SPOTS others.
+ */
+static int
+find_or_form(const HotSpotKey *key, uint64 now)
+{
+	int			found = find(key);
+
+	if (found < 0)
+	{
+		LockedSection section;
+		bool		is_new = false;
+
+		slots_lock(&section);
+		found = find(key);		/* samples may overlap */
+		if (found < 0)
+		{
+			found = form(key, now, section.now);
+			is_new = found >= 0;
+		}
+		slots_unlock(&section);
+		if (is_new)
+			clear_marks_for(found); /* of one that was there before */
+	}
+	if (found >= 0)
+		Slots->hot_spots[found].seen = now;
+	return found;
+}
+
+/* Do its waits not tell what the backends want? */
+static inline bool
+is_vague(HotSpotKind kind)
+{
+	return kind == HOT_SPOT_LWLOCK || kind == HOT_SPOT_TRANSACTION;
+}
+
+/* Move the waiters of one hot spot behind those of another one. */
+static void
+move_waiters(int from, int to)
+{
+	LockedSection section;
+	int			waiter;
+
+	do
+	{
+		slots_lock(&section);
+		waiter = queue_at(SLOTS_MAX_POOLS + from)->waiters.head;
+		if (waiter != INVALID_PROC_NUMBER)
+			slots_queue_move(waiter, SLOTS_MAX_POOLS + to);
+		slots_unlock(&section);
+	} while (waiter != INVALID_PROC_NUMBER);
+}
+
+static inline bool
+has_own_queue(int hot_spot)
+{
+	return Slots->hot_spots[hot_spot].key.kind != HOT_SPOT_NONE &&
+		Slots->hot_spots[hot_spot].part_of == hot_spot;
+}
+
+/* Make one hot spot a part of another one, if both have their own queue. */
+static void
+merge(int part, int whole)
+{
+	LockedSection section;
+	bool		done = false;
+
+	slots_lock(&section);
+	/* Another sample may have been faster. */
+	if (has_own_queue(part) && has_own_queue(whole))
+	{
+		for (int i = 0; i < MAX_HOT_SPOTS; i++)
+		{
+			if (Slots->hot_spots[i].part_of == part)
+				Slots->hot_spots[i].part_of = whole;
+			Slots->hot_spots[part].crossings[i] = Slots->hot_spots[i].crossings[part] = 0;
+		}
+		pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + part)->limit, NO_LIMIT);
+		done = true;
+	}
+	slots_unlock(&section);
+	if (done)
+		move_waiters(part, whole);
+}
+
+/*
+ * A contender of one hot spot was found in line for another one.  Both have
+ * their own queue.
+ */
+static void
+note_crossing(int marked, int in_line)
+{
+	HotSpot    *spots = Slots->hot_spots;
+
+	if (++spots[marked].crossings[in_line] + spots[in_line].crossings[marked] < MERGE_AFTER)
+		return;
+	if (spots[marked].since <= spots[in_line].since)
+		merge(in_line, marked);
+	else
+		merge(marked, in_line);
+}
+
+/* Let crossings of long ago count less. */
+static void
+age_crossings(uint64 now)
+{
+	if ((int64) (now - Slots->crossings_aged) < CROSSINGS_AGE)
+		return;
+	Slots->crossings_aged = now;
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		for (int j = 0; j < MAX_HOT_SPOTS; j++)
+			Slots->hot_spots[i].crossings[j] /= 2;
+	}
+}
+
+/* ----------------------------------------------------------------
+ *		Marks
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Is this backend a contender of some hot spot; with what_for, of one that tells
+ * what it wants?  A hint.
+ */
+bool
+slots_is_marked(int procno, bool what_for)
+{
+	int			hot_spot = *(volatile uint8 *) &entry_of(procno)->hot_spot;
+
+	return hot_spot != 0 &&
+		!(what_for && (hot_spot == STUCK || is_vague(Slots->hot_spots[hot_spot - 1].key.kind)));
+}
+
+/* Did the last sample that read this backend find it stuck?  A hint. */
+bool
+slots_is_stuck(int procno)
+{
+	return entry_of(procno)->hot_spot == STUCK;
+}
+
+/* The index of its hot spot, one that has a queue, or -1. */
+static int
+hot_spot_of(const SlotEntry *entry)
+{
+	int			hot_spot = *(volatile const uint8 *) &entry->hot_spot;
+
+	if (hot_spot == 0 || hot_spot == STUCK ||
+		Slots->hot_spots[hot_spot - 1].key.kind == HOT_SPOT_NONE)
+		return -1;
+	return slots_hot_spot_queue(hot_spot - 1) - SLOTS_MAX_POOLS;
+}
+
+/*
+ * What this backend contends for: *key is left as it is if that is not known.  A
+ * hint.
+ */
+void
+slots_get_hot_spot_key(int procno, HotSpotKey *key)
+{
+	int			hot_spot = hot_spot_of(entry_of(procno));
+
+	if (hot_spot >= 0 && !is_vague(Slots->hot_spots[hot_spot].key.kind))
+		*key = Slots->hot_spots[hot_spot].key;
+}
+
+/*
+ * Does a contender of this hot spot that waits for such a thing go on to contend
+ * for it?  If for a lock inside the server, only while others are in line for what
+ * the hot spot itself is about.
+ */
+static bool
+keeps_mark(HotSpot *spot, HotSpotKind waits_for, uint64 now)
+{
+	if (!is_vague(waits_for))
+		return false;
+	if (waits_for == HOT_SPOT_LWLOCK && spot->key.kind != HOT_SPOT_LWLOCK)
+		return (int64) (now - spot->seen) < LINE_AFTER;
+	spot->seen = now;
+	return true;
+}
+
+/*
+ * The hot spot that this backend, found in line for that, is a contender of from
+ * now on: its index, or -1.
+ */
+static int
+contended_for(const SlotEntry *entry, const HotSpotKey *key, uint64 now)
+{
+	int			marked = hot_spot_of(entry);
+	int			found;
+
+	if (key->kind == HOT_SPOT_NONE)
+		return marked;
+	if (marked >= 0 && keeps_mark(&Slots->hot_spots[marked], key->kind, now))
+		return marked;
+	found = find_or_form(key, now);
+	if (found < 0)
+		return marked;
+	found = Slots->hot_spots[found].part_of;
+	Slots->hot_spots[found].seen = now;
+	if (marked >= 0 && marked != found && !is_vague(key->kind) &&
+		!is_vague(Slots->hot_spots[marked].key.kind))
+	{
+		note_crossing(marked, found);
+		found = Slots->hot_spots[found].part_of;
+	}
+	return found;
+}
+
+/* Mark a backend that was found in line. */
+static void
+mark(SlotEntry *entry, const HotSpotKey *key, uint64 now)
+{
+	int			found = contended_for(entry, key, now);
+
+	if (found < 0)
+		return;
+	entry->hot_spot = found + 1;
+	entry->mark = Min(entry->mark + (key->kind == HOT_SPOT_LWLOCK ? MARK_LWLOCK : MARK_IN_LINE),
+					  MAX_MARK);
+}
+
+/* A backend was found at work: take some of its mark away. */
+static void
+unmark(SlotEntry *entry)
+{
+	if (entry->mark <= 1)
+		clear_mark(entry);
+	else
+		entry->mark--;
+}
+
+/*
+ * Note what a sample found a backend doing, and add it to *counts.  key: what it
+ * contends for, if it does; is_slow: it has for long.  Those of pools that have a
+ * limit of their own are left to the administrator.
+ */
+void
+slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool is_slow,
+					uint64 now, HotSpotCounts *counts)
+{
+	SlotEntry  *entry = entry_of(procno);
+	uint32		word = pg_atomic_read_u32(&entry->state);
+	bool		is_holder = state_in(word) == SLOT_RUNNING || state_in(word) == SLOT_LENT;
+	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
+	int			found;
+
+	if (queue_has_limit(entry->pool))
+		clear_mark(entry);
+	else if (is_holder && activity == ACTIVITY_CONTENDS)
+		mark(entry, key, now);
+	else if (is_holder && activity == ACTIVITY_STUCK)
+	{
+		clear_mark(entry);
+		entry->hot_spot = STUCK;
+	}
+	else if (hot_spot_of(entry) < 0 && (is_holder || entry->hot_spot != STUCK))
+		clear_mark(entry);
+	found = hot_spot_of(entry);
+
+	if (is_holder && is_active)
+		counts->working++;
+	if (is_holder && (found < 0 || !is_active))
+		move_to_place(procno, NO_QUEUE, word);
+	if (found < 0)
+		return;
+
+	counts->of[found].contenders += is_holder || state_in(word) == SLOT_WAITING;
+	if (!is_holder || !is_active)
+		return;
+	counts->of[found].working++;
+	if (activity == ACTIVITY_CONTENDS)
+	{
+		counts->of[found].blocked++;
+		counts->of[found].slow += is_slow;
+		move_to_place(procno, SLOTS_MAX_POOLS + found, word);
+	}
+	else if (activity == ACTIVITY_WORKS &&
+			 !limit_control_is_held_down(&Slots->hot_spots[found].control, now))
+		unmark(entry);
+}
+
+/* ----------------------------------------------------------------
+ *		Limits
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Adapt the limit of one hot spot to what a sample found.  Returns whether more
+ * places are free than before.
+ */
+static bool
+adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
+{
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	SlotQueue  *queue = queue_at(SLOTS_MAX_POOLS + hot_spot);
+	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
+	uint32		new_limit;
+	LockedSection section;
+
+	slots_lock(&section);
+	if (spot->key.kind == HOT_SPOT_NONE || !are_on())
+		 /* forgotten meanwhile */ ;
+	else if (spot->part_of != hot_spot)
+	{
+		if ((int64) (now - spot->seen) >= FORGET_PART_AFTER)
+			forget(hot_spot);
+	}
+	else if (spot->control.limit == LIMIT_OPEN && (int64) (now - spot->seen) >= FORGET_AFTER)
+	{
+		for (int i = 0; i < MAX_HOT_SPOTS; i++)
+		{
+			if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE &&
+				Slots->hot_spots[i].part_of == hot_spot)
+				forget(i);
+		}
+	}
+	else
+	{
+		LoadSample	sample = {
+			.now = now,
+			.contenders = counts->contenders,
+			.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot),
+			/* A lock inside the server concerns everybody. */
+			.working = spot->key.kind == HOT_SPOT_LWLOCK ? working : counts->working,
+			.blocked = counts->blocked,
+			.slow = counts->slow,
+			.waiting = queue->waiters.length,
+			.completed = pg_atomic_read_u32(&spot->completed)
+		};
+
+		limit_control_sample(&spot->control, &sample);
+		pg_atomic_write_u32(&queue->limit, Min(spot->control.limit, NO_LIMIT));
+	}
+	new_limit = pg_atomic_read_u32(&queue->limit);
+	slots_unlock(&section);
+	return new_limit > old_limit;
+}
+
+/*
+ * A sample is complete: adapt the limits of all hot spots.
+ */
+void
+slots_adapt_hot_spots(const HotSpotCounts *counts)
+{
+	uint64		now = monotonic_us();
+	bool		raised = false;
+
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
+			raised |= adapt(i, &counts->of[i], counts->working, now);
+	}
+	age_crossings(now);
+	if (raised)
+		slots_grant_free();
+}
+
+/* ----------------------------------------------------------------
+ *		Setting and showing
+ * ----------------------------------------------------------------
+ */
+
+/* While the shared memory is being made */
+void
+slots_init_hot_spots(void)
+{
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		Slots->hot_spots[i].part_of = i;
+		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
+		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
+		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
+	}
+	pg_atomic_write_u64(&Slots->sample.interval,
+						are_on() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
+}
+
+/*
+ * A setting has changed: from now on, samples are taken or not; if not, there are
+ * no hot spots.
+ */
+void
+slots_schedule_samples(void)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	pg_atomic_write_u64(&Slots->sample.interval,
+						are_on() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
+	slots_unlock(&section);
+	if (are_on())
+		return;
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		slots_lock(&section);
+		forget(i);
+		slots_unlock(&section);
+	}
+	clear_marks_for(-1);
+	slots_grant_free();
+}
+
+/*
+ * Set whether hot spots have queues of their own.
+ */
+void
+slots_set_hot_spots(bool on)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	Slots->hot_spots_on = on;
+	slots_unlock(&section);
+	slots_schedule_samples();
+}
+
+/*
+ * Describe the hot spots that have contenders, or had until lately.  Returns how
+ * many there are.
+ */
+int
+slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
+{
+	uint64		now = monotonic_us();
+	int			n = 0;
+
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		HotSpot    *spot = &Slots->hot_spots[i];
+		HotSpotView *view = &views[n];
+		bool		is_shown;
+		LockedSection section;
+
+		slots_lock(&section);
+		view->index = i;
+		view->part_of = spot->part_of;
+		view->key = spot->key;
+		view->since = spot->since;
+		view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
+		view->contenders = spot->control.last.contenders;
+		view->running = places_in_use(SLOTS_MAX_POOLS + i);
+		view->blocked = spot->control.last.blocked;
+		view->waiting = queue_at(SLOTS_MAX_POOLS + i)->waiters.length;
+		view->admitted = pg_atomic_read_u64(&spot->admitted);
+		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
+		is_shown = spot->key.kind != HOT_SPOT_NONE &&
+			(view->part_of != i || view->contenders > 0) &&
+			(view->running > 0 || view->waiting > 0 || (int64) (now - spot->seen) < FORGET_AFTER);
+		slots_unlock(&section);
+		if (is_shown)
+			n++;
+	}
+	return n;
+}
