@@ -11,7 +11,7 @@
 #   tap        test/t/*.pl by prove, which start their own servers
 # and, without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
-#   simulator  test/simulator/run.sh, which tries the law of the limit on known loads
+#   simulator  test/simulator/run.sh, which tries the control of limits on simulated sessions
 # and, if named in TESTS (make test-full does):
 #   mutants    the same with mistakes in the protocol, which have to be found
 # and, if named in TESTS (or by make neighbours), as it needs many packages:

@@ -1,10 +1,11 @@
 #!/bin/sh
 #
-# Tries the law of the limit (src/core/limit_law.c) on loads whose best limit is known: see
-# simulate.c.  Prints TAP; takes some seconds, and needs the server's header files only.
-# Leaves nothing behind.
+# Tries the control of a hot spot's limit (src/core/limit_control.c) on simulated sessions:
+# see simulate.c.  Prints TAP; takes some twenty seconds, and needs the server's header
+# files only.  Leaves nothing behind.
 #
-# Usage: test/simulator/run.sh [LOAD]    the same with a load, by name: its seconds
+# Usage: test/simulator/run.sh [LOAD [LIMIT]]    with a load, by name: one run of it, second
+#                                                by second, or with that fixed limit
 #
 #   PG_CONFIG  default pg_config
 #   CC         default cc
@@ -18,5 +19,5 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 ${CC:-cc} -O2 -Wall -Werror -I"$here/../../src" -I"$("${PG_CONFIG:-pg_config}" --includedir-server)" \
-    -o "$dir/simulate" "$here/simulate.c" "$here/../../src/core/limit_law.c" -lm || exit 2
+    -o "$dir/simulate" "$here/simulate.c" "$here/../../src/core/limit_control.c" -lm || exit 2
 "$dir/simulate" "$@"
