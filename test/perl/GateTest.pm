@@ -24,7 +24,7 @@ my $stuck_after = 0.3;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility handoff_after load_control lend_after long_after log_min_wait mode
+  gate_utility handoff_after hot_spots lend_after long_after log_min_wait mode
   pools pool bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; node and init: arguments
@@ -160,17 +160,19 @@ sub stop_worker
 }
 
 # So many clients begin to run a script, over and over, until they are stopped.
+# session: as for session(); max_tries: of a transaction that met a deadlock.
 sub crowd
 {
-	my ($self, $clients, $script) = @_;
+	my ($self, $clients, $script, %param) = @_;
 
 	my $node = $self->node;
-	my $file = $node->basedir . "/crowd$clients.sql";
-	unlink $file;
+	my $session = $param{session} // {};
+	my $file = $node->basedir . '/crowd' . ++$self->{crowds} . '.sql';
 	PostgreSQL::Test::Utils::append_to_file($file, $script);
+	local $ENV{PGOPTIONS} = join ' ', map { "-c $_=$session->{$_}" } sort keys %$session;
 	return IPC::Run::start(
 		[
-			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600,
+			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600, '--max-tries', $param{max_tries} // 1,
 			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
 		],
 		'>',
@@ -356,6 +358,7 @@ sub report
 	my ($self) = @_;
 	return join "\n",
 	  map { $self->value($_) } "SELECT row_to_json(s) FROM pg_stat_admission_gate s",
+	  "SELECT row_to_json(h) FROM pg_stat_admission_gate_hot_spots h",
 	  "SELECT b.*, wait_event_type, wait_event, query
 		FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity USING (pid)";
 }
@@ -504,9 +507,10 @@ sub ok_one_slot
 # else.  If it gets stuck, it has failed and the next piece starts afresh.
 # Afterwards, everything must be quiet.
 #
-# Then runs it with lending off.  That must get it stuck, which proves that it
-# tests lending, unless passes_without_lending tells why it does not; then the last
-# resort must not be what helped.
+# Then runs it with lending and the last resort off.  That must get it stuck, which
+# proves that it tests lending, unless passes_without_lending tells why it does not; then
+# nobody may have entered above the limit.  Or with is_let_in, somebody must have: a
+# waiter that a holder waits for.
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
@@ -515,7 +519,7 @@ sub piece
 	$settings = { lend_after => 100, %$settings };
 	$self->_try_piece($what, $settings, $code, $GateClient::patience);
 	$self->_ok_cleans_up($what);
-	$self->_try_without_lending($what, $settings, $code, $option{passes_without_lending});
+	$self->_try_without_lending($what, $settings, $code, %option);
 	$self->_ok_cleans_up("$what, without lending");
 	return;
 }
@@ -542,14 +546,15 @@ sub _try_piece
 # What its tests say is not this test's outcome, but whether one of them fails.
 sub _try_without_lending
 {
-	my ($self, $what, $settings, $code, $passes) = @_;
+	my ($self, $what, $settings, $code, %option) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
+	my $passes = $option{is_let_in} ? 'a holder waits for who is let in for that' : $option{passes_without_lending};
 	my $patience = $passes ? $GateClient::patience : $stuck_after;
 	my $stalls = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate');
 	my $events = Test2::API::intercept(
 		sub {
-			local $self->{fixed} = { lend_after => 60_000 };
+			local $self->{fixed} = { lend_after => -1, handoff_after => 60_000 };
 			$self->_try_piece($what, $settings, $code, $patience);
 		});
 	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
@@ -557,8 +562,15 @@ sub _try_without_lending
 	if ($passes)
 	{
 		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
-		is($self->value('SELECT sum(stalls) FROM pg_stat_admission_gate'), $stalls,
-			"and not by the last resort: $what");
+		my $entered = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate') - $stalls;
+		if ($option{is_let_in})
+		{
+			cmp_ok($entered, '>', 0, "and enters above the limit: $what");
+		}
+		else
+		{
+			is($entered, 0, "and nobody enters above the limit: $what");
+		}
 	}
 	else
 	{

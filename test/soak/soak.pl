@@ -137,7 +137,7 @@ my @of_session = grep { $setting{$_}{context} ne 'sighup' } sort keys %setting;
 # What a text or a flag can be, and what is more likely.  Whatever is not here, is
 # chosen by its type; a name that no setting has does no harm.
 my %likely = (
-	max_active_backends => [ 0, (1) x 4, (2) x 4, 3, 3, 4, 4, 5, 8 ],
+	max_active_backends => [ 0, (-1) x 3, (1) x 4, (2) x 4, 3, 3, 4, 4, 5, 8 ],
 	mode => [ ('enforce') x 5, 'observe' ],
 	bypass => [ ('off') x 9, 'on' ],
 	pool => [ ('default') x 4, 'a', 'b', 'missing' ],
@@ -343,6 +343,7 @@ $crowd->add_scripts(
 	['SELECT * FROM pg_stat_admission_gate'],
 	['SELECT * FROM pg_stat_admission_gate_backends'],
 	['SELECT * FROM pg_stat_admission_gate_histogram'],
+	['SELECT * FROM pg_stat_admission_gate_hot_spots'],
 	['SELECT pg_stat_admission_gate_reset()']);
 $crowd->add_scripts([ 'BEGIN', 'UPDATE far SET v = v + 1 WHERE id = :few', 1000, 'COMMIT' ],
 	[ 'BEGIN', 'SAVEPOINT a', 'UPDATE far SET v = v + 1 WHERE id = :few', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ])
@@ -394,7 +395,8 @@ append_to_file(
 	"$directory/look", join '',
 	map { "SELECT * FROM $_;\n" } 'pg_stat_admission_gate',
 	'pg_stat_admission_gate_backends',
-	'pg_stat_admission_gate_histogram');
+	'pg_stat_admission_gate_histogram',
+	'pg_stat_admission_gate_hot_spots');
 
 # One statement after the other, faster than the crowd: from a user who may be
 # refused and disturbed, then it is started again

@@ -114,7 +114,8 @@ sub change_settings
 	# The server may just be restarting.
 	eval {
 		$gate->set_soon(
-			max_active_backends => 1 + int rand 50,
+			max_active_backends => one_of(-1, 1 + int rand 50, 1 + int rand 50),
+			hot_spots => one_of('on', 'on', 'off'),
 			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
 			log_min_wait => one_of(-1, 0, 100),
 			lend_after => one_of(0, 10, 100, 1000, -1),

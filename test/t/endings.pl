@@ -353,6 +353,8 @@ for my $end ('COMMIT', 'ROLLBACK')
 # ----------------------------------------------------------------
 
 {
+	# Those that wait for a lock for long do not lend their slots.
+	$gate->set(lend_after => -1, handoff_after => 60_000);
 	my $session = $gate->session;
 	my $next = $gate->session;
 
@@ -412,6 +414,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 		clean("after $sql");
 	}
 	$_->quit foreach ($session, $next, $writer);
+	$gate->set(lend_after => 60_000, handoff_after => 20);
 }
 
 # ----------------------------------------------------------------

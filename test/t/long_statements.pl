@@ -201,8 +201,6 @@ sub ok_pauses
 
 	my @short = short_ones();
 	ok_pauses('they pause for short ones, but for one');
-	is($gate->value('SELECT long_share > 0 AND short_working > 0.5 FROM pg_stat_admission_gate_limit'),
-		't', 'the view tells why');
 	is( $gate->value(
 			"SELECT count(*) > 0 FROM pg_stat_activity
 			WHERE wait_event_type = 'Extension' AND query LIKE '%numbers%'"),

@@ -1,6 +1,7 @@
 # Proves that what is in monitoring/ works: the exporter shows what the views show,
 # each of their columns, even when the gate is full; the dashboard and the alerts ask
-# for metrics that there are; the psql script shows the pool and the waiters.
+# for metrics that there are; the psql script shows the pool and the waiters; and all
+# show hot spots by name.
 
 use strict;
 use warnings;
@@ -9,6 +10,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use CPAN::Meta::YAML;
+use File::Temp qw(tempfile);
 use GateTest;
 use HTTP::Tiny;
 use IPC::Run ();
@@ -29,13 +31,16 @@ my $node = $gate->node;
 my ($role_commands) = slurp_file("$top/docs/monitoring.md") =~ /^```sql\n(.*?)^```$/ms;
 $gate->value($_) foreach split /;\n/, $role_commands;
 
-# Starts pgbench with more clients than slots; it goes on until it is interrupted.
+# Starts pgbench with these transactions, or others, and more clients than slots; it goes
+# on until it is interrupted.
 sub start_pgbench
 {
-	my $script = PostgreSQL::Test::Utils::tempdir() . '/sleep.sql';
-	append_to_file($script, "SELECT pg_sleep(0.005);\n");
+	my ($transaction) = (@_, "SELECT pg_sleep(0.005);\n");
+	my ($handle, $script) = tempfile(DIR => PostgreSQL::Test::Utils::tempdir());
+	print $handle $transaction;
+	close $handle;
 	return IPC::Run::start(
-		[ 'pgbench', '-n', '-c', '8', '-T', '3600', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		[ 'pgbench', '-n', '-c', '12', '-T', '3600', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>' => \my $out,
 		'2>' => \my $err);
 }
@@ -112,6 +117,22 @@ sub test_screen_of_rates
 	$_->finish foreach ($psql, $pgbench);
 
 	cmp_ok($pool->{$_} // 0, '>', 0, "when it looks again, it has a rate: $_") || diag $screens foreach @rates;
+	return;
+}
+
+sub test_screen_of_hot_spots
+{
+	my $screen = '';
+	my $psql = IPC::Run::start(screen_command('-v', 'every=0.2'), '>&' => \$screen);
+	my $shown = $gate->await_true(
+		sub {
+			$psql->pump_nb;
+			return !$psql->pumpable || $screen =~ /^relation hot\b.* postgres +(?:\d+ +){4}[1-9]\d* /m;
+		},
+		'the hot spot on the screen');
+	ok($shown && $psql->pumpable, 'the screen shows a hot spot by its name, its limit and its queue') or diag $screen;
+	$psql->signal('INT');
+	$psql->finish;
 	return;
 }
 
@@ -193,6 +214,26 @@ sub test_pgwatch
 	return;
 }
 
+sub test_pgwatch_of_hot_spots
+{
+	my $metric = CPAN::Meta::YAML->read("$top/monitoring/pgwatch.yaml")->[0]{metrics}{admission_gate_hot_spots};
+	my $monitor = $gate->session(user => 'monitor');
+	my %hot;
+	my $shown = $gate->await_true(
+		sub {
+			my ($row) = grep { $_->{tag_name} eq 'hot' } rows_of($monitor, query_of($metric));
+			%hot = %{ $row // {} };
+			return ($hot{waiting} // 0) > 0 && $hot{max_active} > 0;
+		},
+		'the hot spot');
+	ok($shown, 'pgwatch shows a hot spot by its name, its limit and its queue');
+	is_deeply([ @hot{qw(tag_kind tag_datname)} ], [qw(relation postgres)], 'and what it is');
+	my @numbers = grep { !/^(?:tag_|epoch_ns$)/ } sort keys %hot;
+	is_deeply([ sort @{ $metric->{gauges} } ], \@numbers, 'those that are gauges are marked');
+	$monitor->quit;
+	return;
+}
+
 # ----------------------------------------------------------------
 # The exporter
 # ----------------------------------------------------------------
@@ -236,17 +277,19 @@ sub scrape
 	while ($answer->{content} =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
 	{
 		my ($name, $labels, $value) = ($1, $2, $3);
+		my $is_hot_spot = $name =~ /^admission_gate_hot_spot_/;
+		next if $is_hot_spot && $labels !~ /\bname="hot"/;
 		my ($le) = $labels =~ /\ble="([^"]+)"/;
 		$metric{ defined $le ? "$name $le" : $name } = $value;
-		my $label = $name =~ /^admission_gate_limit_/ ? 'reason="' : 'pool="default"';
-		$metric{"$name has not $label"} = $labels if $labels !~ /\b$label/;
+		my @labels = $is_hot_spot ? ('datname="postgres"', 'kind="relation"') : 'pool="default"';
+		$metric{"$name has not $_"} = $labels foreach grep { $labels !~ /\b$_/ } @labels;
 	}
 	$metric{"type of $1"} = $2 while $answer->{content} =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
 	return \%metric;
 }
 
 # What the exporter has to show, by the columns of the view and their types, with
-# longest_waiting_seconds left out
+# longest_waiting_seconds and hot spots left out
 sub expected_metrics
 {
 	my %column_type = map { split(/\|/, $_) } split /\n/, $gate->value(
@@ -264,9 +307,6 @@ sub expected_metrics
 	}
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
-
-	my $limit = decode_json($gate->value('SELECT row_to_json(l) FROM pg_stat_admission_gate_limit l'));
-	$add->("admission_gate_limit_$_", 'gauge', $limit->{$_}) foreach qw(effective_max_active working blocked);
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;
@@ -317,6 +357,7 @@ sub test_exporter_at_rest
 	my $metric = scrape();
 	my $after = $gate->value($longest);
 
+	delete @$metric{ grep { /\badmission_gate_hot_spot_/ } keys %$metric };
 	my $waiting = delete $metric->{admission_gate_longest_waiting_seconds};
 	is(delete $metric->{'type of admission_gate_longest_waiting_seconds'},
 		'gauge', 'the longest wait of those waiting is a gauge');
@@ -328,6 +369,25 @@ sub test_exporter_at_rest
 	is($metric->{admission_gate_waiting}, 2, 'while the gate is full');
 	cmp_ok($metric->{admission_gate_wait_seconds_count}, '>', 0, 'and after waits');
 	is($metric->{admission_gate_timeouts_total}, 1, 'one of which timed out');
+	return;
+}
+
+sub test_exporter_of_hot_spots
+{
+	my $metric;
+	my $name = 'admission_gate_hot_spot_';
+	my $shown = $gate->await_true(
+		sub {
+			$metric = scrape();
+			return ($metric->{"${name}waiting"} // 0) > 0 && $metric->{"${name}max_active"} > 0;
+		},
+		'the hot spot');
+	ok($shown, 'the exporter shows a hot spot by its name, its limit and its queue') or diag explain($metric);
+	is_deeply(
+		[ sort grep { /^$name/ } keys %$metric ],
+		[ sort map { $name . $_ } qw(age_seconds max_active contenders running blocked waiting) ],
+		'and how many contend, and what it is') or diag explain($metric);
+	is_deeply([ grep { /^type of $name/ && $metric->{$_} ne 'gauge' } keys %$metric ], [], 'in gauges');
 	return;
 }
 
@@ -421,10 +481,29 @@ sub with_full_gate
 	return;
 }
 
+# Runs the code while backends contend for the same row.
+sub with_hot_spot
+{
+	my (@code) = @_;
+
+	$gate->set(max_active_backends => -1);
+	my $pgbench = start_pgbench("BEGIN;\nUPDATE hot SET v = v + 1;\nSELECT pg_sleep(0.005);\nCOMMIT;\n");
+	$gate->await(q{SELECT count(*) = 1 FROM pg_stat_admission_gate_hot_spots WHERE relation = 'hot' AND waiting > 0},
+		'a queue at the hot spot');
+	$_->() foreach @code;
+	$pgbench->signal('INT');
+	$pgbench->finish;
+	$gate->set(max_active_backends => 2);
+	$gate->ok_quiet('after the hot spot');
+	return;
+}
+
+$gate->value('CREATE TABLE hot AS SELECT 0 AS v');
 with_full_gate(\&test_screen_of_waiters);
 test_screen_of_rates();
 $gate->ok_quiet('after the screens');
 with_full_gate(\&test_pgwatch);
+with_hot_spot(\&test_screen_of_hot_spots, \&test_pgwatch_of_hot_spots);
 test_alerts();
 $gate->value('SELECT pg_stat_admission_gate_reset()');
 
@@ -439,8 +518,7 @@ SKIP:
 	test_exporter_under_load();
 	$gate->ok_quiet('after the load');
 	with_full_gate(\&test_exporter_at_rest);
-	test_dashboard();
-	test_metrics_of_alerts();
+	with_hot_spot(\&test_exporter_of_hot_spots, \&test_dashboard, \&test_metrics_of_alerts);
 	stop_exporter();
 }
 

@@ -1,5 +1,5 @@
-# Proves that with mode = observe nobody waits, that those who would have are
-# counted, and that a reload switches between the modes at any time.
+# Proves that with mode = observe nobody waits, not at hot spots either, that those who
+# would have are counted, and that a reload switches between the modes at any time.
 
 use strict;
 use warnings;
@@ -107,6 +107,30 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	$_->quit foreach ($holder, $session);
 	$gate->set(lend_after => 60_000);
 	$gate->ok_quiet('after lending');
+}
+
+# ----------------------------------------------------------------
+# Hot spots
+# ----------------------------------------------------------------
+
+{
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/hot.sql';
+	append_to_file($script, "BEGIN;\nUPDATE hot SET v = v + 1;\nSELECT pg_sleep(0.005);\nCOMMIT;\n");
+	$gate->value('CREATE TABLE hot AS SELECT 0 AS v');
+	$gate->set(max_active_backends => -1);
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	my $pgbench = IPC::Run::start(
+		[ 'pgbench', '-n', '-c', '12', '-T', '3600', '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'>' => \my $out,
+		'2>' => \my $err);
+	$gate->await(q{SELECT bool_or(max_active > 0) FROM pg_stat_admission_gate_hot_spots WHERE relation = 'hot'},
+		'a hot spot with a limit');
+	$gate->await('SELECT would_queue > 0 FROM pg_stat_admission_gate', 'one that would queue for it');
+	is($gate->value('SELECT queued, waiting FROM pg_stat_admission_gate'), '0|0', 'nobody waits at a hot spot');
+	$pgbench->signal('INT');
+	$pgbench->finish;
+	$gate->set(max_active_backends => 1);
+	$gate->ok_quiet('after the hot spot');
 }
 
 # ----------------------------------------------------------------

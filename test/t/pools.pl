@@ -358,11 +358,14 @@ is( $gate->value(
 {
 	$gate->set(max_active_backends => 2);
 	set_pools('batch: max_active = 400', 'batch 400, default 2');
-	is($gate->counter('effective_max_active', 'batch'), '2', 'a pool with a higher limit has that of all in effect');
-	set_pools('batch: max_active = 1', 'batch 1, default 2');
-	is($gate->counter('effective_max_active', 'batch'), '1', 'one with a lower limit has its own');
+	my ($one, $two, $three) = map { batch() } 1 .. 3;
+	$_->query('BEGIN') foreach ($one, $two);
+	$three->start('SELECT 1');
+	$gate->ok_waits($three, 'a pool with a higher limit has that of all in effect');
 	$gate->set(max_active_backends => 0);
-	is($gate->counter('effective_max_active', 'batch'), '0', 'and none while the gate is off');
+	ok_enters($three, 'and none while the gate is off');
+	$_->query('COMMIT') foreach ($one, $two);
+	ended($one, $two, $three);
 }
 
 # ----------------------------------------------------------------
