@@ -1,14 +1,13 @@
--- The gate on one screen: the pools, what they do a second, and the longest
--- waiting backends.
+-- The gate on one screen: the pools, what they do a second, the hot spots with
+-- the longest queues, and the longest waiting backends.
 --
 --   psql -X -f monitoring/gate.sql                once
 --   psql -X -v every=2 -f monitoring/gate.sql     every 2 seconds, until Ctrl-C
 --
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
--- max_queue_length, a cancel or the like. limit: 3/8 while only 3 of 8 slots are
--- given out (effective_max_active), 3/auto of a limit that finds itself. Below
--- the pools: why, if fewer are given out or lately were.
+-- max_queue_length, a cancel or the like. limit: max_active of the views, for
+-- pools -1 if there is none but those of hot spots.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -29,6 +28,7 @@
 \endif
 
 \set pool_format '%-12s %-8s %8s %8s %6s %6s %6s %8s %11s %9s %10s %9s'
+\set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s  %s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
 -- \watch repeats a single query, and only a setting of the session outlives it:
@@ -54,6 +54,17 @@ WITH look AS MATERIALIZED (
 		(look.total_wait_time - last.total_wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
 	FROM look LEFT JOIN last
 		ON last.pool = look.pool AND last.stats_reset IS NOT DISTINCT FROM look.stats_reset
+), named AS MATERIALIZED (
+	SELECT *, concat_ws(' ', kind, coalesce(relation, lwlock, concat_ws(',', classid, objid, objsubid))) AS name
+	FROM pg_stat_admission_gate_hot_spots
+), hot_spots AS (
+	-- Those that are parts of another one share its queue, so also its line.
+	SELECT h.*, concat_ws(', ', h.name, (SELECT string_agg(p.name, ', ' ORDER BY p.hot_spot) FROM named p
+			WHERE p.part_of = h.hot_spot)) AS names
+	FROM named h
+	WHERE h.part_of IS NULL AND h.contenders > 0
+	ORDER BY h.waiting DESC, h.blocked DESC, h.hot_spot
+	LIMIT 5
 ), waiters AS (
 	SELECT pid, b.wait_time, usename, datname, query
 	FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity a USING (pid)
@@ -69,21 +80,24 @@ UNION ALL
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
 		format(:'pool_format', pool, mode,
-			concat_ws('/', nullif(nullif(effective_max_active, max_active), 0),
-				CASE max_active WHEN -1 THEN 'auto' ELSE max_active::text END), running, lent, long, paused, waiting,
+			max_active, running, lent, long, paused, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools
 UNION ALL
-	SELECT 4, 0, format(E'\n%s, since %s: %s of %s running backends waited for each other at the last look',
-		reason, date_trunc('second', reason_since)::timetz, blocked, working)
-	FROM pg_stat_admission_gate_limit
-	WHERE reason_since > now() - interval '10 minutes' OR last_look > now() - interval '5 s' AND reason IN ('contention', 'relief')
+	SELECT 4, 0, E'\n' || format(:'hot_spot_format', 'hot spot', 'database', 'limit', 'contenders', 'running',
+		'blocked', 'waiting', 'since')
+	WHERE EXISTS (SELECT FROM hot_spots)
 UNION ALL
-	SELECT 5, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
+	SELECT 5, row_number() OVER (ORDER BY waiting DESC, blocked DESC, hot_spot),
+		format(:'hot_spot_format', left(names, 44), datname, max_active, contenders, running,
+			blocked, waiting, date_trunc('second', since)::timetz)
+	FROM hot_spots
+UNION ALL
+	SELECT 6, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
 	WHERE EXISTS (SELECT FROM waiters)
 UNION ALL
-	SELECT 6, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
+	SELECT 7, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
 		format(:'waiter_format', pid, round(wait_time::numeric, 1), usename, datname,
 			left(regexp_replace(query, '\s+', ' ', 'g'), 60))
 	FROM waiters
