@@ -1,4 +1,4 @@
-"""What the limit that finds itself does while something else happens.
+"""What a limit of -1 does while something else happens.
 
 CLIENTS work with the gate off and with -1, in one order and in the other. Each run has three
 parts of 8 s: before, while something goes on beside, after it. The first six disturbances are
@@ -34,7 +34,7 @@ from measure import LIMIT, script_file
 from pgbench import Load
 from server import Server
 
-TITLE = "The limit that finds itself, disturbed"
+TITLE = "A limit of -1, disturbed"
 HEADER = (
     "disturbance",
     "clients",
@@ -47,7 +47,7 @@ HEADER = (
     "after",
     "while, of off",
     "after, of off",
-    "closed",
+    "hot spots",
 )
 CLIENTS = 300
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -206,7 +206,7 @@ def row_of(disturbance, number_of_clients, number, found):
 
 
 def run(server, options, name, limit):
-    """Transactions per second of the three parts, and whether the gate was closed in them."""
+    """Transactions per second of the three parts, and how many hot spots had a limit at the end."""
     disturbance = DISTURBANCES[name]
     server.configure({LIMIT: limit} if limit else {})
     server.sql("VACUUM pgbench_branches", "VACUUM pgbench_tellers", "CHECKPOINT", database=DATASET)
@@ -224,17 +224,13 @@ def run(server, options, name, limit):
         else:
             bounds = alternate(load, beside, 2 if options.quick else 5)
             counted = [beside, load, load]
-        # An open gate has one reason since the limit was set, one that closes another.
-        closed = server.sql(
-            f"SELECT CASE WHEN effective_max_active > 0 OR reason_since >= to_timestamp({bounds[0][0]}) "
-            "THEN 'yes' ELSE 'no' END FROM pg_stat_admission_gate_limit"
-        )
+        limits = server.sql("SELECT count(max_active) FROM pg_stat_admission_gate_hot_spots")
         load.finish(server.end_sessions)
         if beside:
             beside.finish(server.end_sessions)
         rates = [count(each.logs(), *bound).tps for each, bound in zip(counted, bounds, strict=True)]
     server.end_sessions()
-    return rates, closed
+    return rates, limits
 
 
 def start(stack, server, options, name, script, number):

@@ -9,7 +9,7 @@ one start of the server to the next, for
     without  without the library
     off      with it, no limit
     gate     with a limit, so that a slot is always free
-    auto     with a limit that finds itself, which is open
+    auto     with -1: no limit but those of hot spots
 
 Medians over the rounds, ranges in brackets; ratios within each round.
 """

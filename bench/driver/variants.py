@@ -2,7 +2,7 @@
 
     off              the library preloaded, no limit
     gate             a limit, all else default
-    auto             the gate with a limit that finds itself (-1)
+    auto             the gate with a limit of -1
     limit            as many clients at work as there are slots, without the
                      gate; the others connected and idle
     pools            the gate with one slot for analysts, and a lower priority
@@ -15,8 +15,8 @@
     pgbouncer2:N     two of them over so_reuseport, N connections each
     without          the library not loaded at all
 
-":N" after the other variants of the gate and after "limit" is the number of slots (-1: it
-finds itself), instead of the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
+":N" after the other variants of the gate and after "limit" is the number of slots (-1: no limit but those of hot spots),
+instead of the benchmark's.  "-alone" after "off" or "gate" leaves out what the workload has
 beside it (sleepers, analysts).
 """
 
@@ -31,7 +31,7 @@ SETTING = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[^:]*)(:(?P<number>-?[0-9]+))
 class Variant:
     name: str  # as it was given
     kind: str  # off, gate, limit, trick, pgbouncer or without
-    slots: int = 0  # of the gate (-1: it finds itself), or clients at work
+    slots: int = 0  # of the gate (-1: only of hot spots), or clients at work
     settings: tuple = ()  # of (name, value)
     processes: int = 0  # of pgbouncer
     pool: int = 0  # connections of each of them

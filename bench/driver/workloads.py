@@ -206,7 +206,7 @@ LOCKERS = dataclasses.replace(
 ONLY_LONG = Workload("only_long", "analysts only", "facts", script=ANALYST)
 
 POOLERS = "pgbouncer:4 pgbouncer:8 pgbouncer:16 pgbouncer2:4 pgbouncer2:8 pgbouncer2:16"
-LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 load_control=off:8 load_control=off:32"
+LIMITS = "off gate:2 gate:4 gate:8 gate:16 gate:32 gate:64 hot_spots=off:8 hot_spots=off:32"
 AUTO = "off auto gate:8 gate:32 gate:128"
 LONG = "off auto long_after=-1:-1 pools:-1 gate:16 long_after=-1:16 pools:16"
 KNOBS = "off handoff_after=0 handoff_after=5 handoff_after=20 handoff_after=100"
@@ -266,7 +266,7 @@ BENCHMARKS = {
         long=True,
     ),
     "auto": Benchmark(
-        "The limit that finds itself",
+        "A limit of -1",
         (64, 500, 1000, 4000),
         tuple(
             (workload, AUTO) for workload in (HOT_ROW, HOT_ROW_BLOCK, TPCB_10, UPDATE, SELECT_ONLY, JSON, CONNECT_NEW)
