@@ -11,11 +11,11 @@
  * A hook here decides when a statement meets the gate, src/admission.c whether
  * its backend has to wait, src/snapshot.c releases its snapshot meanwhile, and
  * src/core implements the semaphore and its queues (core/shared.h lists the
- * files).  src/sampler.c finds holders that do nothing and what backends contend
- * for, and src/long_statements.c makes long statements pause.  src/settings.c defines
- * the parameters, src/pool_parser.c parses the list of pools, src/bypass.c
- * knows which sessions need no slot, src/stats.c implements the views,
- * and src/wait_log.c writes to the server log.
+ * files).  src/sampler.c finds holders that do nothing and what backends
+ * contend for, and src/long_statements.c makes long statements pause.
+ * src/settings.c defines the parameters, src/pool_parser.c parses the list of
+ * pools, src/bypass.c knows which sessions need no slot, src/stats.c
+ * implements the views, and src/wait_log.c writes to the server log.
  *
  * Only client backends meet the gate, and only at top level.  Parallel workers
  * run in the slot of their leader.  A backend that holds a slot passes, so in

@@ -146,8 +146,8 @@
 
 /*
  * The locks that a process has in one partition of the lock manager, and those
- * who have or want a lock: first and next, NULL after the last one.  The caller
- * holds the partition's lock.  16: these lists are dlists.
+ * who have or want a lock: first and next, NULL after the last one.  The
+ * caller holds the partition's lock.  16: these lists are dlists.
  */
 #if PG_VERSION_NUM >= 160000
 #define gate_proclock_in(list, link) \

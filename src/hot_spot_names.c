@@ -48,8 +48,9 @@ hot_spot_lock_name(const HotSpotKey *key)
 }
 
 /*
- * Describe what backends contend for, for an error.  by_name: look relations of
- * this database up in the catalog, which may raise errors; no lock is held on them.
+ * Describe what backends contend for, for an error.  by_name: look relations
+ * of this database up in the catalog, which may raise errors; no lock is held
+ * on them.
  */
 void
 hot_spot_describe(const HotSpotKey *key, bool by_name, char name[HOT_SPOT_NAME_LENGTH])

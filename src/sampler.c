@@ -7,34 +7,35 @@
  * A sample reads each backend once: its state at the gate, what it waits for,
  * and if it is time to look for holders that do nothing, its CPU time.  It is
  * taken every few milliseconds, with many connections less often: by a backend
- * that is about to queue; by the watcher, one of the waiters (core/watch_duty.c);
- * by a backend that begins a statement, as there may be no queue; by a long
- * statement.  There is no background process for this.
+ * that is about to queue; by the watcher, one of the waiters
+ * (core/watch_duty.c); by a backend that begins a statement, as there may be
+ * no queue; by a long statement.  There is no background process for this.
  *
- * Hot spots (core/hot_spots.c): a backend that waits for a lock contends for it
- * if the backend that holds it works, or waits itself.  So the waiters of one
- * lock form a group, and the owner of the lock is looked up once for each.  If
- * that waits, its own group tells, and so on; a circle is contention as well,
- * which the deadlock detector ends.  The waiters are stuck, and contend for
- * nothing, if the last one of that chain does nothing: its client has been idle
- * for lend_after; or if it works but no one has left its group
- * for SLOW_AFTER: so a long transaction is no hot spot.  A wait for a lock inside
- * the server is contention.  A wait for WAL to be written counts as work: it is
- * for the disk, where many at a time are better.
+ * Hot spots (core/hot_spots.c): a backend that waits for a lock contends for
+ * it if the backend that holds it works, or waits itself.  So the waiters of
+ * one lock form a group, and the owner of the lock is looked up once for each.
+ * If that waits, its own group tells, and so on; a circle is contention as
+ * well, which the deadlock detector ends.  The waiters are stuck, and contend
+ * for nothing, if the last one of that chain does nothing: its client has been
+ * idle for lend_after; or if it works but no one has left its group for
+ * SLOW_AFTER: so a long transaction is no hot spot.  A wait for a lock inside
+ * the server is contention.  A wait for WAL to be written counts as work: it
+ * is for the disk, where many at a time are better.
  *
- * Lending (core/lending.c): the deadlock detector of PostgreSQL does not see the
- * queues for slots.  So that a holder can neither wait for a waiter for long, nor
- * keep a slot while its client does nothing, a holder that has done nothing for
- * lend_after lends its slot; at once, if it is stuck.  And a waiter that is the
- * owner of a lock for which an admitted backend waits enters at once.
+ * Lending (core/lending.c): the deadlock detector of PostgreSQL does not see
+ * the queues for slots.  So that a holder can neither wait for a waiter for
+ * long, nor keep a slot while its client does nothing, a holder that has done
+ * nothing for lend_after lends its slot; at once, if it is stuck.  And a
+ * waiter that is the owner of a lock for which an admitted backend waits
+ * enters at once.
  *
  * Idleness is measured, not concluded from the wait event.  A holder does
  * nothing if it uses next to no CPU time, has not met the gate (its progress),
- * and is not found waiting for a CPU, a disk, or a process that works (LWLock).
- * So it does not matter whether it waits for its client, a lock, a timer, or a
- * statement that it has sent to its own server, through postgres_fdw, a program
- * or an untrusted language; and a backend that streams from or to its client
- * works, however often it waits for a moment.
+ * and is not found waiting for a CPU, a disk, or a process that works
+ * (LWLock). So it does not matter whether it waits for its client, a lock, a
+ * timer, or a statement that it has sent to its own server, through
+ * postgres_fdw, a program or an untrusted language; and a backend that streams
+ * from or to its client works, however often it waits for a moment.
  *
  * A process that spends its time on the disk uses little CPU time, but nearly
  * every look finds it waiting there.  One that gets no CPU, since too many
@@ -48,9 +49,9 @@
  *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
  * does; a stale value costs one sample.  A partition lock of the lock manager
- * guards the members of a lock group, and the owners of a lock; where it is not
- * free at once, the owners are left unknown, as the lock is moving then.  Two
- * samples may overlap if one is delayed; what they remember is a hint.
+ * guards the members of a lock group, and the owners of a lock; where it is
+ * not free at once, the owners are left unknown, as the lock is moving then.
+ * Two samples may overlap if one is delayed; what they remember is a hint.
  * core/hot_spots.c and core/lending.c lock what they change.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -77,7 +78,10 @@
 /* How long a wait is slow, us */
 #define SLOW_WAIT		INT64CONST(100000)
 
-/* How long a lock may be held by a backend at work before its waiters are stuck, us */
+/*
+ * How long a lock may be held by a backend at work before its waiters are
+ * stuck, us
+ */
 #define SLOW_AFTER		INT64CONST(1000000)
 
 /* How many locks waited for a sample can tell apart */
@@ -316,7 +320,10 @@ read_backend(int procno, Sample *sample)
  * ----------------------------------------------------------------
  */
 
-/* What a lock with this tag is for.  The kind of vague ones: HOT_SPOT_TRANSACTION. */
+/*
+ * What a lock with this tag is for.  The kind of vague ones:
+ * HOT_SPOT_TRANSACTION.
+ */
 static HotSpotKey
 key_of_lock(const LOCKTAG *tag)
 {
@@ -371,7 +378,9 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key)
 	}
 }
 
-/* Is this the lock of a process itself, or of another one of its lock group? */
+/*
+ * Is this the lock of a process itself, or of another one of its lock group?
+ */
 static inline bool
 is_of_group(const PROCLOCK *held, PGPROC *proc)
 {
@@ -403,7 +412,9 @@ is_idle(int procno, const Sample *sample)
 		(int64) (sample->now - samples[procno].idle_since) >= idle_after;
 }
 
-/* Does a backend that holds a lock do nothing?  A prepared transaction does. */
+/*
+ * Does a backend that holds a lock do nothing?  A prepared transaction does.
+ */
 static bool
 is_idle_owner(int procno, const Sample *sample)
 {
@@ -412,9 +423,9 @@ is_idle_owner(int procno, const Sample *sample)
 }
 
 /*
- * Find out what the lock of a group is for, and which backend has it: one that is
- * idle, if any is, else one that waits itself, else any.  A waiter at the gate is
- * let in.
+ * Find out what the lock of a group is for, and which backend has it: one that
+ * is idle, if any is, else one that waits itself, else any.  A waiter at the
+ * gate is let in.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -461,7 +472,10 @@ find_owner(WaitGroup *group, const Sample *sample)
 		slots_let_in(at_gate[--nat_gate]);
 }
 
-/* The group of the lock that the owner of this group's lock waits for, or NULL. */
+/*
+ * The group of the lock that the owner of this group's lock waits for, or
+ * NULL.
+ */
 static WaitGroup *
 next_in_chain(const WaitGroup *group, Sample *sample)
 {
@@ -474,8 +488,8 @@ next_in_chain(const WaitGroup *group, Sample *sample)
 }
 
 /*
- * Do the waiters of this group contend, or are they stuck?  Follow the chain of
- * owners to the last one; all in it share the verdict.
+ * Do the waiters of this group contend, or are they stuck?  Follow the chain
+ * of owners to the last one; all in it share the verdict.
  */
 static Verdict
 judge(WaitGroup *first, Sample *sample)
@@ -748,8 +762,8 @@ sampler_watch(void)
 }
 
 /*
- * An arriving backend looks at the lenders, unless another one has lately: those
- * that work again get their slots back before the backend acquires one.
+ * An arriving backend looks at the lenders, unless another one has lately:
+ * those that work again get their slots back before the backend acquires one.
  */
 void
 sampler_recall_lenders(void)

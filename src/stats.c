@@ -217,8 +217,8 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 /*
  * pg_stat_get_admission_gate_hot_spots() returns setof record
  *
- * One row per hot spot.  Columns that its kind does not use are null, and so are
- * those that only the whole has, where it is a part of another one.
+ * One row per hot spot.  Columns that its kind does not use are null, and so
+ * are those that only the whole has, where it is a part of another one.
  */
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)

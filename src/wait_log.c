@@ -3,8 +3,8 @@
  * wait_log.c
  *		A line in the server log for every long wait in the queue.
  *
- * As with log_lock_waits, log_min_error_statement decides whether the statement
- * is added.
+ * As with log_lock_waits, log_min_error_statement decides whether the
+ * statement is added.
  *
  * Everything here is local to the backend: no locks.
  *

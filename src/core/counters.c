@@ -3,14 +3,15 @@
  * counters.c
  *		What the semaphore counts, and what can be seen of it.
  *
- * A backend keeps the totals of the hot path for itself, in its entry; the cold
- * ones are kept in the pool.  Totals only go up.  What is shown is their
- * difference to a baseline, which a reset takes anew; what a backend counted in
- * a pool stays there when it changes to another.  Gauges are counted from the
- * states of all entries whenever a view is read.
+ * A backend keeps the totals of the hot path for itself, in its entry; the
+ * cold ones are kept in the pool.  Totals only go up.  What is shown is their
+ * difference to a baseline, which a reset takes anew; what a backend counted
+ * in a pool stays there when it changes to another.  Gauges are counted from
+ * the states of all entries whenever a view is read.
  *
- * Locking: see shared.h.  pools_lock besides keeps totals in their place while they are
- * added up: a process that reads them has it exclusively, one that moves them shared.
+ * Locking: see shared.h.  pools_lock besides keeps totals in their place while
+ * they are added up: a process that reads them has it exclusively, one that
+ * moves them shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -64,8 +65,9 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * An entry is about to leave this pool: move its totals to those of the pool.  The caller
- * holds pools_lock: shared for its own entry, exclusively for that of a waiter.
+ * An entry is about to leave this pool: move its totals to those of the pool.
+ * The caller holds pools_lock: shared for its own entry, exclusively for that
+ * of a waiter.
  */
 void
 slots_keep_totals(SlotPool *pool, SlotEntry *entry)
@@ -289,8 +291,9 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 
 /*
  * Let a pool's totals count from now on, given what its backends have counted.
- * The present holders count as admitted since: so admitted = completed + failed
- * + running + lent + long + paused, always.  pools_lock is held exclusively.
+ * The present holders count as admitted since: so admitted = completed +
+ * failed + running + lent + long + paused, always.  pools_lock is held
+ * exclusively.
  */
 static void
 reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])

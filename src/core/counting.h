@@ -3,15 +3,16 @@
  * counting.h
  *		Counts slots in and out: for the files of src/core only.
  *
- * The semaphore is one 32-bit word: the number of slots in use, and two flags in its
- * highest bits.  While no flag is set, a slot is acquired and released by one
- * compare-and-exchange; as the flags are larger than any limit, "word < limit" tests all
- * of it.  A queue with a limit of its own, that of a pool or of a hot spot, has a word of
- * its own: a slot is counted there first, then in the word for all; if that fails, the first
- * step is taken back.  Where a backend is counted is its place; its state names it.
+ * The semaphore is one 32-bit word: the number of slots in use, and two flags
+ * in its highest bits.  While no flag is set, a slot is acquired and released
+ * by one compare-and-exchange; as the flags are larger than any limit, "word <
+ * limit" tests all of it.  A queue with a limit of its own, that of a pool or
+ * of a hot spot, has a word of its own: a slot is counted there first, then in
+ * the word for all; if that fails, the first step is taken back.  Where a
+ * backend is counted is its place; its state names it.
  *
- * Locking: the counts are atomics.  Where a function says "Lock held", it is because
- * slots_unlock() has to tell the waiters.
+ * Locking: the counts are atomics.  Where a function says "Lock held", it is
+ * because slots_unlock() has to tell the waiters.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -41,8 +42,8 @@ count_up_if_free(pg_atomic_uint32 *word, pg_atomic_uint32 *limit, bool barge)
 }
 
 /*
- * Does this queue count its backends?  That of a hot spot does, also while it has no
- * limit; that of a pool only if it has one.
+ * Does this queue count its backends?  That of a hot spot does, also while it
+ * has no limit; that of a pool only if it has one.
  */
 static inline bool
 queue_counts(int queue)
@@ -51,8 +52,8 @@ queue_counts(int queue)
 }
 
 /*
- * Count a place in that queue, if it counts.  *place receives the queue or NO_QUEUE.
- * Returns false if none is free.
+ * Count a place in that queue, if it counts.  *place receives the queue or
+ * NO_QUEUE. Returns false if none is free.
  */
 static inline bool
 count_place_if_free(int queue, bool barge, int *place)
@@ -77,8 +78,9 @@ count_place(int queue)
 }
 
 /*
- * Release a place, if there is one.  Returns true if that queue has waiters: a caller that
- * does not hold the lock must then take and release it, so that slots_unlock() wakes one.
+ * Release a place, if there is one.  Returns true if that queue has waiters: a
+ * caller that does not hold the lock must then take and release it, so that
+ * slots_unlock() wakes one.
  */
 static inline bool
 count_place_out(int place)
@@ -108,7 +110,8 @@ count_in_if_free(int queue, int *place)
 }
 
 /*
- * Count a slot in that queue and in all, above the limits if need be: returns the place.
+ * Count a slot in that queue and in all, above the limits if need be: returns
+ * the place.
  */
 static inline int
 count_in(int queue)

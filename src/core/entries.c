@@ -4,8 +4,8 @@
  *		The backends' entries: lists of them, and what can be asked of one.
  *
  * Every backend has an entry in shared memory, known by its proc number, since
- * pointers need not mean the same in every process.  An entry is in one list at a
- * time: the queue of its pool, or one of the lists of long statements.
+ * pointers need not mean the same in every process.  An entry is in one list
+ * at a time: the queue of its pool, or one of the lists of long statements.
  *
  * Locking: see shared.h.
  *
@@ -38,7 +38,10 @@ slots_backend_count(void)
 	return Slots->nentries;
 }
 
-/* This backend's proc number, or INVALID_PROC_NUMBER if it has not come to the gate. */
+/*
+ * This backend's proc number, or INVALID_PROC_NUMBER if it has not come to the
+ * gate.
+ */
 int
 slots_my_procno(void)
 {
@@ -59,7 +62,10 @@ slots_progress(int procno)
 	return pg_atomic_read_u32(&entry_of(procno)->progress);
 }
 
-/* How many of its transactions, or statements, have failed while it is in its pool. */
+/*
+ * How many of its transactions, or statements, have failed while it is in its
+ * pool.
+ */
 uint64
 slots_failures(int procno)
 {

@@ -4,16 +4,16 @@
  *		What backends contend for, and who of them is at work at a time.
  *
  * Where backends wait for each other, a hot spot forms: a relation whose rows
- * they want, an advisory lock, a lock inside the server.  It has a queue of its
- * own, in which only its contenders wait, and a limit of its own, which the
- * limit control finds (limit_control.c).  All others pass.
+ * they want, an advisory lock, a lock inside the server.  It has a queue of
+ * its own, in which only its contenders wait, and a limit of its own, which
+ * the limit control finds (limit_control.c).  All others pass.
  *
- * A backend that a sample (src/sampler.c) finds in line for something is marked:
- * it counts as a contender of that hot spot at once, if it is at work, and with
- * each transaction that it begins, as what a session did last tells best what it
- * does next.  Samples that find it at work take the mark away again, unless it may
- * only be at work as others are kept away.  A backend without a mark never waits for
- * a hot spot.
+ * A backend that a sample (src/sampler.c) finds in line for something is
+ * marked: it counts as a contender of that hot spot at once, if it is at work,
+ * and with each transaction that it begins, as what a session did last tells
+ * best what it does next.  Samples that find it at work take the mark away
+ * again, unless it may only be at work as others are kept away.  A backend
+ * without a mark never waits for a hot spot.
  *
  * A contender at work has a place at its hot spot.  It keeps it while it waits
  * for others, whatever it lends of the server: another contender in its stead
@@ -23,17 +23,17 @@
  *
  * A transaction that waits for another transaction's end, or for a lock inside
  * the server, does not tell by that which rows it wants; so such a wait keeps
- * the mark that the backend has, as long as others are seen in line there.  A hot spot that is only known by such waits
- * gives way to a relation.
+ * the mark that the backend has, as long as others are seen in line there.  A
+ * hot spot that is only known by such waits gives way to a relation.
  *
- * Hot spots that share contenders are one: while a transaction waits in the line
- * of one of them, it blocks the others.  So backends that are marked for one and
- * found in line for another one, MERGE_AFTER times within some seconds, make
- * them one, with one queue and one limit, until that ends.
+ * Hot spots that share contenders are one: while a transaction waits in the
+ * line of one of them, it blocks the others.  So backends that are marked for
+ * one and found in line for another one, MERGE_AFTER times within some
+ * seconds, make them one, with one queue and one limit, until that ends.
  *
  * Locking: see shared.h.  Marks, and what else only samples write, are written
- * without a lock: samples may overlap if one is delayed, and each corrects what
- * the last one did.
+ * without a lock: samples may overlap if one is delayed, and each corrects
+ * what the last one did.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -64,8 +64,8 @@
 
 /*
  * What a sample adds to the mark of a backend in line, for a lock inside the
- * server the smaller one, as everybody waits for these now and then; one less for a
- * backend at work
+ * server the smaller one, as everybody waits for these now and then; one less
+ * for a backend at work
  */
 #define MARK_IN_LINE			4
 #define MARK_LWLOCK				2
@@ -106,7 +106,9 @@ sample_interval(void)
 			   MAX_SAMPLE_INTERVAL);
 }
 
-/* Are samples to be told to slots_note_activity() and slots_adapt_hot_spots()? */
+/*
+ * Are samples to be told to slots_note_activity() and slots_adapt_hot_spots()?
+ */
 bool
 slots_have_hot_spots(void)
 {
@@ -159,9 +161,9 @@ slots_note_place_left(int place)
 }
 
 /*
- * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder with
- * a place in its pool stays there.  word: what its state was; it may have left
- * since.
+ * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder
+ * with a place in its pool stays there.  word: what its state was; it may have
+ * left since.
  */
 static void
 move_to_place(int procno, int to, uint32 word)
@@ -182,8 +184,8 @@ move_to_place(int procno, int to, uint32 word)
 }
 
 /*
- * A waiter that another backend waits for: let it in at once, above the limits if
- * need be, or neither would go on.
+ * A waiter that another backend waits for: let it in at once, above the limits
+ * if need be, or neither would go on.
  */
 void
 slots_let_in(int procno)
@@ -232,7 +234,10 @@ clear_marks_for(int hot_spot)
 	}
 }
 
-/* Is that index free, and none of its former contenders at work or waiting?  Lock held. */
+/*
+ * Is that index free, and none of its former contenders at work or waiting?
+ * Lock held.
+ */
 static bool
 is_free(int hot_spot)
 {
@@ -248,7 +253,10 @@ keys_are_equal(const HotSpotKey *a, const HotSpotKey *b)
 		memcmp(a->fields, b->fields, sizeof(a->fields)) == 0;
 }
 
-/* The index of the hot spot of that key, -1 if there is none.  Lock held, or a hint. */
+/*
+ * The index of the hot spot of that key, -1 if there is none.  Lock held, or a
+ * hint.
+ */
 static int
 find(const HotSpotKey *key)
 {
@@ -260,7 +268,10 @@ find(const HotSpotKey *key)
 	return -1;
 }
 
-/* Form the hot spot of that key: its index, -1 if there is no room.  Lock held. */
+/*
+ * Form the hot spot of that key: its index, -1 if there is no room.  Lock
+ * held.
+ */
 static int
 form(const HotSpotKey *key, uint64 now, TimestampTz since)
 {
@@ -283,8 +294,8 @@ form(const HotSpotKey *key, uint64 now, TimestampTz since)
 }
 
 /*
- * Find the hot spot of that key, or form it.  Returns its index, -1 if there are
- * MAX_HOT_SPOTS others.
+ * Find the hot spot of that key, or form it.  Returns its index, -1 if there
+ * are MAX_HOT_SPOTS others.
  */
 static int
 find_or_form(const HotSpotKey *key, uint64 now)
@@ -405,8 +416,8 @@ age_crossings(uint64 now)
  */
 
 /*
- * Is this backend a contender of some hot spot; with what_for, of one that tells
- * what it wants?  A hint.
+ * Is this backend a contender of some hot spot; with what_for, of one that
+ * tells what it wants?  A hint.
  */
 bool
 slots_is_marked(int procno, bool what_for)
@@ -437,8 +448,8 @@ hot_spot_of(const SlotEntry *entry)
 }
 
 /*
- * What this backend contends for: *key is left as it is if that is not known.  A
- * hint.
+ * What this backend contends for: *key is left as it is if that is not known.
+ * A hint.
  */
 void
 slots_get_hot_spot_key(int procno, HotSpotKey *key)
@@ -450,9 +461,9 @@ slots_get_hot_spot_key(int procno, HotSpotKey *key)
 }
 
 /*
- * Does a contender of this hot spot that waits for such a thing go on to contend
- * for it?  If for a lock inside the server, only while others are in line for what
- * the hot spot itself is about.
+ * Does a contender of this hot spot that waits for such a thing go on to
+ * contend for it?  If for a lock inside the server, only while others are in
+ * line for what the hot spot itself is about.
  */
 static bool
 keeps_mark(HotSpot *spot, HotSpotKind waits_for, uint64 now)
@@ -466,8 +477,8 @@ keeps_mark(HotSpot *spot, HotSpotKind waits_for, uint64 now)
 }
 
 /*
- * The hot spot that this backend, found in line for that, is a contender of from
- * now on: its index, or -1.
+ * The hot spot that this backend, found in line for that, is a contender of
+ * from now on: its index, or -1.
  */
 static int
 contended_for(const SlotEntry *entry, const HotSpotKey *key, uint64 now)
@@ -517,9 +528,9 @@ unmark(SlotEntry *entry)
 }
 
 /*
- * Note what a sample found a backend doing, and add it to *counts.  key: what it
- * contends for, if it does; is_slow: it has for long.  Those of pools that have a
- * limit of their own are left to the administrator.
+ * Note what a sample found a backend doing, and add it to *counts.  key: what
+ * it contends for, if it does; is_slow: it has for long.  Those of pools that
+ * have a limit of their own are left to the administrator.
  */
 void
 slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool is_slow,
@@ -572,8 +583,8 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
  */
 
 /*
- * Adapt the limit of one hot spot to what a sample found.  Returns whether more
- * places are free than before.
+ * Adapt the limit of one hot spot to what a sample found.  Returns whether
+ * more places are free than before.
  */
 static bool
 adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
@@ -663,8 +674,8 @@ slots_init_hot_spots(void)
 }
 
 /*
- * A setting has changed: from now on, samples are taken or not; if not, there are
- * no hot spots.
+ * A setting has changed: from now on, samples are taken or not; if not, there
+ * are no hot spots.
  */
 void
 slots_schedule_samples(void)
@@ -702,8 +713,8 @@ slots_set_hot_spots(bool on)
 }
 
 /*
- * Describe the hot spots that have contenders, or had until lately.  Returns how
- * many there are.
+ * Describe the hot spots that have contenders, or had until lately.  Returns
+ * how many there are.
  */
 int
 slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])

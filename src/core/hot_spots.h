@@ -79,8 +79,8 @@ extern void slots_note_place_taken(int place);
 extern void slots_note_place_left(int place);
 
 /*
- * Should a backend whose statement began at since take a sample?  A hint for the hot path;
- * slots_claim_sample() decides.
+ * Should a backend whose statement began at since take a sample?  A hint for
+ * the hot path; slots_claim_sample() decides.
  */
 static inline bool
 slots_sample_is_due(TimestampTz since)

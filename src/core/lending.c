@@ -4,12 +4,13 @@
  *		Lending: slots that count as free while their holders do nothing; and
  *		the last resort.
  *
- * The sampler (src/sampler.c) tells what the holders have done.  One that has done next
- * to nothing for lend_after becomes a lender: what it holds is counted out until it
- * works again, and then counted in, above the limits if need be.
+ * The sampler (src/sampler.c) tells what the holders have done.  One that has
+ * done next to nothing for lend_after becomes a lender: what it holds is
+ * counted out until it works again, and then counted in, above the limits if
+ * need be.
  *
- * A backend whose last transaction waited for one that does nothing, and failed, will
- * probably wait so again: it enters as a lender.
+ * A backend whose last transaction waited for one that does nothing, and
+ * failed, will probably wait so again: it enters as a lender.
  *
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next
@@ -37,7 +38,9 @@
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
 
-/* A process that uses less than this part of the time of a CPU does nothing. */
+/*
+ * A process that uses less than this part of the time of a CPU does nothing.
+ */
 #define IDLE_PART		100
 
 /* Bounds of the time for which a queue may stand still, ms */
@@ -75,8 +78,9 @@ slots_claim_look_at_lenders(void)
 }
 
 /*
- * Is it time to look at the holders?  Returns true to one caller per interval (ms).  The
- * time of the last look is in shared memory, as watchers may change more often.
+ * Is it time to look at the holders?  Returns true to one caller per interval
+ * (ms).  The time of the last look is in shared memory, as watchers may change
+ * more often.
  */
 bool
 slots_claim_look_at_holders(long interval)
@@ -124,7 +128,8 @@ note_lender(SlotPool *pool)
 }
 
 /*
- * This backend, which has no slot, enters as a lender: the caller sets its state.
+ * This backend, which has no slot, enters as a lender: the caller sets its
+ * state.
  */
 void
 slots_enter_as_lender(void)
@@ -137,8 +142,9 @@ slots_enter_as_lender(void)
 }
 
 /*
- * Lend an entry's slot: it counts as free from now on.  A contender keeps its place at its
- * hot spot, as another one in its stead would only make the line longer.  Lock held.
+ * Lend an entry's slot: it counts as free from now on.  A contender keeps its
+ * place at its hot spot, as another one in its stead would only make the line
+ * longer.  Lock held.
  */
 static void
 lend(SlotEntry *entry, TimestampTz now)
@@ -185,9 +191,10 @@ end_lending(SlotEntry *entry, TimestampTz now)
 }
 
 /*
- * Has the holder worked since quiet_since?  cpu, busy: as for slots_note_holder().  A CPU
- * time lower than cpu_seen counts as work: parallel workers take theirs with them when
- * they exit.  Lock held, or a hint.
+ * Has the holder worked since quiet_since?  cpu, busy: as for
+ * slots_note_holder().  A CPU time lower than cpu_seen counts as work:
+ * parallel workers take theirs with them when they exit.  Lock held, or a
+ * hint.
  */
 static bool
 has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
@@ -198,8 +205,9 @@ has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, Times
 }
 
 /*
- * Does this backend hold a slot without having worked, by its progress and CPU time, since
- * it was last found working?  cpu: as for slots_note_holder().  A hint, no lock.
+ * Does this backend hold a slot without having worked, by its progress and CPU
+ * time, since it was last found working?  cpu: as for slots_note_holder().  A
+ * hint, no lock.
  */
 bool
 slots_seems_idle(int procno, uint64 cpu)
@@ -212,10 +220,10 @@ slots_seems_idle(int procno, uint64 cpu)
 }
 
 /*
- * Record what the watcher saw of a holder.  cpu: CPU time (us) of the backend and its
- * workers; busy: it works even if cpu has not grown; is_stuck: it waits for a backend that
- * does nothing.  Lends the slot if the holder is stuck, or has been idle for lend_after;
- * takes a lent slot back if it works.
+ * Record what the watcher saw of a holder.  cpu: CPU time (us) of the backend
+ * and its workers; busy: it works even if cpu has not grown; is_stuck: it
+ * waits for a backend that does nothing.  Lends the slot if the holder is
+ * stuck, or has been idle for lend_after; takes a lent slot back if it works.
  */
 void
 slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
@@ -246,7 +254,8 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 }
 
 /*
- * This backend works: if its slot was lent, it counts again, above the limit if need be.
+ * This backend works: if its slot was lent, it counts again, above the limit
+ * if need be.
  */
 void
 slots_end_lending(void)
@@ -308,7 +317,8 @@ relieve_next(LockedSection *section)
 }
 
 /*
- * Let the first waiter of a queue without a free place in if that is due.  Lock held.
+ * Let the first waiter of a queue without a free place in if that is due.
+ * Lock held.
  */
 static void
 relieve_full_queue(LockedSection *section)

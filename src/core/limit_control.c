@@ -3,10 +3,11 @@
  * limit_control.c
  *		How many of the contenders of a hot spot are at work at a time.
  *
- * A hot spot has no limit unless there is evidence that fewer of its contenders
- * at a time get more done.  Where many transactions want the same rows, or the
- * same lock inside the server, they wait there for each other, and each is
- * woken and put to sleep again for nearly every transaction before it.  So:
+ * A hot spot has no limit unless there is evidence that fewer of its
+ * contenders at a time get more done.  Where many transactions want the same
+ * rows, or the same lock inside the server, they wait there for each other,
+ * and each is woken and put to sleep again for nearly every transaction before
+ * it.  So:
  *
  *	 - If more than CONTENDED percent of the contenders at work wait for each
  *	   other, at nearly every sample for EVIDENCE, the hot spot gets a limit: so
@@ -28,9 +29,10 @@
  *
  * What in test/simulator needs the less obvious rules: the judgement of the
  * rate, ten rows on 64 cores; STANDSTILL, that a limit is not raised after it,
- * and that a judgement waits for ENOUGH_DONE, 60 sessions that lock 4 of 60 rows;
- * that many are seen before a step, a row that a tenth of the transactions want.
- * No load there notices RARE, MIN_SLOW_PLACES, QUIET or DOUBT.
+ * and that a judgement waits for ENOUGH_DONE, 60 sessions that lock 4 of 60
+ * rows; that many are seen before a step, a row that a tenth of the
+ * transactions want.  No load there notices RARE, MIN_SLOW_PLACES, QUIET or
+ * DOUBT.
  *
  * Nothing here knows of shared memory, processes or clocks: test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
@@ -49,8 +51,9 @@
 #define SECOND			(1000 * MS)
 
 /*
- * No process samples while no statement comes.  At most LONGEST_GAP of the time
- * between two samples counts; after a PAUSE, what was seen before says nothing.
+ * No process samples while no statement comes.  At most LONGEST_GAP of the
+ * time between two samples counts; after a PAUSE, what was seen before says
+ * nothing.
  */
 #define LONGEST_GAP		(100 * MS)
 #define PAUSE			(1 * SECOND)
@@ -67,8 +70,8 @@
 
 /*
  * How long there must be contention before there is a limit; and how long if
- * there is a crowd, which takes the longer to dissolve the later that comes: at
- * least CROWD contenders, more than CROWDED percent of them blocked
+ * there is a crowd, which takes the longer to dissolve the later that comes:
+ * at least CROWD contenders, more than CROWDED percent of them blocked
  */
 #define EVIDENCE		(1 * SECOND)
 #define QUICK_EVIDENCE	(100 * MS)
@@ -76,26 +79,27 @@
 #define CROWDED			90
 
 /*
- * A sample to the contrary takes this many times its time from the evidence that
- * there is contention, or that nobody waits.
+ * A sample to the contrary takes this many times its time from the evidence
+ * that there is contention, or that nobody waits.
  */
 #define DOUBT			2
 
 /*
  * So few contenders do not hinder each other: there is no limit for them, and
- * none below MIN_PLACES, as the others work while a newly admitted one waits for
- * a CPU.  Where most waits are slow, that is nothing, and each of the few that
- * wait keeps others from what it has locked: MIN_SLOW_PLACES are better.
+ * none below MIN_PLACES, as the others work while a newly admitted one waits
+ * for a CPU.  Where most waits are slow, that is nothing, and each of the few
+ * that wait keeps others from what it has locked: MIN_SLOW_PLACES are better.
  */
 #define MIN_CONTENDERS	4
 #define MIN_PLACES		4
 #define MIN_SLOW_PLACES	2
 
 /*
- * A step down is decided once this many contenders at work have been seen since
- * the last step took effect, over several samples if need be, as the few of one
- * sample say little; or after LONG_ENOUGH, as there may be none.  A step up
- * always takes that long, as those let in last may have yet to be blocked.
+ * A step down is decided once this many contenders at work have been seen
+ * since the last step took effect, over several samples if need be, as the few
+ * of one sample say little; or after LONG_ENOUGH, as there may be none.  A
+ * step up always takes that long, as those let in last may have yet to be
+ * blocked.
  */
 #define ENOUGH_SEEN		64
 #define LONG_ENOUGH		(100 * MS)
@@ -112,8 +116,8 @@
 
 /*
  * How long completed transactions are counted to judge a limit; longer if the
- * higher one of both rates makes less than ENOUGH_DONE in that time.  With less
- * than NO_LOSS of the rate before, the limit is a loss.
+ * higher one of both rates makes less than ENOUGH_DONE in that time.  With
+ * less than NO_LOSS of the rate before, the limit is a loss.
  */
 #define TRIAL			(2 * SECOND)
 #define ENOUGH_DONE		32
@@ -130,7 +134,10 @@
 #define MAX_BACKOFF		(64 * SECOND)
 #define MAX_HALVED		(16 * SECOND)
 
-/* How long nobody must wait in the queue, at nearly every sample, to end the limit */
+/*
+ * How long nobody must wait in the queue, at nearly every sample, to end the
+ * limit
+ */
 #define QUIET			(1 * SECOND)
 
 /*
@@ -176,7 +183,9 @@ rate_since_start(const LimitControl *control, const LoadSample *sample)
 	return (double) (sample->completed - control->count_completed) * SECOND / passed;
 }
 
-/* Do more than this percentage of the contenders at work wait for each other? */
+/*
+ * Do more than this percentage of the contenders at work wait for each other?
+ */
 static bool
 blocked_above(const LoadSample *sample, int part)
 {
@@ -261,8 +270,9 @@ lower(LimitControl *control, const LoadSample *sample)
 }
 
 /*
- * Is the limit kept lower than where some contenders wait for each other, after a
- * standstill?  Then one that is not blocked may be so due to the limit.  now: us.
+ * Is the limit kept lower than where some contenders wait for each other,
+ * after a standstill?  Then one that is not blocked may be so due to the
+ * limit.  now: us.
  */
 bool
 limit_control_is_held_down(const LimitControl *control, int64 now)

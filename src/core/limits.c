@@ -4,8 +4,8 @@
  *		Sets what holds for all pools: the limit, whether it is only observed, and
  *		how strict the order is.
  *
- * While the limits are observed, no backend enters a queue any more: one that would have
- * is counted, and enters above the limit.
+ * While the limits are observed, no backend enters a queue any more: one that
+ * would have is counted, and enters above the limit.
  *
  * Locking: see shared.h.
  *
@@ -22,8 +22,9 @@
 #include "core/wait_queue.h"
 
 /*
- * One step towards empty queues, while there is no limit or it is only observed: let a
- * waiter in, above the limits if need be.  Returns false if there was nothing to do.
+ * One step towards empty queues, while there is no limit or it is only
+ * observed: let a waiter in, above the limits if need be.  Returns false if
+ * there was nothing to do.
  */
 static bool
 release_one(void)
@@ -45,7 +46,8 @@ release_one(void)
 }
 
 /*
- * Empty the queues.  The caller has seen to it that no backend enters one any more.
+ * Empty the queues.  The caller has seen to it that no backend enters one any
+ * more.
  */
 static void
 release_all(void)
@@ -55,9 +57,10 @@ release_all(void)
 }
 
 /*
- * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot spots).  If it was raised, waiters
- * enter; if there is none, all do, as the limits of pools do not hold then; if it was
- * lowered, holders finish and new ones wait.
+ * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot
+ * spots).  If it was raised, waiters enter; if there is none, all do, as the
+ * limits of pools do not hold then; if it was lowered, holders finish and new
+ * ones wait.
  */
 void
 slots_set_limit(int limit)
@@ -77,9 +80,9 @@ slots_set_limit(int limit)
 }
 
 /*
- * Set whether the limits are only observed: then no backend queues, and those that wait
- * are let in.  When they are enforced again, new ones wait until those at work are
- * fewer than the limit, as if it had been lowered.
+ * Set whether the limits are only observed: then no backend queues, and those
+ * that wait are let in.  When they are enforced again, new ones wait until
+ * those at work are fewer than the limit, as if it had been lowered.
  */
 void
 slots_set_observing(bool observing)
@@ -95,8 +98,8 @@ slots_set_observing(bool observing)
 }
 
 /*
- * Set how long (ms) the first in the queue waits before a released slot is handed off to
- * it; 0 = not at all.
+ * Set how long (ms) the first in the queue waits before a released slot is
+ * handed off to it; 0 = not at all.
  */
 void
 slots_set_handoff_after(int handoff_after)

@@ -3,26 +3,28 @@
  * long_share.c
  *		Long statements give their slots up, and run in turns beside the others.
  *
- * A statement that has used much CPU time (src/long_statements.c measures it) is long.
- * Its slot passes to the next in the queue, and it runs on without one.  While short
- * statements work, only as many long ones run at a time as there are CPUs left, and a
- * LEAST_SHARE of the CPUs in any case; the others pause.  Each runs for TURN, then the one
- * that has paused for the longest time does; if their share is less than a CPU, after a
- * rest.  While no short statement works, all run.
+ * A statement that has used much CPU time (src/long_statements.c measures it)
+ * is long.  Its slot passes to the next in the queue, and it runs on without
+ * one.  While short statements work, only as many long ones run at a time as
+ * there are CPUs left, and a LEAST_SHARE of the CPUs in any case; the others
+ * pause.  Each runs for TURN, then the one that has paused for the longest
+ * time does; if their share is less than a CPU, after a rest.  While no short
+ * statement works, all run.
  *
- * If a limit is set, at most as many statements are long as it has slots; others keep
- * theirs.  Only statements of the pool "default" can be long, and only if it has no limit
- * of its own: an administrator who defines pools knows better.
+ * If a limit is set, at most as many statements are long as it has slots;
+ * others keep theirs.  Only statements of the pool "default" can be long, and
+ * only if it has no limit of its own: an administrator who defines pools knows
+ * better.
  *
- * A running long statement is seen only at its ticks, that is, when it has used some CPU
- * time.  One that has not ticked for LEASE waits for something else and does not count
- * until its next tick.  So none pauses without end.
+ * A running long statement is seen only at its ticks, that is, when it has
+ * used some CPU time.  One that has not ticked for LEASE waits for something
+ * else and does not count until its next tick.  So none pauses without end.
  *
- * The statement that has paused for the longest time looks at the others, and resumes
- * those that may run.
+ * The statement that has paused for the longest time looks at the others, and
+ * resumes those that may run.
  *
- * Locking: see shared.h.  The process that ticks for a statement, its backend or a
- * parallel worker of it, changes its state under the lock.
+ * Locking: see shared.h.  The process that ticks for a statement, its backend
+ * or a parallel worker of it, changes its state under the lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -43,8 +45,8 @@
 #define LEASE			INT64CONST(3000000)
 
 /*
- * Long statements have one in LEAST_SHARE of the CPUs in any case: if that is less than a
- * CPU, one runs for a part of the time.
+ * Long statements have one in LEAST_SHARE of the CPUs in any case: if that is
+ * less than a CPU, one runs for a part of the time.
  */
 #define LEAST_SHARE		4
 
@@ -58,8 +60,8 @@
 #define MOST_WOKEN		2
 
 /*
- * Set how much CPU time makes a statement long: ms, -1 = none.  With -1, paused statements
- * resume at their next look.
+ * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
+ * paused statements resume at their next look.
  */
 void
 slots_set_long_after(int long_after)
@@ -86,8 +88,8 @@ long_share(void)
 }
 
 /*
- * How long (us) no long statement runs after each turn, so that together they have no more
- * than their share of less than a CPU.  Lock held.
+ * How long (us) no long statement runs after each turn, so that together they
+ * have no more than their share of less than a CPU.  Lock held.
  */
 static int64
 rest_after_turn(void)
@@ -130,8 +132,8 @@ change_state(int procno, LongState state, TimestampTz now)
 }
 
 /*
- * Record that working short statements run on cpus CPUs.  Then resume paused statements,
- * up to the share of long ones, at most MOST_WOKEN.  Lock held.
+ * Record that working short statements run on cpus CPUs.  Then resume paused
+ * statements, up to the share of long ones, at most MOST_WOKEN.  Lock held.
  */
 static void
 look(int working, int cpus, LockedSection *section)
@@ -176,8 +178,8 @@ may_be_long(const SlotEntry *entry)
 }
 
 /*
- * Demote this holder: its statement is long, and its slot is released.  Returns false if
- * that is not possible.  Lock held.
+ * Demote this holder: its statement is long, and its slot is released.
+ * Returns false if that is not possible.  Lock held.
  */
 static bool
 demote(int procno, LockedSection *section)
@@ -200,8 +202,8 @@ demote(int procno, LockedSection *section)
 }
 
 /*
- * The holder's statement has used another tick of CPU time beyond long_after.  working,
- * cpus: as for look().  Returns false if the statement must pause.
+ * The holder's statement has used another tick of CPU time beyond long_after.
+ * working, cpus: as for look().  Returns false if the statement must pause.
  */
 bool
 slots_tick_long(int procno, int working, int cpus)
@@ -239,8 +241,8 @@ slots_tick_long(int procno, int working, int cpus)
 }
 
 /*
- * A paused statement looks, and resumes those that may run, maybe itself.  working, cpus:
- * as for look().
+ * A paused statement looks, and resumes those that may run, maybe itself.
+ * working, cpus: as for look().
  */
 void
 slots_look_at_long(int working, int cpus)
@@ -259,7 +261,10 @@ slots_long_is_first(int procno)
 	return *(volatile int *) &Slots->long_paused.head == procno;
 }
 
-/* Must this statement still pause?  If no statement can be long any more, resume it. */
+/*
+ * Must this statement still pause?  If no statement can be long any more,
+ * resume it.
+ */
 bool
 slots_long_pauses(int procno)
 {
@@ -307,8 +312,8 @@ slots_forget_long(void)
 }
 
 /*
- * If this backend's statement is long, end that and reacquire its slot, above the limit if
- * need be.
+ * If this backend's statement is long, end that and reacquire its slot, above
+ * the limit if need be.
  */
 void
 slots_end_long(void)

@@ -3,13 +3,14 @@
  * pools.c
  *		Which pools there are, and which one a backend belongs to.
  *
- * A pool has an index in an array; the default pool has the first.  Processes that publish
- * settings (settings.c) define and drop pools.  A backend looks up its pool by name, again
- * whenever the generation changes.  When a pool is dropped, its waiters move to the
- * default pool at once, but for those at a hot spot; other backends do at their next
- * statement.  Its index can be reused
- * once no backend of the pool has a slot; a pool defined again under the same name gets
- * its index and totals back if the index has not been reused.
+ * A pool has an index in an array; the default pool has the first.  Processes
+ * that publish settings (settings.c) define and drop pools.  A backend looks
+ * up its pool by name, again whenever the generation changes.  When a pool is
+ * dropped, its waiters move to the default pool at once, but for those at a
+ * hot spot; other backends do at their next statement.  Its index can be
+ * reused once no backend of the pool has a slot; a pool defined again under
+ * the same name gets its index and totals back if the index has not been
+ * reused.
  *
  * Locking: see shared.h.
  *
@@ -52,7 +53,8 @@ pools_fold_name(char *name, const char *original)
 }
 
 /*
- * The definition of the pool of that name, in lower case; NULL if there is none.
+ * The definition of the pool of that name, in lower case; NULL if there is
+ * none.
  */
 const PoolDefinition *
 pools_find(const PoolDefinitions *definitions, const char *name)
@@ -71,8 +73,8 @@ pools_find(const PoolDefinitions *definitions, const char *name)
  */
 
 /*
- * The index of the pool of this name (in lower case), which may have been dropped, or
- * NO_POOL if there is none.  pools_lock held.
+ * The index of the pool of this name (in lower case), which may have been
+ * dropped, or NO_POOL if there is none.  pools_lock held.
  */
 static int
 find_pool(const char *name)
@@ -86,8 +88,8 @@ find_pool(const char *name)
 }
 
 /*
- * The session's pool is not defined.  Warn the session; write to the server log once per
- * change of the pools.
+ * The session's pool is not defined.  Warn the session; write to the server
+ * log once per change of the pools.
  */
 static void
 warn_of_unknown_pool(const char *name)
@@ -103,8 +105,8 @@ warn_of_unknown_pool(const char *name)
 }
 
 /*
- * Join the pool that the setting names, or the default pool if there is none of that name.
- * The backend neither holds nor wants a slot.
+ * Join the pool that the setting names, or the default pool if there is none
+ * of that name.  The backend neither holds nor wants a slot.
  */
 void
 slots_join_pool(void)
@@ -139,8 +141,8 @@ slots_join_pool(void)
 }
 
 /*
- * Belong to the pool of that name from the next statement on.  The name has to stay where
- * it is until the next call.
+ * Belong to the pool of that name from the next statement on.  The name has to
+ * stay where it is until the next call.
  */
 void
 slots_choose_pool(const char *name)
@@ -164,8 +166,8 @@ slots_pool_has_queue_length(void)
 }
 
 /*
- * The queue_timeout (ms) of this backend's pool; 0 if it has none.  It may have
- * changed since the wait began, and so may the pool.
+ * The queue_timeout (ms) of this backend's pool; 0 if it has none.  It may
+ * have changed since the wait began, and so may the pool.
  */
 int
 slots_pool_queue_timeout(void)
@@ -272,8 +274,8 @@ drop_pool(SlotPool *pool)
 }
 
 /*
- * Make the shared pools match definitions.  Pools that stay keep queue, counts and totals.
- * pools_lock held.
+ * Make the shared pools match definitions.  Pools that stay keep queue, counts
+ * and totals.  pools_lock held.
  */
 static void
 apply_definitions(const PoolDefinitions *definitions)

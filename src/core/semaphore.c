@@ -4,13 +4,15 @@
  *		The shared semaphore: acquire, wait, release, barge.  Knows nothing of
  *		SQL, time-outs, wait events or settings.
  *
- * While no backend waits, a slot is acquired and released by one compare-and-exchange
- * (counting.h).  Else a backend enters the queue of its pool, or of the hot spot whose
- * contender it is, and is granted a slot or called to claim one (wait_queue.c).  A backend
- * counts itself in its queue, too, if that has a limit of its own: it has a place there.
- * The waiters' flag of a queue's word says that it is not empty; that of the word for all,
- * that a backend waits whose queue has a place free, and that there is a limit for all.  So other backends do not notice a queue
- * that only waits for its own places.
+ * While no backend waits, a slot is acquired and released by one
+ * compare-and-exchange (counting.h).  Else a backend enters the queue of its
+ * pool, or of the hot spot whose contender it is, and is granted a slot or
+ * called to claim one (wait_queue.c).  A backend counts itself in its queue,
+ * too, if that has a limit of its own: it has a place there.  The waiters'
+ * flag of a queue's word says that it is not empty; that of the word for all,
+ * that a backend waits whose queue has a place free, and that there is a limit
+ * for all.  So other backends do not notice a queue that only waits for its
+ * own places.
  *
  * No wake-up is lost, because:
  *	 - a backend releases a slot, or undoes a count, without the lock only if the
@@ -21,12 +23,13 @@
  *	   free.
  * test/model mirrors this protocol in a model checker's language.
  *
- * A holder that has done nothing for long enough lends its slot: it keeps it on paper
- * while the slot counts as free (lending.c).  One whose statement is long gives it up and
- * goes on without (long_share.c).
+ * A holder that has done nothing for long enough lends its slot: it keeps it
+ * on paper while the slot counts as free (lending.c).  One whose statement is
+ * long gives it up and goes on without (long_share.c).
  *
- * States of an entry, and which process changes them (a place may be added to a state, or
- * taken away, by any process under the lock, by compare-and-exchange):
+ * States of an entry, and which process changes them (a place may be added to
+ * a state, or taken away, by any process under the lock, by
+ * compare-and-exchange):
  *	 NONE -> RUNNING	its backend, after it raised the count
  *	 NONE -> WAITING	its backend, under the lock
  *	 WAITING -> RUNNING	any process, under the lock
@@ -38,8 +41,9 @@
  *	 RUNNING -> NONE	its backend, by exchange
  *	 LENT -> NONE		its backend, by exchange
  *	 LONG -> NONE		its backend, by exchange
- * A backend may leave while others lend its slot or demote it.  The exchanges decide which
- * comes first: the backend releases what the state that it found says.
+ * A backend may leave while others lend its slot or demote it.  The exchanges
+ * decide which comes first: the backend releases what the state that it found
+ * says.
  *
  * Locking: see shared.h.
  *
@@ -83,8 +87,8 @@ my_state(void)
 }
 
 /*
- * Take possession of this backend's entry, and release it at exit.  MyProc exists and
- * remains ours until the on_shmem_exit callbacks have run.
+ * Take possession of this backend's entry, and release it at exit.  MyProc
+ * exists and remains ours until the on_shmem_exit callbacks have run.
  */
 static pg_noinline void
 attach_entry(void)
@@ -105,8 +109,8 @@ attach_entry(void)
  */
 
 /*
- * The queue that this backend is to count and wait in: that of the hot spot whose contender
- * it is, or that of its pool
+ * The queue that this backend is to count and wait in: that of the hot spot
+ * whose contender it is, or that of its pool
  */
 static int
 my_queue(void)
@@ -119,8 +123,9 @@ my_queue(void)
 }
 
 /*
- * Count one slot of this backend in its queue and in all, if both have one free; with
- * barge, even if others wait.  The lock is not held; it may be taken.
+ * Count one slot of this backend in its queue and in all, if both have one
+ * free; with barge, even if others wait.  The lock is not held; it may be
+ * taken.
  */
 static pg_noinline bool
 count_in_with_place(bool barge)
@@ -218,8 +223,8 @@ others_are_waiting(void)
 }
 
 /*
- * Acquire a free slot although others wait.  Not if handoff_after is 0, or if a waiter of
- * higher priority could have it.
+ * Acquire a free slot although others wait.  Not if handoff_after is 0, or if
+ * a waiter of higher priority could have it.
  */
 bool
 slots_try_barge(TimestampTz since)
@@ -240,8 +245,8 @@ slots_try_barge(TimestampTz since)
 }
 
 /*
- * Acquire a slot at once, a free one or else above the limit.  Returns whether it is above
- * the limit.  Raises no error.
+ * Acquire a slot at once, a free one or else above the limit.  Returns whether
+ * it is above the limit.  Raises no error.
  */
 static bool
 barge_or_force(TimestampTz since)
@@ -262,8 +267,9 @@ barge_or_force(TimestampTz since)
 }
 
 /*
- * Acquire a slot at once, above the limit if need be: for a backend that may not
- * wait, because others may wait for it.  Returns whether it is above the limit.
+ * Acquire a slot at once, above the limit if need be: for a backend that may
+ * not wait, because others may wait for it.  Returns whether it is above the
+ * limit.
  */
 bool
 slots_force(TimestampTz since)
@@ -272,8 +278,9 @@ slots_force(TimestampTz since)
 }
 
 /*
- * Acquire a slot above the limit if fewer than size backends hold one of the reserve.
- * Returns whether this backend has a slot now.  The caller checks privileges.
+ * Acquire a slot above the limit if fewer than size backends hold one of the
+ * reserve.  Returns whether this backend has a slot now.  The caller checks
+ * privileges.
  */
 bool
 slots_acquire_reserved(int size, TimestampTz since)
@@ -297,8 +304,8 @@ slots_acquire_reserved(int size, TimestampTz since)
 }
 
 /*
- * May this backend, which has just arrived, take a free slot ahead of next, the next
- * waiter or INVALID_PROC_NUMBER?  Lock held.
+ * May this backend, which has just arrived, take a free slot ahead of next,
+ * the next waiter or INVALID_PROC_NUMBER?  Lock held.
  */
 static bool
 may_overtake(int next, TimestampTz now)
@@ -424,8 +431,8 @@ finish_handoff(void)
 }
 
 /*
- * This backend was called: if it still waits, is the next, and a slot is free, take it.
- * Returns whether this backend holds one.
+ * This backend was called: if it still waits, is the next, and a slot is free,
+ * take it.  Returns whether this backend holds one.
  */
 static bool
 claim_free_slot(void)
@@ -453,8 +460,8 @@ claim_free_slot(void)
 }
 
 /*
- * Does this waiter hold a slot now?  Call whenever its latch was set.  Either it was
- * granted one, or it was called, is still the next and finds one free.
+ * Does this waiter hold a slot now?  Call whenever its latch was set.  Either
+ * it was granted one, or it was called, is still the next and finds one free.
  */
 bool
 slots_claim(void)
@@ -497,8 +504,8 @@ slots_leave_queue(SlotLeaveReason reason)
 }
 
 /*
- * Release a slot that is counted in all, and has no place any more, having had that one or
- * none, while others wait.
+ * Release a slot that is counted in all, and has no place any more, having had
+ * that one or none, while others wait.
  */
 static pg_noinline void
 free_slot_to_waiters(int had_place)
@@ -513,7 +520,8 @@ free_slot_to_waiters(int had_place)
 }
 
 /*
- * Release a slot with that place, which the caller no longer counts as its own.
+ * Release a slot with that place, which the caller no longer counts as its
+ * own.
  */
 static void
 free_slot(int place)
@@ -533,7 +541,8 @@ free_slot(int place)
 }
 
 /*
- * End this backend's hold on its slot, lent or not.  completed: its work has been done.
+ * End this backend's hold on its slot, lent or not.  completed: its work has
+ * been done.
  */
 static void
 drop_slot(bool completed)
@@ -575,9 +584,10 @@ slots_refuse_grant(void)
 }
 
 /*
- * A backend that was admitted begins or continues a statement: show progress to the
- * watcher, and take a lent slot back.  If other_statement, also reacquire the slot that a
- * long statement gave up.  Both may exceed the limit.
+ * A backend that was admitted begins or continues a statement: show progress
+ * to the watcher, and take a lent slot back.  If other_statement, also
+ * reacquire the slot that a long statement gave up.  Both may exceed the
+ * limit.
  */
 void
 slots_resume(bool other_statement)
@@ -605,9 +615,9 @@ slots_release(bool failed)
 }
 
 /*
- * on_shmem_exit callback: release everything.  Normally the before_shmem_exit callbacks
- * have already left the queue and aborted the transaction; this covers an exit in which
- * the first could not be registered.
+ * on_shmem_exit callback: release everything.  Normally the before_shmem_exit
+ * callbacks have already left the queue and aborted the transaction; this
+ * covers an exit in which the first could not be registered.
  */
 static void
 slots_at_exit(int code, Datum arg)

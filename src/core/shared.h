@@ -3,8 +3,8 @@
  * shared.h
  *		The shared memory of the semaphore: for the files of src/core only.
  *
- * The files of the core, lowest layer first.  A file uses only those listed before it
- * (checked by test/layers.pl).
+ * The files of the core, lowest layer first.  A file uses only those listed
+ * before it (checked by test/layers.pl).
  *
  *	 limit_control	how many contenders work at a time: a pure function
  *	 types			what the interfaces are made of
@@ -22,14 +22,15 @@
  *	 semaphore		acquire, wait, release
  *	 shmem			creates all of it
  *
- * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock() takes it;
- * slots_unlock() releases it, and calls the next waiter if a slot is free (wait_queue.c,
- * with the bound on the work done under it).  It guards all members of SlotShared, SlotPool,
- * SlotQueue and HotSpot whose comments name no other lock.  Members of SlotEntry whose comments name no
- * lock are written by their own backend and read by others without a lock.  Atomics are
- * read without a lock; the limits are written under the lock, the words, published settings
- * and times of samples without it.  Slots->pools_lock, an LWLock taken
- * before the lock, guards the set of pools and their names.
+ * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
+ * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
+ * free (wait_queue.c, with the bound on the work done under it).  It guards
+ * all members of SlotShared, SlotPool, SlotQueue and HotSpot whose comments
+ * name no other lock.  Members of SlotEntry whose comments name no lock are
+ * written by their own backend and read by others without a lock.  Atomics are
+ * read without a lock; the limits are written under the lock, the words,
+ * published settings and times of samples without it.  Slots->pools_lock, an
+ * LWLock taken before the lock, guards the set of pools and their names.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -57,7 +58,10 @@
 /* The effective limit when there is none; smaller than any flag. */
 #define NO_LIMIT		WORD_COUNT
 
-/* Value of next_priority while no waiter could use a free slot: any backend may barge */
+/*
+ * Value of next_priority while no waiter could use a free slot: any backend
+ * may barge
+ */
 #define NO_PRIORITY		PG_INT32_MIN
 
 /* The index of the pool "default" */
@@ -66,22 +70,22 @@
 #define NO_POOL			(-1)
 
 /*
- * Queues are known by index: those of the pools come first, by the pool's index, then those
- * of the hot spots.
+ * Queues are known by index: those of the pools come first, by the pool's
+ * index, then those of the hot spots.
  */
 #define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
 #define NO_QUEUE		(-1)
 
 /*
- * The state of an entry and the queue whose own limit counts it, its place, are one word:
- * so whoever changes the state knows which counts to change.
+ * The state of an entry and the queue whose own limit counts it, its place,
+ * are one word: so whoever changes the state knows which counts to change.
  */
 #define PLACE_SHIFT		8
 #define STATE_MASK		((1 << PLACE_SHIFT) - 1)
 
 /*
- * Value of SlotEntry.hot_spot: the backend has waited for one that does nothing, and
- * contends for nothing
+ * Value of SlotEntry.hot_spot: the backend has waited for one that does
+ * nothing, and contends for nothing
  */
 #define STUCK			PG_UINT8_MAX
 
@@ -95,9 +99,9 @@ typedef enum LongState
 } LongState;
 
 /*
- * One backend.  The hot path writes the first half, up to TOTAL_FORCED, which is
- * a cache line of its own on most machines; the second half is what waiting and
- * lending need.
+ * One backend.  The hot path writes the first half, up to TOTAL_FORCED, which
+ * is a cache line of its own on most machines; the second half is what waiting
+ * and lending need.
  */
 typedef struct SlotEntry
 {
@@ -155,7 +159,9 @@ typedef struct EntryList
 	int			length;
 } EntryList;
 
-/* A queue, with a limit of its own or without: that of a pool or of a hot spot */
+/*
+ * A queue, with a limit of its own or without: that of a pool or of a hot spot
+ */
 typedef struct SlotQueue
 {
 	/*
@@ -201,7 +207,10 @@ typedef struct SlotPool
 	uint64		pool_baseline[POOL_TOTALS];
 } SlotPool;
 
-/* What backends contend for; its queue is that of index SLOTS_MAX_POOLS and up. */
+/*
+ * What backends contend for; its queue is that of index SLOTS_MAX_POOLS and
+ * up.
+ */
 typedef struct HotSpot
 {
 	HotSpotKey	key;			/* lock; HOT_SPOT_NONE = free */
@@ -288,7 +297,10 @@ typedef struct SlotShared
 
 extern GATE_HIDDEN SlotShared *Slots;
 
-/* This backend's entry, once it has come to the gate: all of these are in entries.c */
+/*
+ * This backend's entry, once it has come to the gate: all of these are in
+ * entries.c
+ */
 extern GATE_HIDDEN SlotEntry *MySlotEntry;
 extern GATE_HIDDEN int my_slot_procno;
 
@@ -414,8 +426,8 @@ passed_since(TimestampTz then, int interval, TimestampTz now)
 }
 
 /*
- * If interval us have passed since *last, by monotonic_us(), set *last to now and return
- * true.  Of concurrent callers only one succeeds.
+ * If interval us have passed since *last, by monotonic_us(), set *last to now
+ * and return true.  Of concurrent callers only one succeeds.
  */
 static inline bool
 claim_turn(pg_atomic_uint64 *last, uint64 interval)

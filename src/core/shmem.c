@@ -3,7 +3,8 @@
  * shmem.c
  *		Creates the semaphore.
  *
- * Locking: the caller holds AddinShmemInitLock; no other process uses what is being made.
+ * Locking: the caller holds AddinShmemInitLock; no other process uses what is
+ * being made.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -34,8 +34,8 @@ typedef enum SlotState
 #define POOLS_MAX			32
 
 /*
- * Pools that can be there at the same time: more than can be defined, as a pool
- * that was removed is there as long as backends of it are at work.
+ * Pools that can be there at the same time: more than can be defined, as a
+ * pool that was removed is there as long as backends of it are at work.
  */
 #define SLOTS_MAX_POOLS		(2 * POOLS_MAX)
 
@@ -115,8 +115,8 @@ typedef struct HotSpotKey
 } HotSpotKey;
 
 /*
- * Time of the last sample of the backends, and the interval between samples while no
- * backend waits
+ * Time of the last sample of the backends, and the interval between samples
+ * while no backend waits
  */
 typedef struct SampleTime
 {
@@ -128,8 +128,8 @@ typedef struct SampleTime
 } SampleTime;
 
 /*
- * Statements that began up to this long (us) before the last sample need not take another;
- * a larger difference means that the clock was set back
+ * Statements that began up to this long (us) before the last sample need not
+ * take another; a larger difference means that the clock was set back
  */
 #define SAMPLE_SLACK		INT64CONST(1000000)
 

@@ -3,10 +3,10 @@
  * wait_queue.c
  *		The queues, the order in them, and the lock.
  *
- * Each pool has a queue, and so has each hot spot, first come first served.  The next waiter
- * is the head of a queue that has a place free: queues that have aged go before others, then
- * higher priorities of the heads' pools before lower ones, then earlier waiters before later
- * ones.  A waiter sleeps
+ * Each pool has a queue, and so has each hot spot, first come first served.
+ * The next waiter is the head of a queue that has a place free: queues that
+ * have aged go before others, then higher priorities of the heads' pools
+ * before lower ones, then earlier waiters before later ones.  A waiter sleeps
  * on its own latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, the waiter is taken out of
@@ -19,24 +19,26 @@
  *			Once it has waited for longer than handoff_after, the next slot
  *			released is granted to it, or soon after: see below.
  *
- * A slot that is handed off stays idle until its new holder gets a CPU.  If every slot
- * were handed off, a convoy would form.  So the next waiter is handed a released slot only
- * if it has waited for n times handoff_after while fewer than n hand-offs, and fewer than
- * half of the slots or places, are in flight; or if there was no hand-off for handoff_after, lest
- * the queue wait for backends that do not wake up.  Otherwise it is called.  With
+ * A slot that is handed off stays idle until its new holder gets a CPU.  If
+ * every slot were handed off, a convoy would form.  So the next waiter is
+ * handed a released slot only if it has waited for n times handoff_after while
+ * fewer than n hand-offs, and fewer than half of the slots or places, are in
+ * flight; or if there was no hand-off for handoff_after, lest the queue wait
+ * for backends that do not wake up.  Otherwise it is called.  With
  * handoff_after = 0 every slot is handed off.
  *
- * Only slots_unlock() releases the lock, and it calls the next waiter if a slot is free.
- * So whenever the lock is free and a waiter could use a free slot, the next waiter has
- * been called and has not answered yet.
+ * Only slots_unlock() releases the lock, and it calls the next waiter if a
+ * slot is free.  So whenever the lock is free and a waiter could use a free
+ * slot, the next waiter has been called and has not answered yet.
  *
- * Loops under the lock are bounded: over the queues with waiters, at most 96 and four times
- * per section, or over a small constant.  bench/NOTEBOOK.md has what that takes with 31
- * pools.
+ * Loops under the lock are bounded: over the queues with waiters, at most 96
+ * and four times per section, or over a small constant.  bench/NOTEBOOK.md has
+ * what that takes with 31 pools.
  *
- * One of the waiters is the watcher, which wakes up from time to time (src/sampler.c).
- * When appointed, it is the last in a queue and so waits longest: the duty changes hands,
- * which costs a wake-up, about once per length of the queue.
+ * One of the waiters is the watcher, which wakes up from time to time
+ * (src/sampler.c). When appointed, it is the last in a queue and so waits
+ * longest: the duty changes hands, which costs a wake-up, about once per
+ * length of the queue.
  *
  * Locking: "the lock" is the one of this file; see shared.h.
  *
@@ -75,8 +77,8 @@ set_waiting(int queue, bool waiting)
 }
 
 /*
- * Return the next queue in *left, a copy of Slots->waiting, and clear its bit there;
- * NO_QUEUE if none is left.
+ * Return the next queue in *left, a copy of Slots->waiting, and clear its bit
+ * there; NO_QUEUE if none is left.
  */
 int
 slots_next_waiting_queue(QueueSet *left)
@@ -105,8 +107,8 @@ slots_any_waiter(void)
 }
 
 /*
- * Priority aging: has this queue been passed over for AGED_AFTER?  Then its head precedes
- * higher priorities.  Lock held.
+ * Priority aging: has this queue been passed over for AGED_AFTER?  Then its
+ * head precedes higher priorities.  Lock held.
  */
 static bool
 queue_has_aged(const SlotQueue *queue, TimestampTz now)
@@ -116,8 +118,8 @@ queue_has_aged(const SlotQueue *queue, TimestampTz now)
 }
 
 /*
- * The waiter that a free slot is for, or INVALID_PROC_NUMBER if none could use one.  Lock
- * held.
+ * The waiter that a free slot is for, or INVALID_PROC_NUMBER if none could use
+ * one.  Lock held.
  */
 int
 slots_next_waiter(TimestampTz now)
@@ -153,8 +155,8 @@ slots_next_waiter(TimestampTz now)
 }
 
 /*
- * The lowest priority that may barge ahead of next, the next waiter; NO_PRIORITY if that
- * is INVALID_PROC_NUMBER.  Lock held.
+ * The lowest priority that may barge ahead of next, the next waiter;
+ * NO_PRIORITY if that is INVALID_PROC_NUMBER.  Lock held.
  */
 int
 slots_priority_of(int next, TimestampTz now)
@@ -166,8 +168,9 @@ slots_priority_of(int next, TimestampTz now)
 }
 
 /*
- * A backend of this priority has had a slot since that time.  Start the aging of queues
- * whose heads have a lower priority and could have used it.  Lock held.
+ * A backend of this priority has had a slot since that time.  Start the aging
+ * of queues whose heads have a lower priority and could have used it.  Lock
+ * held.
  */
 void
 slots_note_passed_over(int priority, TimestampTz since)
@@ -193,9 +196,9 @@ slots_note_passed_over(int priority, TimestampTz since)
  */
 
 /*
- * Take the lock.  section->now is read before: times in shared memory may be a little
- * later.  The caller holds no spinlock; until slots_unlock, nothing may raise errors,
- * allocate, or take another lock.
+ * Take the lock.  section->now is read before: times in shared memory may be a
+ * little later.  The caller holds no spinlock; until slots_unlock, nothing may
+ * raise errors, allocate, or take another lock.
  */
 void
 slots_lock(LockedSection *section)
@@ -214,8 +217,9 @@ slots_wake_later(LockedSection *section, int procno)
 }
 
 /*
- * While there is no limit for all, the queues do not wait for each other: the head of one that
- * has a place free and has not been called, or INVALID_PROC_NUMBER.  Lock held.
+ * While there is no limit for all, the queues do not wait for each other: the
+ * head of one that has a place free and has not been called, or
+ * INVALID_PROC_NUMBER.  Lock held.
  */
 static int
 head_to_call(void)
@@ -243,9 +247,9 @@ slots_is_its_turn(int procno, TimestampTz now)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->word, and if a slot is free, call the next waiter.
- * While there is no limit for all, those who wait have no claim to the slots of others: the
- * flag stays clear.  Lock held.
+ * Set or clear the waiters' flag of Slots->word, and if a slot is free, call
+ * the next waiter.  While there is no limit for all, those who wait have no
+ * claim to the slots of others: the flag stays clear.  Lock held.
  */
 static void
 wake_next(LockedSection *section)
@@ -273,8 +277,8 @@ wake_next(LockedSection *section)
 }
 
 /*
- * Call the next waiter if a slot is free, release the lock, and set the latches that are
- * due.  section->now may still be read.
+ * Call the next waiter if a slot is free, release the lock, and set the
+ * latches that are due.  section->now may still be read.
  */
 void
 slots_unlock(LockedSection *section)
@@ -299,7 +303,8 @@ slots_appoint_watcher(int procno, TimestampTz now)
 }
 
 /*
- * Is the watcher overdue, for instance because it was stopped?  Lock held, or a hint.
+ * Is the watcher overdue, for instance because it was stopped?  Lock held, or
+ * a hint.
  */
 bool
 slots_watcher_is_late(TimestampTz now)
@@ -311,7 +316,10 @@ slots_watcher_is_late(TimestampTz now)
 		due > TimestampTzPlusMilliseconds(now, 10 * WATCH_GRACE);
 }
 
-/* A waiter that will wait for long: the last in some queue, or INVALID_PROC_NUMBER. */
+/*
+ * A waiter that will wait for long: the last in some queue, or
+ * INVALID_PROC_NUMBER.
+ */
 static int
 last_in_a_queue(void)
 {
@@ -353,8 +361,8 @@ take_out_of_queue(int procno)
 }
 
 /*
- * Put an entry, whose backend is awake, at the end of its queue.  Lock held, the flag of
- * the queue set.
+ * Put an entry, whose backend is awake, at the end of its queue.  Lock held,
+ * the flag of the queue set.
  */
 void
 slots_queue_append(int procno, LockedSection *section)
@@ -384,8 +392,8 @@ slots_queue_remove(int procno, LockedSection *section)
 }
 
 /*
- * Move a waiter to the end of another queue.  If it is the watcher, it remains so.  Lock
- * held.
+ * Move a waiter to the end of another queue.  If it is the watcher, it remains
+ * so.  Lock held.
  */
 void
 slots_queue_move(int procno, int to)
@@ -402,8 +410,8 @@ slots_queue_move(int procno, int to)
  */
 
 /*
- * Make a waiter, whose backend is awake, a holder of a slot that is counted already, with
- * that place.  Lock held.
+ * Make a waiter, whose backend is awake, a holder of a slot that is counted
+ * already, with that place.  Lock held.
  */
 void
 slots_make_holder(int procno, int place, LockedSection *section)
@@ -434,8 +442,8 @@ slots_note_moved(TimestampTz now)
 }
 
 /*
- * Make a sleeping waiter the holder of a slot that is already counted, with that place, and
- * wake it.  Lock held.
+ * Make a sleeping waiter the holder of a slot that is already counted, with
+ * that place, and wake it.  Lock held.
  */
 void
 slots_grant(int procno, int place, LockedSection *section)
@@ -446,8 +454,8 @@ slots_grant(int procno, int place, LockedSection *section)
 }
 
 /*
- * Make a sleeping waiter a holder at once, above the limits if need be: that is not the
- * ordinary way.  Lock held.
+ * Make a sleeping waiter a holder at once, above the limits if need be: that
+ * is not the ordinary way.  Lock held.
  */
 void
 slots_grant_above_limit(int procno, LockedSection *section)
@@ -459,7 +467,10 @@ slots_grant_above_limit(int procno, LockedSection *section)
 	pool_of(entry)->totals[TOTAL_STALLS]++;
 }
 
-/* Make the next waiter a holder if a slot is free.  Returns false if there is none. */
+/*
+ * Make the next waiter a holder if a slot is free.  Returns false if there is
+ * none.
+ */
 static bool
 grant_one(void)
 {
@@ -490,8 +501,8 @@ slots_grant_free(void)
 }
 
 /*
- * May a released slot be handed off to next, the next waiter?  See the top of this file.
- * Lock held.
+ * May a released slot be handed off to next, the next waiter?  See the top of
+ * this file.  Lock held.
  */
 static bool
 may_hand_off(int next, TimestampTz now)
@@ -511,9 +522,9 @@ may_hand_off(int next, TimestampTz now)
 }
 
 /*
- * Release a slot that Slots->word counts and that has no place any more, having had that one
- * or none: hand it off to the next waiter if that is allowed, else leave it free for any
- * backend to acquire.  Lock held.
+ * Release a slot that Slots->word counts and that has no place any more,
+ * having had that one or none: hand it off to the next waiter if that is
+ * allowed, else leave it free for any backend to acquire.  Lock held.
  */
 void
 slots_hand_off(int had_place, LockedSection *section)

@@ -16,14 +16,14 @@
 #include "core/shared.h"
 
 /*
- * The most latches that one section sets: those of a waiter that is granted a slot, the
- * next one, a new watcher, and three long statements.
+ * The most latches that one section sets: those of a waiter that is granted a
+ * slot, the next one, a new watcher, and three long statements.
  */
 #define MOST_WAKEUPS	6
 
 /*
- * One critical section: the time just before it began, and the latches to set after the
- * lock is released
+ * One critical section: the time just before it began, and the latches to set
+ * after the lock is released
  */
 typedef struct LockedSection
 {

@@ -3,9 +3,10 @@
  * watch_duty.c
  *		Which of the waiters is the watcher.
  *
- * The watcher is appointed when a backend enters or leaves a queue (wait_queue.c).  If it
- * is late, for instance because it was stopped, its duty passes to the next backend that
- * enters a queue, or to another waiter: each wakes up every few seconds to check.
+ * The watcher is appointed when a backend enters or leaves a queue
+ * (wait_queue.c).  If it is late, for instance because it was stopped, its
+ * duty passes to the next backend that enters a queue, or to another waiter:
+ * each wakes up every few seconds to check.
  *
  * Locking: see shared.h.
  *
@@ -20,8 +21,8 @@
 #include "core/watch_duty.h"
 
 /*
- * A waiter calls this whenever it is awake.  Returns whether it is the watcher; if the
- * watcher is late, the caller becomes it.
+ * A waiter calls this whenever it is awake.  Returns whether it is the
+ * watcher; if the watcher is late, the caller becomes it.
  */
 bool
 slots_am_watcher(void)
