@@ -176,7 +176,7 @@ move_to_place(int procno, int to, uint32 word)
 		return;
 	slots_lock(&section);
 	if (to != NO_QUEUE)
-		(void) count_place(to);
+		pg_atomic_fetch_add_u32(&queue_at(to)->word, 1);
 	(void) count_place_out(pg_atomic_compare_exchange_u32(&entry->state, &word,
 														  state_with_place(state_in(word), to)) ?
 						   from : to);
