@@ -41,24 +41,41 @@ limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=
 limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DBARGING=0
 *limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
 limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
-*contention               |states|-DLIMIT=2 -DADAPTS=2
-*contention, finds itself |states|-DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF
-finds itself, two rounds |states|-DBACKENDS=2 -DROUNDS=2 -DLIMIT=2 -DADAPTS=3 -DFINDS_ITSELF -DINTERRUPTS=1
-finds itself, set to 1, 2|states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
-finds itself, strict     |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DBARGING=0
-finds itself, pools      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF
-finds itself, lending    |states|-DBACKENDS=2 -DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF -DLOOKS=1 -DROUNDS=2
-contention, strict order |states|-DLIMIT=2 -DADAPTS=3 -DBARGING=0
-contention, four backends|states|-DBACKENDS=4 -DLIMIT=3 -DADAPTS=1 -DBARGING=0
-contention, cancel       |states|-DLIMIT=2 -DADAPTS=2 -DINTERRUPTS=1 -DBARGING=0
-contention, limit 1, 2, 1|states|-DBACKENDS=2 -DLIMIT=1 -DADAPTS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
-contention, lending      |states|-DLIMIT=2 -DADAPTS=1 -DLOOKS=1 -DBARGING=0
-contention, pools        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
-*lending                  |states|-DLOOKS=2
+*lending                  |states|-DLOOKS=1 -DBARGING=0
+lending, looks           |states|-DLOOKS=2
 lending, strict order    |states|-DLOOKS=2 -DBARGING=0 -DINTERRUPTS=1
 lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
 lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
 lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
+*hot spot                 |states|-DHOT=1 -DLIMIT=0
+*hot spot, moves, limits  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2
+hot spot, three samples  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=3 -DBARGING=0
+hot spot, two samplers   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=31
+hot spot, two rounds     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DROUNDS=2 -DSAMPLES=1 -DDO=31
+hot spot, three, moves   |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=1 -DBARGING=0
+hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=2 -DBARGING=0
+hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DBARGING=0
+hot spot, bystander      |states|-DHOT=1 -DLIMIT=1 -DBYSTANDERS=1 -DBARGING=0
+hot spot, cancel         |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DINTERRUPTS=1
+hot spot, forced entry   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DFORCE=1
+*hot spot, lending        |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLOOKS=1
+hot spot, lending, limit |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=2 -DDO=1 -DLOOKS=1 -DBARGING=0
+hot spot, long statements|states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLONGS=1
+*hot spot, switched off   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2 -DSWITCH=1
+hot spot, formed anew    |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=18 -DROUNDS=2 -DBARGING=0
+hot spot, pool           |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DSAMPLES=2
+hot spot, pool, higher   |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DSAMPLES=2
+hot spot, gate off       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
+*two hot spots, merged    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DROUNDS=2
+two, merged, three       |states|-DHOT=2 -DLIMIT=0 -DSAMPLES=1 -DDO=8 -DBARGING=0 -DFIRST_MARK=2
+two, merged, moves       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=9
+two, merged, limits      |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=10 -DBARGING=0
+two, merged, forgotten   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=24 -DBARGING=0
+two, merged, switched off|states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=24 -DSWITCH=1 -DBARGING=0
+*hot spot, holder waits   |finish|-DHOT=1 -DLIMIT=0 -DHIDDEN
+*hot spot, holder stays   |finish|-DHOT=1 -DLIMIT=0 -DSTUCK
+hot spot, none starves   |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2
+hot spot, strict         |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2 -DBARGING=0 -DSAMPLES=1
 *long statements          |states|-DBACKENDS=2 -DLONGS=3 -DINTERRUPTS=1
 long, three backends     |states|-DLONGS=1
 long, pausing, limit 2   |states|-DLONGS=2 -DLIMIT=2 -DWORKERS=0
@@ -68,22 +85,16 @@ long, two rounds         |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DROUNDS=2
 long, lending            |states|-DBACKENDS=2 -DLONGS=2 -DLOOKS=1 -DINTERRUPTS=1
 long, limit 1, 2, 1      |states|-DBACKENDS=2 -DLONGS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 long, limit 2, none, 1   |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-long, contention         |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DADAPTS=2
-long, finds itself       |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DADAPTS=1 -DFINDS_ITSELF -DINTERRUPTS=1
 long, last resort        |states|-DBACKENDS=2 -DLONGS=2 -DRELIEFS=1 -DTAKEOVER=1
 long, pools              |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLONGS=2 -DWORKERS=0
-long, pools, higher      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DLONGS=2 -DROUNDS=2
 long, pool removed       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DLONGS=2
-long one never ends      |states|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 *long one never ends      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 long, never ends, worker |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=3
-holder waits for a waiter|states|-DHIDDEN -DTAKEOVER=1
 *holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
-*last resort              |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
+*last resort              |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DINTERRUPTS=1 -DTAKEOVER=1
+last resort, cancel      |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
-holder never ends        |states|-DSTUCK -DTAKEOVER=1
 *holder never ends        |finish|-DSTUCK -DTAKEOVER=1
-and the watcher stops    |states|-DSTUCK -DSTOPPED -DTAKEOVER=1
 and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
 *none starves             |served|-DFOREVER
 none starves, strict     |served|-DFOREVER -DBARGING=0
@@ -101,14 +112,12 @@ pools, forced entry      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DLIMIT=2
 pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DBARGING=0
 pools, lending           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DLOOKS=1
 pools, lending, lower    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DBACKENDS=2 -DROUNDS=2 -DLOOKS=2 -DINTERRUPTS=1
-pools, holder waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
 pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
 pools, last resort       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DTAKEOVER=1
 pools, resort, higher    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DPRIORITY=1 -DLIMIT=2
-pools, holder never ends |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
 *pools, holder never ends |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
 pools, never ends, free  |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DSTUCK -DTAKEOVER=1
-*full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
+*full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 pools, limit 1, none, 1  |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
 *pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
 pool removed, higher     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=1 -DINTERRUPTS=1
@@ -126,7 +135,6 @@ M_PLAIN_STORE       |the owner leaves by a plain store                  |states|
 M_GRANT_ABOVE       |a slot is granted above a lowered limit            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
 M_STATE_FIRST       |a lender is at work before its slot counts         |states|-DLOOKS=2
 M_DUTY_LOST         |the watcher leaves without a successor             |states|-DINTERRUPTS=2
-M_DUTY_ASLEEP       |the new watcher is not woken                       |states|-DHIDDEN
 M_DUTY_ASLEEP       |the new watcher is not woken                       |finish|-DHIDDEN
 M_RAISE_SILENTLY    |no waiter enters when the limit is raised          |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
 M_STILL_PENDING     |the wake-up of a late waiter remains pending       |states|-DROUNDS=2
@@ -140,14 +148,11 @@ M_CLAIM_UNCOUNTED   |a woken waiter enters without counting             |states|
 M_CLAIM_SILENTLY    |a woken waiter does not wake the next              |states|-DBACKENDS=4 -DLIMIT=2
 M_RELEASE_SILENTLY  |no wake-up after a slot was released               |states|-DROUNDS=2
 M_ALWAYS_IN_FLIGHT  |a hand-off counts as in flight when the backend is awake|served|-DFOREVER
-M_ADAPT_SILENTLY    |no wake-up when the limit is used in full again    |states|-DLIMIT=2 -DADAPTS=2
-M_STAY_LOWERED      |the limit stays lowered when no backend waits      |states|-DLIMIT=2 -DADAPTS=2
-M_STAY_LOWERED      |the limit stays lowered when no backend waits      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DADAPTS=1
-M_LOWER_UNSEEN      |the hot path meets a lowered limit                 |states|-DLIMIT=2 -DADAPTS=2 -DFINDS_ITSELF
 M_RELIEF_UNCOUNTED  |a backend let in above the limit does not count    |states|-DRELIEFS=1
 M_RELIEF_SILENTLY   |the flag stays after a backend is let in so        |states|-DRELIEFS=1
 M_RELIEF_NEVER      |no backend is let in above the limit               |states|-DSTUCK
 M_RELIEF_OF_NEXT    |the first of a full pool is not let in above it    |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK
+M_RELIEF_OF_NEXT    |the first of a full hot spot is not let in above it|finish|-DHOT=1 -DLIMIT=0 -DSTUCK
 M_WATCH_UNSEEN      |takes the watch over without a look if it waits    |states|-DTAKEOVER=1 -DINTERRUPTS=1
 M_NO_GUARD          |no waiter looks if the watcher is late             |finish|-DSTUCK -DSTOPPED -DTAKEOVER=1
 M_PLAIN_STORE       |leaves by a plain store while it is made long      |states|-DBACKENDS=2 -DLONGS=1
@@ -159,17 +164,34 @@ M_LONG_ENDS_SILENTLY|those that pause are not told when one ends        |states|
 M_LONG_UNBOUNDED    |there are more long statements than slots          |states|-DBACKENDS=2 -DLONGS=2
 M_LONG_LEASE        |a long one that does nothing goes on for ever      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 M_LONG_LOOK_FIRST   |only the first that pauses looks, even if awake    |finish|-DLONG_STUCK -DLIMIT=3 -DLONGS=3 -DINTERRUPTS=1 -DWORKERS=0
-M_OFF_KEEPS_POOLS   |full pools keep their waiters without a limit      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+M_OFF_KEEPS_QUEUES  |full queues keep their waiters while the gate is off|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 M_RELEASE_ON        |waiters are let in though there is a limit again   |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
-M_QUEUE_WHILE_OFF   |a backend queues although there is no limit        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
+M_QUEUE_WHILE_OFF   |a backend queues although the gate is off          |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 M_STEP_BACK_SILENTLY|no wake-up after a step taken back                 |states|-DPOOLS=2 -DPOOL_LIMIT=1
-M_POOL_FLAG_LATE    |the flag of the pool is set after the last look    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
-M_POOL_LAST         |a slot is released to all, then to the pool        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
-M_FLAG_LEFT_OUT     |the flag of all stays clear as a pool has a slot   |states|-DPOOLS=2 -DPOOL_LIMIT=1
+M_QUEUE_FLAG_LATE   |the flag of a queue is set after the last look     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_QUEUE_FLAG_LATE   |the flag of a queue is set after the last look     |states|-DHOT=1 -DLIMIT=0
+M_PLACE_LAST        |a slot is released to all, then its place          |states|-DHOT=1 -DLIMIT=0
+M_FLAG_LEFT_OUT     |the flag of all stays clear as a queue has a place |states|-DPOOLS=2 -DPOOL_LIMIT=1
 M_CLAIM_OUT_OF_TURN |a woken waiter enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
 M_FORGET_WAITERS    |the waiters of a removed pool stay there           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
+M_FORGET_WAITERS    |the waiters of a merged hot spot stay there        |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
 M_JOIN_LATE         |a backend enters the queue of a removed pool       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_GRANT_UNCOUNTED   |a granted slot does not count in the pool          |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_QUEUE_EARLY       |a backend enters the queue of a merged hot spot    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
+M_GRANT_UNCOUNTED   |a granted slot does not count in its queue         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
+M_MOVE_BLINDLY      |a holder is moved though it has left               |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
+M_MOVE_UNCOUNTED    |a holder is moved before its place counts          |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DFIRST_MARK=0
+M_LEAVE_MARKED      |a place is released where the mark says            |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
+M_LENDER_KEEPS_BOTH |a lender keeps its place in a pool                 |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
+M_LENDER_TWICE      |the place that a lender keeps is counted out       |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
+M_LENDER_FORGETS    |a lender that ends keeps its place                 |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
+M_FORGET_SILENTLY   |no wake-up after a hot spot is forgotten           |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSWITCH=1
+M_LIMIT_SILENTLY    |no wake-up after a hot spot has a higher limit     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2
+M_MERGE_SILENTLY    |no wake-up after hot spots are merged              |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
+M_MERGE_FLAGLESS    |a waiter is moved to a queue whose flag is clear   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
+M_MERGE_UNSEEN      |hot spots are merged that are gone                 |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=24 -DSWITCH=1
+M_ADAPT_UNSEEN      |a hot spot that is gone has a limit                |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2 -DSWITCH=1
+M_LET_IN_UNSEEN     |a waiter is let in though it has left              |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=4
+M_LET_IN_NEVER      |no waiter is let in for which a holder waits       |finish|-DHOT=1 -DLIMIT=0 -DHIDDEN
 '
 
 die()
@@ -284,7 +306,7 @@ check_configurations()
 		[ -n "$name" ] || continue
 		n=$((n + 1))
 		wanted "$n" || continue
-		search "$what" "$parameters" -O2
+		search "$what" "$parameters" -O1
 		name=$(trim "${name#\*}")
 		[ "$what" = states ] || name="$name: $what"
 		if [ "$result" = none ]; then

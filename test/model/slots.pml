@@ -1,54 +1,40 @@
 /*
  * slots.pml
- *		A model of the semaphore and its queues (src/core: semaphore.c, wait_queue.c,
- *		lending.c, long_share.c, load_control.c, effective_limit.c, pools.c,
- *		limits.c; src/watcher.c), in Promela, the language of the model
- *		checker spin.
+ *		A model of the semaphore and its queues (src/core), in Promela, the language of
+ *		the model checker spin.
  *
  * A few backends run one statement after the other through the gate.  Others cancel
- * them, lend their slots, make their statements long, let them in above the limit as
- * a last resort, change the limit, switch it off, lower it for a while and remove a
- * pool.  spin visits every state that any interleaving of their steps leads to.  What
- * it proves, for the sizes that run.sh sets:
+ * them, lend their slots, make their statements long, let them in above the limit,
+ * change the limit, switch it off, and remove a pool.  Samplers mark them as contenders
+ * of hot spots, move them from place to place, change the limits of hot spots, merge
+ * and forget them.  spin visits every state that any interleaving of their steps leads
+ * to.  What it proves, for the sizes that run.sh sets:
  *
- * (a) No slot leaks: when all processes are done, the word for all and that of each
- *	   pool are 0 (no slot in use, all flags clear), the queues and the lists of long
- *	   statements are empty, and there is no watcher, lender or long statement.
- * (b) The limit holds: at the moment of any admission, the backends that hold
- *	   a slot that counts, the new one included and whatever way each of them came
- *	   in, are no more than the limit.  Exempt are only: a forced entry that finds
- *	   no slot free, a waiter that the last resort lets in, the return of a lender,
- *	   and a long statement that ends before its transaction does.  These do count, so
- *	   the next backend under the limit waits until there are fewer.  The moment is
- *	   the compare-and-exchange of the word, and the limit is the one that this
- *	   attempt read before it; for a slot that is handed off, the moment is the
- *	   look at the count under the mutex.  The same holds for the backends of a pool
- *	   that has a limit of its own: the moment is the compare-and-exchange of the
- *	   pool's word, and a backend that is not yet counted in all, and may have to
- *	   step back, is among them.  While there is no limit for all, that of a pool
- *	   does not hold for a backend that waits for it or would have to, but it still
- *	   counts.  Besides, in every state at all each word counts at least as many
- *	   slots as are held, and no slot is released that is not counted.
+ * (a) No slot and no place leaks: when all processes are done, all words are 0 (nothing
+ *	   in use, all flags clear), the queues and the lists of long statements are empty,
+ *	   and there is no watcher, lender or long statement.
+ * (b) The limits hold: a backend counts itself by a compare-and-exchange that finds
+ *	   fewer than the limit that it read before; and in every state at all, each word
+ *	   counts at least the backends whose state says that they hold a slot or a place
+ *	   there.  So what a word counts is what is held, but for moments.  A slot that is
+ *	   handed off, too, goes to a backend under the limit.  Exempt are only: a forced
+ *	   entry, a waiter that is let in, the return of a lender, a long statement that
+ *	   ends before its transaction does, and a holder that is moved to a place.
  * (c) No wake-up is lost: every state in which no process can move has all of them
  *	   done; and whenever the mutex is free, "a slot is free and a backend waits whose
- *	   pool has a slot free, too" implies that a wake-up of the next one is pending.
+ *	   queue has a place free, too" implies that a wake-up of the next one is pending.
  *	   Exempt is the time in which
- *	   - a backend that released a slot to a pool with waiters, or took the step into
- *		 it back, has not got the mutex yet: it wakes the next;
- *	   - the wake-up of another waiter is pending, whose pool has no slot free any more
- *		 because another backend came by: when that waiter finds it out, it wakes the
+ *	   - a backend that released a place of a queue with waiters has not got the mutex
+ *		 yet: it wakes the next;
+ *	   - the wake-up of another waiter is pending, whose queue has no place free any
+ *		 more because another backend came by: when it finds that out, it wakes the
  *		 next.
- * (d) Duty: whenever the mutex is free and a backend waits, the watcher is in
- *	   a queue.  A pool's flag says whether its queue is empty.  The flag of all
- *	   is set if a backend waits whose pool has a slot free, but for the first
- *	   of the exemptions; it is clear if no backend waits, and may stay set for
- *	   a while when the last slot of a pool is taken.  The lenders' flag
- *	   says whether there are any.  No backend waits in a pool that is gone.  While
- *	   there is no limit, the queues are empty, but for the time in which that change
- *	   is on its way through them.  While the limit is lowered for contention,
- *	   the flag of all is set, even if no backend waits.  All this holds, too, where a
- *	   backend that enters a queue, or wakes up in one, takes the watch over from a
- *	   watcher that is late (TAKEOVER).
+ * (d) Flags and duty: whenever the mutex is free, the flag of a queue says whether
+ *	   it is empty.  The flag of all is set if a backend waits whose queue has a place
+ *	   free, but for the first of the exemptions; it is clear if no backend waits.  The
+ *	   lenders' flag says whether there are any.  If a backend waits, the watcher is
+ *	   in a queue.  No backend waits in a pool that is gone, nor in any queue while the
+ *	   gate is off, but for the time in which that change is on its way.
  * (e) No backend starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if every process that can go on for ever does so once
  *	   (weak fairness).  With a holder that waits for a backend in the queue (HIDDEN),
@@ -56,56 +42,46 @@
  *	   nor lends it (STUCK), all others are; and so they are if a watcher is
  *	   stopped besides (STOPPED).
  * (f) Order: a backend that enters from a queue is the first of it, and no backend
- *	   waits in the other pool, if that has no limit, that is to go before it.  Exempt
- *	   from the second half is a waiter that is let in because its own pool is full: by
- *	   the last resort, which goes by the clock of all for the next of all, and by the
- *	   time of its own queue for each full pool; or because there is no limit any
- *	   more.  Whenever the mutex is free, the priority that it takes to barge is at
- *	   least that of the next, but for the first of the exemptions.
- * (g) Long statements: a statement gives its slot up once when it becomes long; from
- *	   then on it releases none, and it has one again only when it is long no more.
- *	   Whenever one becomes long, there are no more long ones than the limit has slots.
- *	   Whenever the mutex is free, the long ones are those that are counted, and each
- *	   is of the state that its list says.  None pauses without end: those that pause
- *	   are woken when others end; and if one of the others never ends, nor ticks, nor
- *	   looks (LONG_STUCK), those that pause look when their time is up, and end all the
- *	   same.
+ *	   waits in a queue without a limit that is to go before it.  Exempt are those
+ *	   that are let in.  Whenever the mutex is free, the priority that it takes to barge
+ *	   is at least that of the next, but for the first of the exemptions.
+ * (g) Long statements: a statement gives its slot up once when it becomes long, and has
+ *	   one again only when it is long no more.  There are no more long ones than the
+ *	   limit has slots when one becomes long.  Whenever the mutex is free, the long ones
+ *	   are those that are counted, and each is of the state that its list says.  None
+ *	   pauses without end, even if another never ends, nor ticks (LONG_STUCK).
+ * (h) Hot spots: one that is gone has no limit; in the end, each is a part of one that
+ *	   is there, and has its own queue.
  *
  * How: names are those of the C code; each inline is the function of its name.
  * Every atomic instruction on a word, on a state or on a limit is one step, and
  * so is every look at a wake-up, a long statement or the watcher without the mutex.  A
  * step contains more than that only where the rest is local, or is guarded by the mutex
  * and read by no process that does not hold it, or where the comment says why it is
- * as good.  Ghosts, variables that the code does not have, change within the
- * step they belong to.  A process "monitor" waits for a state that breaks an
- * invariant.
+ * as good.  The state and the place of a backend change in one step.  Ghosts, variables
+ * that the code does not have, change within the step they belong to.  A process
+ * "monitor" waits for a state that breaks an invariant.
  *
- * One pool, the default, has no limit of its own, so its word is left out: its
- * flag would say what that of all says.  With two pools (POOLS), the even
- * backends are of pool 1 and the odd ones of pool 0, the default, or all are of
- * pool 1 (ONE_POOL), where fewer of them have to be enough to fill it; each may have
- * a limit, and one may have a higher priority.  Among equals, first come, first
- * served: the time of arrival is how many of those that wait came before.
+ * Queues: 0 is that of the pool "default".  With two pools, 1 is that of the other; the
+ * even backends are of pool 1, the odd ones of "default", or all are of pool 1
+ * (ONE_POOL); each may have a limit, and one may have a higher priority.  The last ones
+ * are those of the hot spots, numbered from 1.  Among equals, first come, first served:
+ * the time of arrival is how many of those that wait came before.
  *
  * Left out: totals and times.  Whether the next has waited for handoff_after, a holder
- * has done nothing for lend_after or is at work, a long statement has had its turn or
- * has not been seen for long, the watcher is late, a queue stands still or holders
- * block each other is anybody's guess instead, so all answers are tried.  So is how many
- * long statements may go on: at least one.  Only where the last resort, or the
- * look of a long statement that pauses, is what ends the run (STUCK, LONG_STUCK), it
- * comes when nothing else can happen.  Priority aging is left out, and so are the
- * reserve of superusers (it is a forced entry), limits that are only observed, and
- * changes of a pool other than its removal.  A compare-and-exchange that is bound to
- * fail as the state it wants was not there before is left out as well.  The list of
- * latches to set is a set, emptied in any order.  That the watcher looks for contention
- * as long as the limit is lowered is left out: the process that does it here comes by
- * itself.  Memory is sequentially consistent: what weaker hardware does is argued in
- * semaphore.c, not shown here.  An exit while a backend waits takes the steps of a
- * cancel, an exit while it works those of a release.  The second look for a free slot
- * before queueing is left out: it is as if the backend came later.
+ * has done nothing for lend_after, waits for others or is at work, a hot spot needs
+ * another limit, a long statement has had its turn, the watcher is late, a queue stands
+ * still or holders block each other is anybody's guess instead, so all answers are
+ * tried.  Only where the last resort, or a look, is what ends the run (HIDDEN, STUCK,
+ * LONG_STUCK), it comes when nothing else can happen.  Left out are priority aging, the
+ * reserve of superusers (it is a forced entry), limits that are only observed, changes of
+ * a pool other than its removal, and the second look for a free slot before queueing: it
+ * is as if the backend came later.  Memory is sequentially consistent: what weaker hardware
+ * does is argued in semaphore.c.  An exit while a backend waits takes the steps of a
+ * cancel, an exit while it works those of a release.
  *
  * Parameters: see below.  MUTANT names a mistake to make, to see that it is
- * found: the comments with M_ say what it is.
+ * found: run.sh says what it is.
  *
  * Copyright (c) 2026, admission_gate authors
  */
@@ -113,13 +89,13 @@
 /* ---- Parameters ---- */
 
 #ifndef BACKENDS
-#define BACKENDS	3			/* at most 5 */
+#define BACKENDS	3			/* 2 to 4 */
 #endif
 #ifndef ROUNDS
 #define ROUNDS		1			/* statements of each */
 #endif
 #ifndef LIMIT
-#define LIMIT		1			/* at the start */
+#define LIMIT		1			/* at the start; 0: none but those of hot spots */
 #endif
 #ifndef BARGING
 #define BARGING	1			/* 0: handoff_after is 0 */
@@ -146,16 +122,11 @@
 #define RESIZERS	0			/* processes that set the limit */
 #endif
 #ifndef RESIZE_1
-#define RESIZE_1	LIMIT		/* to these values; 0: no limit */
+#define RESIZE_1	LIMIT		/* to these values; 0: the gate is off */
 #endif
 #ifndef RESIZE_2
 #define RESIZE_2	LIMIT
 #endif
-#ifndef ADAPTS
-#define ADAPTS		0			/* looks for contention */
-#endif
-								/* FINDS_ITSELF: the limit is adapted even if
-								 * no backend waits */
 #ifndef LONGS
 #define LONGS		0			/* ticks of long statements, and time-outs of
 								 * those that pause */
@@ -169,7 +140,7 @@
 #define POOLS		1			/* or 2 */
 #endif
 #ifndef DEFAULT_LIMIT
-#define DEFAULT_LIMIT 0			/* of pool 0, the default one; 0: none */
+#define DEFAULT_LIMIT 0			/* of pool 0; 0: none */
 #endif
 #ifndef POOL_LIMIT
 #define POOL_LIMIT	0			/* of pool 1 */
@@ -181,6 +152,35 @@
 								/* ONE_POOL: all are of pool 1 */
 #ifndef REMOVE
 #define REMOVE		0			/* 1: pool 1 is removed at some time */
+#endif
+#ifndef HOT
+#define HOT			0			/* hot spots, up to 2 */
+#endif
+#ifndef SPOT_LIMIT
+#define SPOT_LIMIT	1			/* of each at the start */
+#endif
+#ifndef FIRST_MARK
+#define FIRST_MARK	1			/* of all backends but the first BYSTANDERS */
+#endif
+#ifndef BYSTANDERS
+#define BYSTANDERS	0
+#endif
+#ifndef SAMPLERS
+#define SAMPLERS	(SAMPLES > 0)
+#endif
+#ifndef SAMPLES
+#define SAMPLES		0			/* what samplers do, all together, of: */
+#endif
+#define DO_MOVE		1			/* mark a backend, move it to a place */
+#define DO_LIMIT	2			/* change a limit */
+#define DO_LET_IN	4			/* let a waiter in */
+#define DO_MERGE	8			/* make hot spot 2 a part of 1 */
+#define DO_FORGET	16			/* forget hot spots, and form them anew */
+#ifndef DO
+#define DO			(DO_MOVE + DO_LIMIT)
+#endif
+#ifndef SWITCH
+#define SWITCH		0			/* 1: hot spots are switched off at some time */
 #endif
 #ifdef HIDDEN					/* 0 holds a slot and waits for 1 */
 #define LENDING		1
@@ -196,71 +196,23 @@
 
 /* ---- Mutants ---- */
 
-#define M_NONE				0
-#define M_FLAG_LATE			1	/* the last look before the flag of all */
-#define M_LEAVE_SILENTLY	2	/* no wake-up after leaving the queue */
-#define M_REFUSE_AND_KEEP	3	/* a refused grant is not released */
-#define M_RELEASE_BLINDLY	4	/* no look at the waiters' flag */
-#define M_PLAIN_STORE		5	/* the owner leaves without an exchange */
-#define M_GRANT_ABOVE		6	/* a slot is granted above a lowered limit */
-#define M_STATE_FIRST		7	/* a lender works before its slot counts */
-#define M_DUTY_LOST			8	/* the watcher leaves without a successor */
-#define M_DUTY_ASLEEP		9	/* the new watcher is not woken */
-#define M_RAISE_SILENTLY	10	/* no waiter enters when the limit is raised */
-#define M_STILL_PENDING		11	/* the wake-up of a waiter that came too late
-								 * remains pending */
-#define M_LEAVE_UNSEEN		12	/* leaves the queue without a look whether it
-								 * is there still */
-#define M_RETURN_UNCOUNTED	13	/* a lender's slot does not count again */
-#define M_RESET_LATE		14	/* the latch is reset after the look */
-#define M_NEVER_OVERDUE		15	/* others may barge before the next for ever */
-#define M_FLAG_STAYS		16	/* the flag of all stays set when no backend
-								 * waits */
-#define M_LEND_SILENTLY		17	/* no wake-up after a slot was lent */
-#define M_CLAIM_UNCOUNTED	18	/* a woken waiter enters without counting */
-#define M_CLAIM_SILENTLY	19	/* it does not wake the next one */
-#define M_RELEASE_SILENTLY	20	/* no wake-up after a slot was released */
-#define M_ALWAYS_IN_FLIGHT	25	/* a hand-off counts as in flight when the
-								 * backend is awake */
-
-#define M_ADAPT_SILENTLY	34	/* no wake-up when the limit is used in full again */
-#define M_STAY_LOWERED		35	/* the limit stays lowered when no backend waits */
-#define M_LOWER_UNSEEN		45	/* the flag of all is clear when it is lowered
-								 * and no backend waits */
-
-#define M_RELIEF_UNCOUNTED	36	/* a backend let in above the limit does not count */
-#define M_RELIEF_SILENTLY	37	/* no wake-up, and the flag stays, after that */
-#define M_RELIEF_NEVER		38	/* no backend is let in above the limit */
-#define M_WATCH_UNSEEN		42	/* takes the watch over without a look whether it
-								 * waits still */
-#define M_NO_GUARD			43	/* no waiter wakes up to see if it is watched */
-
-/* With long statements; M_PLAIN_STORE, too */
-#define M_LONG_SILENTLY		50	/* no wake-up after a slot was given up */
-#define M_LONG_UNCOUNTED	51	/* one that ends being long has its slot again, but
-								 * that does not count */
-#define M_LONG_RELEASES		52	/* one that ends releases a slot it gave up */
-#define M_LONG_STAYS		53	/* one that ends stays in its list */
-#define M_LONG_ENDS_SILENTLY 54	/* those that pause are not told when one ends */
-#define M_LONG_UNBOUNDED	55	/* there are more of them than slots */
-#define M_LONG_LEASE		56	/* one that does nothing goes on for ever */
-#define M_LONG_LOOK_FIRST	57	/* only the first that pauses looks, though it may
-								 * be awake: it caught an error */
-
-/* With two pools */
-#define M_STEP_BACK_SILENTLY 26	/* no wake-up after a step taken back */
-#define M_POOL_FLAG_LATE	27	/* the last look before the flag of the pool */
-#define M_POOL_LAST			28	/* a slot is released to all, then to the pool */
-#define M_FLAG_LEFT_OUT		29	/* the flag of all stays clear when a pool gets
-								 * a slot free */
-#define M_CLAIM_OUT_OF_TURN	30	/* a woken waiter enters though another is next */
-#define M_FORGET_WAITERS	31	/* a removed pool's waiters stay there */
-#define M_JOIN_LATE			32	/* enters the queue of a pool that is gone */
-#define M_GRANT_UNCOUNTED	33	/* a granted slot does not count in the pool */
-#define M_RELIEF_OF_NEXT	39	/* not the first of a full pool: only the next */
-#define M_OFF_KEEPS_POOLS	40	/* full pools keep their queues without a limit */
-#define M_RELEASE_ON		44	/* waiters are let in though there is a limit again */
-#define M_QUEUE_WHILE_OFF	41	/* a backend queues although there is no limit */
+mtype = {
+	M_NONE, M_FLAG_LATE, M_LEAVE_SILENTLY, M_REFUSE_AND_KEEP, M_RELEASE_BLINDLY,
+	M_PLAIN_STORE, M_GRANT_ABOVE, M_STATE_FIRST, M_DUTY_LOST, M_DUTY_ASLEEP,
+	M_RAISE_SILENTLY, M_STILL_PENDING, M_LEAVE_UNSEEN, M_RETURN_UNCOUNTED,
+	M_RESET_LATE, M_NEVER_OVERDUE, M_FLAG_STAYS, M_LEND_SILENTLY, M_CLAIM_UNCOUNTED,
+	M_CLAIM_SILENTLY, M_RELEASE_SILENTLY, M_ALWAYS_IN_FLIGHT, M_RELIEF_UNCOUNTED,
+	M_RELIEF_SILENTLY, M_RELIEF_NEVER, M_WATCH_UNSEEN, M_NO_GUARD, M_LONG_SILENTLY,
+	M_LONG_UNCOUNTED, M_LONG_RELEASES, M_LONG_STAYS, M_LONG_ENDS_SILENTLY,
+	M_LONG_UNBOUNDED, M_LONG_LEASE, M_LONG_LOOK_FIRST, M_STEP_BACK_SILENTLY,
+	M_QUEUE_FLAG_LATE, M_PLACE_LAST, M_FLAG_LEFT_OUT, M_CLAIM_OUT_OF_TURN,
+	M_FORGET_WAITERS, M_JOIN_LATE, M_GRANT_UNCOUNTED, M_RELIEF_OF_NEXT,
+	M_OFF_KEEPS_QUEUES, M_RELEASE_ON, M_QUEUE_WHILE_OFF, M_MOVE_BLINDLY,
+	M_MOVE_UNCOUNTED, M_LENDER_KEEPS_BOTH, M_LENDER_TWICE, M_LENDER_FORGETS,
+	M_FORGET_SILENTLY, M_LIMIT_SILENTLY, M_LEAVE_MARKED, M_MERGE_SILENTLY,
+	M_MERGE_FLAGLESS, M_MERGE_UNSEEN, M_ADAPT_UNSEEN, M_LET_IN_UNSEEN, M_LET_IN_NEVER,
+	M_QUEUE_EARLY
+};
 
 #ifndef MUTANT
 #define MUTANT		M_NONE
@@ -276,6 +228,8 @@
 
 #define INVALID_PROC_NUMBER			BACKENDS
 #define NO_PRIORITY		0
+#define QUEUES			(POOLS + HOT)
+#define NO_QUEUE		QUEUES
 
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
@@ -289,71 +243,67 @@
 #define LONG_UNCOUNTED	3
 
 byte word;
-byte effective_limit = LIMIT;
-#if ADAPTS
-byte limit = LIMIT;
-#define WHOLE_LIMIT		OR_NONE(limit)
-#define IS_LOWERED		(effective_limit != WHOLE_LIMIT)
-#else
-#define IS_LOWERED		false
-#endif
-
+byte limit = OR_NONE(LIMIT);
 bool mutex;
 typedef EntryList { byte head = INVALID_PROC_NUMBER; byte tail = INVALID_PROC_NUMBER; byte length };
-EntryList queue[POOLS];
+EntryList queue[QUEUES];
+byte queue_word[QUEUES];
+byte queue_limit[QUEUES] = NO_LIMIT;
 byte watcher = INVALID_PROC_NUMBER;
 byte lent;
+#if RESIZERS > 0
+bool is_off;					/* max_active is 0 */
+#define IS_OFF			is_off
+#else
+#define IS_OFF			false
+#endif
 #if LONGS
 byte nlong;
 EntryList long_running;
 EntryList long_paused;
 #endif
-
-#if POOLS == 2
-byte pool_word[POOLS];
 #if PRIORITY != 0
 byte next_priority = NO_PRIORITY;
 #endif
-#endif
 #if REMOVE
-byte pool_limit = OR_NONE(POOL_LIMIT);	/* effective, of pool 1 */
 bool removed;					/* pool 1 is: this is the generation */
 bool pools_lock;				/* held exclusively */
+#endif
+#if HOT
+byte part_of[HOT + 1];			/* [0] is not used */
+bool is_there[HOT + 1];			/* its key is not HOT_SPOT_NONE */
 #endif
 
 /* Entries */
 byte state[BACKENDS];
-byte prev[BACKENDS];
-byte next[BACKENDS];
+byte place[BACKENDS] = NO_QUEUE;	/* one word with the state */
+byte prev[BACKENDS] = INVALID_PROC_NUMBER;
+byte next[BACKENDS] = INVALID_PROC_NUMBER;
 bool wakeup_pending[BACKENDS];
-#if POOLS == 2
-bool counted_in_pool[BACKENDS];
-#endif
-#if POOLS == 2 && PRIORITY == 0
+#define HAS_SINCE		(QUEUES > 1 && (PRIORITY == 0 || HOT))
+#if HAS_SINCE
 byte since[BACKENDS];			/* how many that wait came before */
 #endif
 #if REMOVE
 byte pool[BACKENDS];
 #endif
+#if HOT
+byte mark[BACKENDS];			/* hot_spot; 0: none */
+byte in_queue[BACKENDS];
+#endif
 #if LONGS
 byte long_state[BACKENDS];
 #endif
 
-bool latch[BACKENDS];
+byte latches;					/* a bit for each that is set */
 
 /* ---- Ghosts and budgets ---- */
 
-byte holders;					/* backends whose slot counts, by their state */
 byte resizing;					/* limits changed, the waiters not yet let in */
-#if POOLS == 2
-byte pool_holders[POOLS];		/* whose slot their pool counts: likewise, and
-								 * those who may have to step back */
-byte calls_owed;				/* backends that released a slot to a pool whose
-								 * queue is not empty, and are to take the mutex
-								 * for it */
-#endif
+byte calls_owed;				/* backends that released a place of a queue with
+								 * waiters, and are to take the mutex for it */
 byte done;						/* processes at their end */
-bool is_next;					/* never true: what spin names if it has to be */
+bool is_next, is_under_limit;	/* never true: what spin names if it has to be */
 byte interrupts = INTERRUPTS;
 byte looks = LOOKS;
 #if RELIEFS > 0
@@ -371,6 +321,12 @@ bool finished;					/* 1 is done */
 #if LONGS
 byte ticks = LONGS;
 #endif
+#if SAMPLES
+byte samples = SAMPLES;
+#endif
+#if HOT == 2
+byte merging;					/* hot spots merged, the waiters not yet moved */
+#endif
 #ifdef STOPPED
 byte rest;						/* backends done that neither stick nor stop */
 bool stopped;					/* 1 has */
@@ -378,35 +334,48 @@ bool stopped;					/* 1 has */
 #else
 #define REST_IS_DONE	(done == PROCESSES - WORKERS - 1)
 #endif
-#define PROCESSES		(BACKENDS + RESIZERS + (ADAPTS > 0) + REMOVE + WORKERS)
-
-/* Is there no limit?  Under the mutex. */
-#if RESIZERS > 0
-#define IS_OFF			(effective_limit == NO_LIMIT)
-#else
-#define IS_OFF			false
-#endif
+#define PROCESSES		(BACKENDS + RESIZERS + REMOVE + WORKERS + SAMPLERS + SWITCH)
 
 #define IN_USE			(word & WORD_COUNT)
+#define PLACES(i)		(queue_word[i] & WORD_COUNT)
 #define BIT(p)			(1 << (p))
 
-/*
- * What every process needs for itself: an expected word and limit, the list of
- * latches to set, what a function returns, what an exchange found, a waiter; the next
- * of all, what is known of pool 0, whether the pool's waiters are to be told.
- */
-#define LOCALS \
-	byte w; byte lim; byte wakes; bool ok; bool swapped; byte found; byte waiter; \
-	LOCALS_OF_POOLS
-#if POOLS == 2
-#define LOCALS_OF_POOLS	byte next_one = INVALID_PROC_NUMBER; bool can_0; bool told
+#if BACKENDS == 2
+#define SUM(f)			(f(0) + f(1))
+#elif BACKENDS == 3
+#define SUM(f)			(f(0) + f(1) + f(2))
 #else
-#define LOCALS_OF_POOLS
+#define SUM(f)			(f(0) + f(1) + f(2) + f(3))
+#endif
+#define ALL(f)			(SUM(f) == BACKENDS)
+#if QUEUES == 1
+#define ALL_QUEUES(f)	f(0)
+#define ANY_QUEUE(f)	f(0)
+#elif QUEUES == 2
+#define ALL_QUEUES(f)	(f(0) && f(1))
+#define ANY_QUEUE(f)	(f(0) || f(1))
+#else
+#define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
+#define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
 #endif
 
-#define WORDS_DONE		w = 0; lim = 0
+/*
+ * What every process needs for itself: an expected word and limit, a queue, the place
+ * just counted or to be released, the latches to set, what a function returns, what an
+ * exchange found, a waiter, whether the waiters of a queue are to be told, whether
+ * it enters as a lender.
+ */
+#define LOCALS \
+	byte w; byte lim; byte q; byte at = NO_QUEUE; byte wakes; bool ok; bool swapped; \
+	byte found; byte waiter; bool told; bool lends; \
+	LOCALS_OF_QUEUES
+#if QUEUES > 1
+#define LOCALS_OF_QUEUES	byte next_one = INVALID_PROC_NUMBER
+#else
+#define LOCALS_OF_QUEUES
+#endif
 
-/* ---- Pools ---- */
+/* ---- Queues ---- */
 
 /* The even backends are of pool 1: two of three; or all backends are. */
 #ifdef ONE_POOL
@@ -414,58 +383,88 @@ bool stopped;					/* 1 has */
 #else
 #define FIRST_POOL(p)	(((p) + 1) % POOLS)
 #endif
+#define LIMIT_AT_FIRST(i) ((i) == 0 -> DEFAULT_LIMIT : POOL_LIMIT)
 #if REMOVE
 #define POOL(p)			pool[p]
-#define LIMIT_OF(i)		((i) == 0 -> OR_NONE(DEFAULT_LIMIT) : pool_limit)
 #define IS_CURRENT		(joined == removed)
 #define MY_PRIORITY		(joined -> PRIORITY_OF_POOL(0) : PRIORITY_OF_POOL(FIRST_POOL(me)))
-#define MY_POOL_HAS_LIMIT \
-	((joined -> DEFAULT_LIMIT : LIMIT_AT_FIRST(FIRST_POOL(me))) > 0)
 #else
 #define POOL(p)			FIRST_POOL(p)
-#define LIMIT_OF(i)		OR_NONE(LIMIT_AT_FIRST(i))
 #define IS_CURRENT		true
 #define MY_PRIORITY		PRIORITY_OF_POOL(POOL(me))
-#define MY_POOL_HAS_LIMIT (LIMIT_AT_FIRST(POOL(me)) > 0)
 #endif
-#define LIMIT_AT_FIRST(i) ((i) == 0 -> DEFAULT_LIMIT : POOL_LIMIT)
-#define OTHER_POOL(i)	(1 - (i))
+
+#define IS_OF_HOT_SPOT(i) ((i) >= POOLS)
+#define QUEUE_OF(h)		((h) + POOLS - 1)	/* its own; slots_hot_spot_queue(): */
+#define HOT_SPOT_QUEUE(h) QUEUE_OF(part_of[h])
+#define MARK_STUCK		3
+#define COUNTS(i)		(IS_OF_HOT_SPOT(i) || queue_limit[i] != NO_LIMIT)
+#if HOT
+#define IS_LEFT_OUT(p)	(LIMIT_AT_FIRST(POOL(p)) > 0)
+#define MY_QUEUE \
+	((mark[me] == 0 || mark[me] == MARK_STUCK || IS_LEFT_OUT(me)) -> POOL(me) : \
+	 HOT_SPOT_QUEUE(mark[me]))
+#define QUEUE(p)		in_queue[p]
+#define IS_STUCK(p)		(mark[p] == MARK_STUCK)
+#else
+#define IS_STUCK(p)		false
+#define MY_QUEUE		POOL(me)
+#define QUEUE(p)		POOL(p)
+#endif
 
 #define PRIORITY_OF_POOL(i) ((i) == 0 -> 2 : 2 + PRIORITY)
 #define HIGHEST_PRIORITY (PRIORITY > 0 -> 2 + PRIORITY : 2)
 #define PRIORITY_OF(p)	((p) == INVALID_PROC_NUMBER -> NO_PRIORITY : PRIORITY_OF_POOL(POOL(p)))
 
+/* Does waiter a go before waiter b, of another queue? */
+#if PRIORITY == 0
+#define IS_BEFORE(a, b)	(since[a] < since[b])
+#elif HOT
+#define IS_BEFORE(a, b)	(PRIORITY_OF(a) > PRIORITY_OF(b) || (POOL(a) == POOL(b) && since[a] < since[b]))
+#else
+#define IS_BEFORE(a, b)	(PRIORITY_OF(a) > PRIORITY_OF(b))
+#endif
+
+#define HAS_WAITERS(i)	(queue[i].head != INVALID_PROC_NUMBER)
+#define ANY_WAITS		ANY_QUEUE(HAS_WAITERS)
+#define CAN(i)			(HAS_WAITERS(i) && PLACES(i) < queue_limit[i])
+
 /*
- * The next: slots_next_waiter().  With one pool, that is the head, at any
- * time; with two, a look at the word of a pool that has a limit and waiters is
- * a step, and CAN(i) is what it tells.
+ * slots_next_waiter().  With one queue, that is the head, at any time.  With more, the
+ * look at the word of each that has a limit and waiters is a step.
  */
-#if POOLS == 1
+#if QUEUES == 1
 #define next_one		queue[0].head
 #define slots_next_waiter()	skip
 #define FORGET_NEXT		skip
 #else
-#define CAN(i) \
-	(queue[i].head != INVALID_PROC_NUMBER && (pool_word[i] & WORD_COUNT) < LIMIT_OF(i))
-#if PRIORITY == 0
-#define FIRST_1			(since[queue[1].head] < since[queue[0].head])
-#else
-#define FIRST_1			(PRIORITY > 0)
-#endif
-#define NEXT_IF(can0, can1) \
-	((can1) && (!(can0) || FIRST_1) -> queue[1].head : \
-	 ((can0) -> queue[0].head : INVALID_PROC_NUMBER))
-#define NEXT			NEXT_IF(CAN(0), CAN(1))
 #define FORGET_NEXT		next_one = INVALID_PROC_NUMBER
+#define IS_LOOKED_AT(i)	(HAS_WAITERS(i) && queue_limit[i] != NO_LIMIT)
+#if QUEUES == 2
+#define ONE_LOOK		(!IS_LOOKED_AT(0) || !IS_LOOKED_AT(1))
+#define THIRD			skip
+#else
+#define ONE_LOOK		(IS_LOOKED_AT(0) + IS_LOOKED_AT(1) + IS_LOOKED_AT(2) < 2)
+#define THIRD			consider(2)
+#endif
+
+inline consider(i)
+{
+	d_step {
+		if
+		:: CAN(i) && (next_one == INVALID_PROC_NUMBER || IS_BEFORE(queue[i].head, next_one)) ->
+			next_one = queue[i].head
+		:: else
+		fi
+	}
+}
 
 inline slots_next_waiter()
 {
-#if DEFAULT_LIMIT > 0
-	can_0 = CAN(0);
-	d_step { next_one = NEXT_IF(can_0, CAN(1)); can_0 = false }
-#else
-	next_one = NEXT
-#endif
+	if
+	:: atomic { ONE_LOOK -> consider(0); consider(1); THIRD }
+	:: !ONE_LOOK -> consider(0); consider(1); THIRD
+	fi
 }
 #endif
 
@@ -487,25 +486,17 @@ inline slots_wake_later(p)
 	wakes = wakes | BIT(p)
 }
 
-#define SET_LATCH(p) \
-	atomic { (wakes & BIT(p)) -> latch[p] = true; wakes = wakes & ~BIT(p) }
+#define LATCH_IS_SET(p)	(latches & BIT(p))
 
-inline wake_all()
+inline reset_latch(p)
 {
-	do
-	:: SET_LATCH(0)
-	:: SET_LATCH(1)
-#if BACKENDS > 2
-	:: SET_LATCH(2)
-#endif
-#if BACKENDS > 3
-	:: SET_LATCH(3)
-#endif
-#if BACKENDS > 4
-	:: SET_LATCH(4)
-#endif
-	:: wakes == 0 -> break
-	od
+	latches = latches & ~BIT(p)
+}
+
+/* Whose latch is set need not run at once, so that is no step of its own. */
+inline release_mutex()
+{
+	d_step { mutex = false; latches = latches | wakes; wakes = 0 }
 }
 
 /*
@@ -515,141 +506,109 @@ inline wake_all()
 inline slots_unlock(wakes_next)
 {
 	wake_next(wakes_next);
-	mutex = false;
-	wake_all()
-}
-
-/* Ghost: an admission, under the limit that the backend knows. */
-inline admitted(limit)
-{
-	holders++;
-	assert(holders <= limit)	/* property (b) */
+	release_mutex()
 }
 
 /* ---- Counting ---- */
 
-#if RESIZERS == 0 && ADAPTS == 0
+#define note_lender()	d_step { lent++; word = word | WORD_LENDERS }
 
-/*
- * count_up_if_free().  As long as the limit does not change, its looks and
- * exchanges are as good as one step: that of the exchange that succeeds, or of
- * the look that finds nothing free.
- */
-inline count_up_if_free(barge)
+/* count_up_if_free(), while the limit cannot change: one step. */
+inline count_up_at_once(cell, most, barge)
 {
 	d_step {
 		if
-		:: (barge -> IN_USE : word) < effective_limit ->
-			word = word + 1;
-			admitted(effective_limit);
-			ok = true
+		:: (barge -> cell & WORD_COUNT : cell) < most -> cell = cell + 1; ok = true
 		:: else -> ok = false
 		fi
 	}
 }
 
-#else
+#if RESIZERS || SWITCH || (SAMPLES && (DO & ~(DO_MOVE + DO_LET_IN)))
 
-/* One step: read the limit and, locally, compare.  Leaves the loop. */
-#define TEST_LIMIT(value) \
-	atomic { \
-		lim = effective_limit; \
-		if \
-		:: (value) < lim \
-		:: else -> ok = false; WORDS_DONE; break \
-		fi \
-	}
-
-/* One step: compare and exchange.  Leaves the loop. */
-#define COUNT_UP \
-	atomic { \
-		if \
-		:: word == w -> word = w + 1; admitted(lim); ok = true; WORDS_DONE; break \
-		:: else -> w = word \
-		fi \
-	}
-
-/* count_up_if_free() */
-inline count_up_if_free(barge)
+/* Step by step: the look at the word, that at the limit, the exchange. */
+inline count_up_if_free(cell, most, barge)
 {
-	w = word;
+	w = cell;
 	do
-	:: TEST_LIMIT((barge -> w & WORD_COUNT : w));
-	   COUNT_UP
+	:: atomic {
+			lim = most;
+			if
+			:: (barge -> w & WORD_COUNT : w) < lim
+			:: else -> ok = false; w = 0; lim = 0; break
+			fi
+		};
+		atomic {
+			lim = 0;
+			if
+			:: cell == w -> cell = w + 1; ok = true; w = 0; break
+			:: else -> w = cell
+			fi
+		}
 	od
 }
 
+#else
+#define count_up_if_free(cell, most, barge) count_up_at_once(cell, most, barge)
 #endif
 
-#if POOLS == 2
-
-/*
- * count_up_if_free(), on the word of a pool: one step, as its limit changes but
- * once, when it ceases.
- */
-inline count_up_in_pool(p, barge)
+/* count_place_if_free(), under the mutex: at = the place. */
+inline count_place_if_free(i)
 {
-	d_step {
-		if
-		:: (barge -> pool_word[POOL(p)] & WORD_COUNT : pool_word[POOL(p)]) <
-		   LIMIT_OF(POOL(p)) ->
-			pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
-			counted_in_pool[p] = true;
-			pool_holders[POOL(p)]++;
-			assert(pool_holders[POOL(p)] <= LIMIT_OF(POOL(p)));	/* property (b) */
-			ok = true
-		:: else -> ok = false
-		fi
-	}
-}
-
-/* count_in_pool_if_free() */
-inline count_in_pool_if_free(p, barge)
-{
-	assert(!counted_in_pool[p]);
 	if
-	:: LIMIT_OF(POOL(p)) == NO_LIMIT -> ok = true
-	:: LIMIT_OF(POOL(p)) != NO_LIMIT -> count_up_in_pool(p, barge)
+	:: COUNTS(i) ->
+		atomic {
+			count_up_at_once(queue_word[i], queue_limit[i], true);
+			if
+			:: ok -> at = i
+			:: else
+			fi
+		}
+	:: else -> ok = true
 	fi
 }
 
-/* The pool's part of count_in(). */
-inline count_in_pool(p)
+/* count_place() */
+inline count_place(i)
 {
 	if
-	:: LIMIT_OF(POOL(p)) != NO_LIMIT ->
-		pool_word[POOL(p)] = pool_word[POOL(p)] + 1;
-		counted_in_pool[p] = true
+	:: d_step { COUNTS(i) -> queue_word[i] = queue_word[i] + 1; at = i }
 	:: else
 	fi
 }
 
-/* Ghost: p holds nothing any more that its pool counts. */
-inline left_pool(p)
+/* Part of a step */
+inline place_out()
+{
+	assert(PLACES(at) > 0);
+	queue_word[at] = queue_word[at] - 1;
+	at = NO_QUEUE
+}
+
+/* count_place_out(), under the mutex */
+inline count_place_out()
 {
 	if
-	:: counted_in_pool[p] || (MUTANT == M_GRANT_UNCOUNTED && LIMIT_OF(POOL(p)) != NO_LIMIT) ->
-		pool_holders[POOL(p)]--
+	:: d_step { at != NO_QUEUE -> place_out() }
 	:: else
 	fi
 }
 
-/* count_out_of_pool(): part of a step. */
-inline count_out_of_pool(p)
+/* The same without it: told = the caller has to take it. */
+inline count_place_out_unlocked()
 {
 	if
-	:: counted_in_pool[p] ->
-		assert((pool_word[POOL(p)] & WORD_COUNT) > 0);
-		pool_word[POOL(p)] = pool_word[POOL(p)] - 1;
-		counted_in_pool[p] = false
+	:: d_step {
+			at != NO_QUEUE ->
+			told = ((queue_word[at] & WORD_WAITERS) != 0);
+			place_out();
+			calls_owed = calls_owed + told
+		}
 	:: else
 	fi
 }
 
-/* Are the pool's waiters to be told?  To stand before count_out_of_pool(). */
-#define POOL_WAITS(p)	(counted_in_pool[p] && (pool_word[POOL(p)] & WORD_WAITERS))
-
-/* slots_lock(), of a backend that released a slot to a pool with waiters. */
+/* slots_lock(), of a backend that may be told so */
 inline slots_lock_owing()
 {
 	atomic {
@@ -660,68 +619,76 @@ inline slots_lock_owing()
 	}
 }
 
-/* count_in_with_pool() */
-inline count_in_with_pool(barge)
+/* count_in_with_place(): at = the place. */
+inline count_in_with_place(barge)
 {
-	count_in_pool_if_free(me, barge);
+	q = MY_QUEUE;
+	if
+	:: COUNTS(q) ->
+		count_up_if_free(queue_word[q], queue_limit[q], barge);
+		if
+		:: ok -> at = q
+		:: else
+		fi
+	:: else -> ok = true
+	fi;
+	q = 0;
 	if
 	:: ok ->
-		count_up_if_free(barge);
+		count_up_if_free(word, limit, barge);
 		if
 		:: ok
 		:: else ->
-			d_step {
-				told = (POOL_WAITS(me) && MUTANT != M_STEP_BACK_SILENTLY);
-				left_pool(me);
-				count_out_of_pool(me);
-				calls_owed = calls_owed + told
-			};
+			count_place_out_unlocked();
 			if
-			:: told ->
+			:: told && MUTANT != M_STEP_BACK_SILENTLY ->
 				slots_lock_owing();
 				slots_unlock(true)
-			:: else
+			:: else -> d_step { calls_owed = calls_owed - told; told = false }
 			fi
 		fi
 	:: else
 	fi
 }
 
-/* count_in_if_free() */
-inline count_in_if_free(p)
+#if HOT && LENDING
+/* count_me_in(), and slots_enter_as_lender() */
+inline count_me_in(barge)
 {
-	count_in_pool_if_free(p, true);
+	if
+	:: mark[me] == MARK_STUCK ->
+		slots_lock();
+		note_lender();
+		slots_unlock(true);
+		lends = true;
+		ok = true
+	:: else -> count_in_with_place(barge)
+	fi
+}
+#else
+#define count_me_in(barge)	count_in_with_place(barge)
+#endif
+
+/* count_in_if_free() */
+inline count_in_if_free(i)
+{
+	count_place_if_free(i);
 	if
 	:: ok ->
-		count_up_if_free(true);
+		count_up_at_once(word, limit, true);
 		if
 		:: ok
-		:: else -> d_step { left_pool(p); count_out_of_pool(p) }
+		:: else -> count_place_out()
 		fi
 	:: else
 	fi
 }
 
-#else							/* one pool without a limit of its own */
-
-#define count_in_with_pool(barge)	count_up_if_free(barge)
-#define count_in_if_free(p)		count_up_if_free(true)
-#define count_in_pool(p)				skip
-#define left_pool(p)					skip
-#define count_out_of_pool(p)			skip
-
-#endif
-
-/* count_in(), of one slot: above the limits if need be, see property (b) */
-inline count_in(p)
+/* count_in(): above the limits if need be, see property (b) */
+inline count_in(i)
 {
-#if POOLS == 2
-	d_step {
-		count_in_pool(p);
-		pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted_in_pool[p]
-	};
-#endif
-	atomic { word = word + 1; holders++ }
+	count_place(i);
+	word = word + 1
 }
 
 /* ---- The queues ---- */
@@ -729,7 +696,12 @@ inline count_in(p)
 /* become_holder() */
 inline become_holder()
 {
-	state[me] = SLOT_RUNNING
+	atomic {
+		state[me] = (lends -> SLOT_LENT : SLOT_RUNNING);
+		place[me] = at;
+		at = NO_QUEUE;
+		lends = false
+	}
 }
 
 /* slots_list_append() */
@@ -775,82 +747,74 @@ inline slots_list_remove(list, p)
 #define IN_TIME			true
 #endif
 
+#define IS_WAITING(p)	(state[p] == SLOT_WAITING)
+
 /* slots_queue_append() */
 inline slots_queue_append(p)
 {
 	wakeup_pending[p] = false;
-#if POOLS == 2 && PRIORITY == 0
-	since[p] = queue[0].length + queue[1].length;
+#if HAS_SINCE
+	since[p] = SUM(IS_WAITING) - 1;
 #endif
-	slots_list_append(queue[POOL(p)], p);
+	slots_list_append(queue[QUEUE(p)], p);
 	if
 	:: watcher == INVALID_PROC_NUMBER || WATCHER_IS_LATE -> watcher = p
 	:: watcher != INVALID_PROC_NUMBER
 	fi
 }
 
-#if POOLS == 2 && PRIORITY == 0
-#define MOVE_UP(q) \
-	if \
-	:: q < BACKENDS && since[q] > found -> since[q] = since[q] - 1 \
-	:: else \
-	fi
-
 /* Those that came later have one less before them.  Others have 0. */
 inline forget_arrival(p)
 {
-	found = since[p];
-	since[p] = 0;
-	MOVE_UP(0);
-	MOVE_UP(1);
-#if BACKENDS > 2
-	MOVE_UP(2);
+#if HAS_SINCE
+	found = 0;
+	do
+	:: found < BACKENDS ->
+		if
+		:: since[found] > since[p] -> since[found] = since[found] - 1
+		:: else
+		fi;
+		found++
+	:: else -> break
+	od;
+	found = 0;
+	since[p] = 0
 #endif
-#if BACKENDS > 3
-	MOVE_UP(3);
-#endif
-#if BACKENDS > 4
-	MOVE_UP(4);
-#endif
-	found = 0
+	skip
 }
-#else
-#define forget_arrival(p)		skip
-#endif
 
-/* Out of the list of that pool; the flag goes with the last. */
-inline leave_list(i, p)
+/* take_out_of_queue(): part of a step. */
+inline take_out_of_queue(p)
 {
-	slots_list_remove(queue[i], p);
-#if POOLS == 2
+	slots_list_remove(queue[QUEUE(p)], p);
 	if
-	:: queue[i].head == INVALID_PROC_NUMBER -> pool_word[i] = pool_word[i] & ~WORD_WAITERS
+	:: !HAS_WAITERS(QUEUE(p)) -> queue_word[QUEUE(p)] = queue_word[QUEUE(p)] & ~WORD_WAITERS
 	:: else
 	fi
-#endif
 }
 
-#if POOLS == 1
-#define SUCCESSOR(p)	queue[0].tail
+/* A backend that will wait for long: one of the same queue, else of any. */
+#define TAIL_OR(i, other) (HAS_WAITERS(i) -> queue[i].tail : other)
+#if QUEUES == 1
+#define LAST_IN_A_QUEUE	queue[0].tail
+#elif QUEUES == 2
+#define LAST_IN_A_QUEUE	TAIL_OR(0, queue[1].tail)
 #else
-/* The last of the same pool, else last_in_a_queue() */
-#define SUCCESSOR(p) \
-	(queue[POOL(p)].tail != INVALID_PROC_NUMBER -> queue[POOL(p)].tail : \
-	 queue[OTHER_POOL(POOL(p))].tail)
+#define LAST_IN_A_QUEUE	TAIL_OR(0, TAIL_OR(1, queue[2].tail))
 #endif
 
-/* slots_queue_remove(): the links and the pool's flag, the watcher. */
+/* slots_queue_remove(): the links and the queue's flag, the watcher. */
 inline slots_queue_remove(p)
 {
 	d_step {
 		assert(state[p] == SLOT_WAITING);
 		forget_arrival(p);
-		leave_list(POOL(p), p)
+		take_out_of_queue(p)
 	};
 	d_step {
 		if
 		:: watcher == p && MUTANT != M_DUTY_LOST ->
-			watcher = SUCCESSOR(p);
+			watcher = TAIL_OR(QUEUE(p), LAST_IN_A_QUEUE);
 			if
 			:: watcher != INVALID_PROC_NUMBER && MUTANT != M_DUTY_ASLEEP ->
 				slots_wake_later(watcher)
@@ -861,98 +825,58 @@ inline slots_queue_remove(p)
 	}
 }
 
-/*
- * Property (f): does no backend wait before p that can have a slot?  Those in the
- * other pool count only if that has no limit: else it may have had no slot free at the
- * time of the look.
- */
-#define IS_FIRST(p)		(queue[POOL(p)].head == p)
-#if POOLS == 1
-#define NONE_BEFORE(p) true
+/* slots_queue_move(); another pool, if need be, is joined by the caller. */
+inline slots_queue_move(p, to)
+{
+	d_step {
+		take_out_of_queue(p);
+#if HOT
+		in_queue[p] = to
 #else
-#define IS_BEFORE(i) \
-	(queue[i].head != INVALID_PROC_NUMBER && LIMIT_OF(i) == NO_LIMIT && \
-	 ((i) == 1 -> FIRST_1 : !FIRST_1))
-#define NONE_BEFORE(p) \
-	(queue[OTHER_POOL(POOL(p))].head == INVALID_PROC_NUMBER || !IS_BEFORE(OTHER_POOL(POOL(p))))
+		pool[p] = to
+#endif
+	};
+	if
+	:: MUTANT != M_MERGE_FLAGLESS -> queue_word[to] = queue_word[to] | WORD_WAITERS
+	:: else
+	fi;
+	d_step { slots_list_append(queue[to], p) }
+}
+
+/* Property (f): does no backend wait before p that can have a slot, whatever words say? */
+#define NOT_BEFORE(i) \
+	(i == QUEUE(waiter) || !HAS_WAITERS(i) || queue_limit[i] != NO_LIMIT || \
+	 !IS_BEFORE(queue[i].head, waiter))
+#if QUEUES == 1
+#define IS_FIRST		(queue[0].head == waiter)
+#else
+#define IS_FIRST		(queue[QUEUE(waiter)].head == waiter && ALL_QUEUES(NOT_BEFORE))
 #endif
 
-/* slots_grant(); of_all: to the next of all, not only of its pool. */
-inline slots_grant(p, of_all)
+/* slots_grant(), with place "at"; in_order: property (f) is to hold. */
+inline slots_grant(p, in_order)
 {
 	d_step {
 		waiter = p;
 		FORGET_NEXT;
-		assert(state[waiter] == SLOT_WAITING);
-		if
-		:: IS_FIRST(waiter) && (!(of_all) || NONE_BEFORE(waiter))
-		:: else -> assert(is_next)	/* property (f) */
-		fi
+		assert(!(in_order) || IS_FIRST || is_next)
 	};
 	slots_queue_remove(waiter);
 	atomic {
 		state[waiter] = SLOT_RUNNING;
+		place[waiter] = at;
 		slots_wake_later(waiter);
+		at = NO_QUEUE;
 		waiter = 0
 	}
 }
 
-/* While the limit is lowered, the flag of all is set. */
-inline flag_lowered()
-{
-#if ADAPTS
-	if
-	:: IS_LOWERED && !(word & WORD_WAITERS) && MUTANT != M_LOWER_UNSEEN ->
-		word = word | WORD_WAITERS
-	:: else
-	fi
-#else
-	skip
-#endif
-}
-
-/* slots_restore_limit(), for wake_next() if no backend waits and a slot is free */
-inline slots_restore_limit()
-{
-#if ADAPTS
-	if
-	:: IS_LOWERED && IN_USE < effective_limit && MUTANT != M_STAY_LOWERED ->
-		effective_limit = WHOLE_LIMIT
-	:: else
-	fi
-#else
-	skip
-#endif
-}
-
 /*
- * wake_next(): looks at the word once.  With one pool, the flag of all is set
+ * wake_next(): looks at the word once.  With one queue, the flag of all is set
  * already when a backend waits.
  */
 inline wake_next(wakes_next)
 {
-#if POOLS == 1
-#if ADAPTS
-	if
-	:: queue[0].head == INVALID_PROC_NUMBER ->
-		flag_lowered();
-		slots_restore_limit()
-	:: else
-	fi;
-#endif
-	d_step {
-		if
-		:: queue[0].head == INVALID_PROC_NUMBER && !IS_LOWERED && MUTANT != M_FLAG_STAYS ->
-			word = word & ~WORD_WAITERS
-		:: queue[0].head == INVALID_PROC_NUMBER && !IS_LOWERED && MUTANT == M_FLAG_STAYS
-		:: queue[0].head != INVALID_PROC_NUMBER && wakes_next &&
-		   IN_USE < effective_limit && !wakeup_pending[queue[0].head] ->
-			wakeup_pending[queue[0].head] = true;
-			slots_wake_later(queue[0].head)
-		:: else
-		fi
-	}
-#else
 	slots_next_waiter();
 #if PRIORITY != 0
 	if
@@ -962,21 +886,18 @@ inline wake_next(wakes_next)
 #endif
 	if
 	:: next_one == INVALID_PROC_NUMBER ->
-		flag_lowered();
-		slots_restore_limit();
-		if
-		:: !IS_LOWERED -> word = word & ~WORD_WAITERS
-		:: else
-		fi
+		word = (MUTANT == M_FLAG_STAYS -> word : word & ~WORD_WAITERS)
 	:: else ->
+#if QUEUES > 1
 		if
 		:: !(word & WORD_WAITERS) && MUTANT != M_FLAG_LEFT_OUT ->
 			word = word | WORD_WAITERS
 		:: else
 		fi;
+#endif
 		d_step {
 			if
-			:: wakes_next && IN_USE < effective_limit && !wakeup_pending[next_one] ->
+			:: wakes_next && IN_USE < limit && !wakeup_pending[next_one] ->
 				wakeup_pending[next_one] = true;
 				slots_wake_later(next_one)
 			:: else
@@ -984,7 +905,6 @@ inline wake_next(wakes_next)
 			FORGET_NEXT
 		}
 	fi
-#endif
 }
 
 /* forget_lender() */
@@ -1007,23 +927,19 @@ inline forget_lender()
  * slots_join_pool(), of a backend that neither holds a slot nor waits.  The one thing
  * that it can find is that its pool is gone.
  */
-inline slots_join_pool()
-{
-	atomic {
-		!pools_lock ->
-		joined = removed;
-		if
-		:: joined -> pool[me] = 0
-		:: else
-		fi
-	}
-}
-
 inline join_pool_unless_current()
 {
 	if
 	:: IS_CURRENT
-	:: !IS_CURRENT -> slots_join_pool()
+	:: !IS_CURRENT ->
+		atomic {
+			!pools_lock ->
+			joined = removed;
+			if
+			:: joined -> pool[me] = 0
+			:: else
+			fi
+		}
 	fi
 }
 
@@ -1049,14 +965,7 @@ inline slots_try_acquire()
 {
 	ok = false;
 	join_pool_unless_current();
-#if POOLS == 2
-	if
-	:: MY_POOL_HAS_LIMIT -> count_in_with_pool(false)
-	:: !MY_POOL_HAS_LIMIT -> count_up_if_free(false)
-	fi;
-#else
-	count_up_if_free(false);
-#endif
+	count_me_in(false);
 	if
 	:: ok -> become_holder()
 	:: else
@@ -1067,21 +976,16 @@ inline slots_try_acquire()
  * others_are_waiting(), as far as it matters, and what follows from it: ok = others
  * wait before which this backend may not barge.
  */
-#define BARGES_ANY	(BARGING && (POOLS == 1 || MY_PRIORITY == HIGHEST_PRIORITY))
+#define BARGES_ANY	(BARGING && MY_PRIORITY == HIGHEST_PRIORITY)
 
 inline others_are_waiting()
 {
 	if
 	:: BARGES_ANY -> ok = false
 	:: !BARGES_ANY && (word & WORD_WAITERS) -> ok = true
-	:: !BARGES_ANY && !(word & WORD_WAITERS) ->
-#if POOLS == 2
-		ok = ((pool_word[POOL(me)] & WORD_WAITERS) != 0)
-#else
-		ok = false				/* the other flag says the same */
-#endif
+	:: !BARGES_ANY && !(word & WORD_WAITERS) -> ok = ((queue_word[MY_QUEUE] & WORD_WAITERS) != 0)
 	fi;
-#if POOLS == 2 && PRIORITY != 0
+#if PRIORITY != 0
 	if
 	:: ok && BARGING -> ok = (MY_PRIORITY < next_priority)
 	:: else
@@ -1096,14 +1000,7 @@ inline slots_try_barge()
 	if
 	:: ok -> ok = false
 	:: else ->
-#if POOLS == 2
-		if
-		:: MY_POOL_HAS_LIMIT -> count_in_with_pool(true)
-		:: !MY_POOL_HAS_LIMIT -> count_up_if_free(true)
-		fi;
-#else
-		count_up_if_free(true);
-#endif
+		count_me_in(true);
 		if
 		:: ok -> become_holder()
 		:: else
@@ -1118,30 +1015,25 @@ inline slots_force()
 	if
 	:: ok
 	:: else ->
-		count_in_with_pool(true);
+		count_me_in(true);
 		if
 		:: ok
-		:: else -> count_in(me)
+		:: else -> q = MY_QUEUE; count_in(q); q = 0
 		fi;
 		become_holder()
 	fi
 }
 
 /* may_overtake(), once the next is known */
-#if POOLS == 1
-#define MAY_OVERTAKE	(queue[0].head == INVALID_PROC_NUMBER)
+#if PRIORITY == 0
+#define MAY_OVERTAKE	(!HAS_WAITERS(QUEUE(me)) && next_one == INVALID_PROC_NUMBER)
 #else
-#define MAY_OVERTAKE \
-	(queue[POOL(me)].head == INVALID_PROC_NUMBER && MY_PRIORITY > PRIORITY_OF(next_one))
+#define MAY_OVERTAKE	(!HAS_WAITERS(QUEUE(me)) && MY_PRIORITY > PRIORITY_OF(next_one))
 #endif
 
-inline set_flag_of_pool()
+inline set_flag_of_queue()
 {
-#if POOLS == 2
-	pool_word[POOL(me)] = pool_word[POOL(me)] | WORD_WAITERS
-#else
-	skip
-#endif
+	queue_word[QUEUE(me)] = queue_word[QUEUE(me)] | WORD_WAITERS
 }
 
 #define MUST_NOT_QUEUE	(IS_OFF && MUTANT != M_QUEUE_WHILE_OFF)
@@ -1150,12 +1042,18 @@ inline set_flag_of_pool()
 inline slots_enqueue()
 {
 	assert(state[me] == SLOT_NONE);
+	q = (MUTANT == M_QUEUE_EARLY -> MY_QUEUE : 0);
 	lock_as_member();
+#if HOT
+	in_queue[me] = (MUTANT == M_QUEUE_EARLY -> q : MY_QUEUE);
+	q = 0;
+#endif
 	if
 	:: !MUST_NOT_QUEUE ->
-#if POOLS == 2 && MUTANT != M_POOL_FLAG_LATE
-		set_flag_of_pool();
-#endif
+		if
+		:: MUTANT != M_QUEUE_FLAG_LATE -> set_flag_of_queue()
+		:: else
+		fi;
 		if
 		:: MUTANT != M_FLAG_LATE -> word = word | WORD_WAITERS
 		:: else
@@ -1165,42 +1063,33 @@ inline slots_enqueue()
 	slots_next_waiter();
 	if
 	:: atomic { MAY_OVERTAKE -> FORGET_NEXT };
-		count_in_if_free(me)
+		count_in_if_free(QUEUE(me))
 	:: atomic { !MAY_OVERTAKE -> FORGET_NEXT; ok = false }
 	fi;
 	if
 	:: ok
-	:: !ok && MUST_NOT_QUEUE -> count_in(me); ok = true
-	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length >= MAX_QUEUE
-	:: !ok && !MUST_NOT_QUEUE && queue[POOL(me)].length < MAX_QUEUE ->
+	:: !ok && MUST_NOT_QUEUE -> count_in(QUEUE(me)); ok = true
+	:: !ok && !MUST_NOT_QUEUE && queue[QUEUE(me)].length >= MAX_QUEUE
+	:: !ok && !MUST_NOT_QUEUE && queue[QUEUE(me)].length < MAX_QUEUE ->
 		atomic {
 			state[me] = SLOT_WAITING;
 			slots_queue_append(me)
 		}
 	fi;
-#if POOLS == 2
-	d_step {
-		if
-		:: queue[POOL(me)].head == INVALID_PROC_NUMBER ->
-			pool_word[POOL(me)] = pool_word[POOL(me)] & ~WORD_WAITERS
-		:: else
-		fi
-	};
-#endif
-#if MUTANT == M_POOL_FLAG_LATE || MUTANT == M_FLAG_LATE
-	wake_next(true);
 	if
-	:: queue[POOL(me)].head != INVALID_PROC_NUMBER && MUTANT == M_POOL_FLAG_LATE ->
-		set_flag_of_pool()
-	:: queue[0].head != INVALID_PROC_NUMBER && MUTANT == M_FLAG_LATE ->
-		word = word | WORD_WAITERS
+	:: d_step {
+			!HAS_WAITERS(QUEUE(me)) ->
+			queue_word[QUEUE(me)] = queue_word[QUEUE(me)] & ~WORD_WAITERS
+		}
 	:: else
 	fi;
-	mutex = false;
-	wake_all();
-#else
-	slots_unlock(true);
-#endif
+	wake_next(true);
+	if
+	:: HAS_WAITERS(QUEUE(me)) && MUTANT == M_QUEUE_FLAG_LATE -> set_flag_of_queue()
+	:: HAS_WAITERS(QUEUE(me)) && MUTANT == M_FLAG_LATE -> word = word | WORD_WAITERS
+	:: else
+	fi;
+	release_mutex();
 	if
 	:: ok -> become_holder()
 	:: else
@@ -1227,9 +1116,8 @@ inline slots_claim()
 						FORGET_NEXT
 					};
 					if
-					:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < effective_limit ->
-						atomic { ok = true; holders++ }
-					:: else -> count_in_if_free(me)
+					:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < limit -> ok = true
+					:: else -> count_in_if_free(QUEUE(me))
 					fi;
 					if
 					:: ok ->
@@ -1278,7 +1166,7 @@ inline slots_leave_queue()
  */
 #define GRANTABLE \
 	(next_one != INVALID_PROC_NUMBER && \
-	 (IN_USE <= effective_limit || MUTANT == M_GRANT_ABOVE))
+	 (IN_USE <= limit || MUTANT == M_GRANT_ABOVE))
 
 /* may_hand_off() */
 #ifdef FOREVER
@@ -1301,55 +1189,48 @@ inline slots_leave_queue()
 #define finish_handoff(p) skip
 #endif
 
+#define IS_RUNNING(p)	(state[p] == SLOT_RUNNING)
+
 /* slots_hand_off() */
 inline slots_hand_off()
 {
 	slots_next_waiter();
 	if
-	:: atomic { GRANTABLE && MAY_HAND_OFF ->
-				admitted(effective_limit); START_HANDOFF(next_one) };
-#if POOLS == 1
-		slots_grant(next_one, true)
-#else
-#if MUTANT == M_GRANT_UNCOUNTED
-		d_step {
-			ok = true;
-			pool_holders[POOL(next_one)] = pool_holders[POOL(next_one)] +
-				(LIMIT_OF(POOL(next_one)) != NO_LIMIT)
+	:: atomic {
+			GRANTABLE && MAY_HAND_OFF ->
+			assert(SUM(IS_RUNNING) < limit || is_under_limit)	/* property (b) */
 		};
-#else
-		count_in_pool_if_free(next_one, true);
-#endif
 		if
-		:: ok -> slots_grant(next_one, true); ok = false
-		:: else -> atomic { word = word - 1; holders--; FORGET_NEXT }
+		:: MUTANT != M_GRANT_UNCOUNTED -> count_place_if_free(QUEUE(next_one))
+		:: else -> atomic { ok = true; at = QUEUE(next_one) }
+		fi;
+		if
+		:: ok ->
+			START_HANDOFF(next_one);
+			slots_grant(next_one, true);
+			ok = false
+		:: else -> atomic { word = word - 1; FORGET_NEXT }
 		fi
-#endif
 	:: atomic { !GRANTABLE || MAY_KEEP -> FORGET_NEXT };
 		word = word - 1
 	fi
 }
 
 /*
- * free_slot().  To look at the word until an exchange succeeds or the flag is
- * set is as good as one step.
+ * free_slot(), with place "at".  To look at the word until an exchange succeeds or the
+ * flag is set is as good as one step.
  */
 inline free_slot()
 {
-#if POOLS == 2 && MUTANT != M_POOL_LAST
-	d_step {
-		told = POOL_WAITS(me);
-		count_out_of_pool(me);
-		calls_owed = calls_owed + told
-	};
-#endif
+	if
+	:: MUTANT != M_PLACE_LAST -> count_place_out_unlocked()
+	:: else
+	fi;
 	d_step {
 		assert(IN_USE > 0);
 		if
-#if POOLS == 2
 		:: told -> ok = false
-#endif
-		:: (word & WORD_WAITERS) == 0 || MUTANT == M_RELEASE_BLINDLY ->
+		:: !told && ((word & WORD_WAITERS) == 0 || MUTANT == M_RELEASE_BLINDLY) ->
 			word = word - 1;
 			ok = true
 		:: else -> ok = false
@@ -1358,56 +1239,46 @@ inline free_slot()
 	if
 	:: ok
 	:: else ->
-#if POOLS == 2
 		slots_lock_owing();
-#else
-		slots_lock();
-#endif
 		slots_hand_off();
 		slots_unlock(MUTANT != M_RELEASE_SILENTLY)
 	fi;
-#if MUTANT == M_POOL_LAST
-	count_out_of_pool(me)
-#endif
+	if
+	:: MUTANT == M_PLACE_LAST -> count_place_out()
+	:: else
+	fi
 }
 
 /* drop_slot() */
 inline drop_slot()
 {
-#if MUTANT == M_PLAIN_STORE
+	if
+	:: MUTANT == M_PLAIN_STORE -> atomic { found = state[me]; at = place[me] }
+	:: else
+	fi;
 	atomic {
-		found = state[me];
 		if
-		:: found == SLOT_RUNNING -> holders--; left_pool(me)
+		:: MUTANT != M_PLAIN_STORE -> found = state[me]; at = place[me]
 		:: else
-		fi
-	};
-	state[me] = SLOT_NONE;
-#else
-	atomic {
-		found = state[me];
+		fi;
+		at = (MUTANT == M_LEAVE_MARKED && at != NO_QUEUE -> MY_QUEUE : at);
 		state[me] = SLOT_NONE;
-		if
-		:: found == SLOT_RUNNING -> holders--; left_pool(me)
-		:: else
-		fi
+		place[me] = NO_QUEUE
 	};
-#endif
 	if
 	:: atomic { found == SLOT_RUNNING -> found = 0 };
 		free_slot()
 #if LONGS
 	:: atomic { found == SLOT_LONG -> found = 0 };
 		slots_forget_long();
-#if MUTANT == M_LONG_RELEASES
-		free_slot()
-#endif
+		if
+		:: MUTANT == M_LONG_RELEASES -> free_slot()
+		:: else
+		fi
 #endif
 #if LENDING
 	:: atomic { found == SLOT_LENT -> found = 0 };
-		slots_lock();
-		forget_lender();
-		slots_unlock(true)
+		slots_forget_lending()
 #endif
 	fi
 }
@@ -1416,17 +1287,10 @@ inline drop_slot()
 inline slots_refuse_grant()
 {
 	finish_handoff(me);
-#if MUTANT == M_REFUSE_AND_KEEP
-	atomic { state[me] = SLOT_NONE; holders-- }
-#else
-	drop_slot()
-#endif
-}
-
-/* slots_release() */
-inline slots_release()
-{
-	drop_slot()
+	if
+	:: MUTANT != M_REFUSE_AND_KEEP -> drop_slot()
+	:: else -> state[me] = SLOT_NONE
+	fi
 }
 
 /* slots_resume(), with another statement or the same */
@@ -1434,7 +1298,7 @@ inline slots_resume()
 {
 	if
 #if LENDING
-	:: state[me] == SLOT_LENT -> slots_end_lending()
+	:: state[me] == SLOT_LENT && !IS_STUCK(me) -> slots_end_lending()
 #endif
 #if LONGS
 	:: state[me] == SLOT_LONG -> slots_end_long()
@@ -1451,7 +1315,7 @@ inline grant_one()
 	slots_lock();
 	slots_next_waiter();
 	if
-	:: next_one != INVALID_PROC_NUMBER -> count_in_if_free(next_one)
+	:: next_one != INVALID_PROC_NUMBER -> count_in_if_free(QUEUE(next_one))
 	:: else -> ok = false
 	fi;
 	if
@@ -1461,113 +1325,65 @@ inline grant_one()
 	slots_unlock(true)
 }
 
-#if POOLS == 1
+/* slots_grant_free(); the caller has raised "resizing". */
+inline slots_grant_free()
+{
+	do
+	:: grant_one();
+		if
+		:: ok
+		:: else -> break
+		fi
+	od
+}
+
+#if RESIZERS
+#define HEAD_OR(i, other) (HAS_WAITERS(i) -> queue[i].head : other)
+#if QUEUES == 1
 #define ANY_WAITER		queue[0].head
+#elif QUEUES == 2
+#define ANY_WAITER		HEAD_OR(0, queue[1].head)
 #else
-#define ANY_WAITER		(queue[0].head != INVALID_PROC_NUMBER -> queue[0].head : queue[1].head)
+#define ANY_WAITER		HEAD_OR(0, HEAD_OR(1, queue[2].head))
 #endif
 
 /* release_one(): ok = there was a waiter. */
 inline release_one()
 {
 	slots_lock();
+	ok = (ANY_WAITS && (IS_OFF || MUTANT == M_RELEASE_ON));
 	if
-	:: !IS_OFF && MUTANT != M_RELEASE_ON -> ok = false
-	:: (IS_OFF || MUTANT == M_RELEASE_ON) && ANY_WAITER != INVALID_PROC_NUMBER ->
-		assert(IS_OFF);			/* property (b) */
+	:: ok ->
+		assert(IS_OFF || is_under_limit);	/* property (b) */
 		waiter = ANY_WAITER;
-		count_in(waiter);
-		slots_grant(waiter, false);
-		ok = true
-	:: else -> ok = false
-	fi;
-	if
-	:: ok
+		count_in(QUEUE(waiter));
+		slots_grant(waiter, false)
 	:: else -> resizing--
 	fi;
 	slots_unlock(true)
 }
 
-/* slots_set_limit() */
+/* slots_set_limit(); hot spots end by a process of its own, Switch(). */
 inline slots_set_limit(new_limit)
 {
 	slots_lock();
-#if ADAPTS
-	atomic {
-		if
-		:: limit != new_limit ->
-			limit = new_limit;
-			effective_limit = OR_NONE(new_limit)
-		:: else
-		fi;
-		resizing++
-	};
-#else
-	atomic {
-		effective_limit = OR_NONE(new_limit);
-		resizing++
-	};
-#endif
+	atomic { is_off = (new_limit == 0); limit = OR_NONE(new_limit); resizing++ };
 	slots_unlock(MUTANT != M_RAISE_SILENTLY);
-#if MUTANT == M_RAISE_SILENTLY
-	resizing--;
-#else
-	do
-	:: new_limit == 0 && MUTANT != M_OFF_KEEPS_POOLS ->
-		release_one();
-		if
-		:: ok
-		:: else -> break
-		fi
-	:: new_limit != 0 || MUTANT == M_OFF_KEEPS_POOLS ->
-		grant_one();
-		if
-		:: ok
-		:: else -> break
-		fi
-	od
-#endif
-}
-
-#ifdef FINDS_ITSELF
-#define MAY_ADAPT	true
-#else
-#define MAY_ADAPT	(word & WORD_WAITERS)
-#endif
-
-#if ADAPTS
-/* slots_adapt_limit(), in steps down of one slot, and up of any number */
-inline slots_adapt_limit()
-{
-	slots_lock();
 	if
-	:: WHOLE_LIMIT != NO_LIMIT && MAY_ADAPT ->
-		if
-		:: effective_limit < WHOLE_LIMIT -> effective_limit = effective_limit + 1
-#ifdef FINDS_ITSELF
-		:: effective_limit < WHOLE_LIMIT ->
-			atomic { effective_limit = WHOLE_LIMIT; resizing++; grows = true }
-#else
-		:: effective_limit < WHOLE_LIMIT -> effective_limit = WHOLE_LIMIT
-#endif
-		:: effective_limit > 1 -> effective_limit = effective_limit - 1
-		:: true					/* the same once more */
-		fi
-	:: else
-	fi;
-	slots_unlock(MUTANT != M_ADAPT_SILENTLY);
-#ifdef FINDS_ITSELF
-	/* An open gate that has grown: slots_grant_free() */
-	do
-	:: grows ->
-		grant_one();
-		if
-		:: ok
-		:: else -> grows = false
-		fi
-	:: !grows -> break
-	od
-#endif
+	:: MUTANT == M_RAISE_SILENTLY -> resizing--
+	:: else ->
+	if
+	:: new_limit == 0 && MUTANT != M_OFF_KEEPS_QUEUES ->
+		do
+		:: release_one();
+			if
+			:: ok
+			:: else -> break
+			fi
+		od
+	:: new_limit != 0 || MUTANT == M_OFF_KEEPS_QUEUES -> slots_grant_free()
+	fi
+	fi
 }
 #endif
 
@@ -1578,21 +1394,13 @@ inline move_one_waiter()
 	atomic {
 		!mutex ->
 		mutex = true;
-		ok = (queue[1].head != INVALID_PROC_NUMBER)
+		ok = HAS_WAITERS(1)
 	};
 	if
 	:: ok ->
-		d_step {
-			waiter = queue[1].head;
-			leave_list(1, waiter);
-			assert(!counted_in_pool[waiter]);
-			pool[waiter] = 0
-		};
-		pool_word[0] = pool_word[0] | WORD_WAITERS;
-		d_step {
-			slots_list_append(queue[0], waiter);
-			waiter = 0
-		}
+		waiter = queue[1].head;
+		slots_queue_move(waiter, 0);
+		waiter = 0
 	:: else
 	fi;
 	slots_unlock(true)
@@ -1603,30 +1411,101 @@ inline slots_set_pools()
 {
 	atomic { !pools_lock -> pools_lock = true };
 	slots_lock();
-	atomic { pool_limit = NO_LIMIT; resizing++ };
+	atomic { queue_limit[1] = NO_LIMIT; resizing++ };
 	removed = true;
 	slots_unlock(true);
-#if MUTANT != M_FORGET_WAITERS
 	do
-	:: move_one_waiter();
+	:: MUTANT != M_FORGET_WAITERS ->
+		move_one_waiter();
 		if
 		:: ok
 		:: else -> break
 		fi
+	:: MUTANT == M_FORGET_WAITERS -> break
 	od;
-#endif
 	pools_lock = false;
-	do
-	:: grant_one();
+	slots_grant_free()
+}
+#endif
+
+/* ---- Hot spots ---- */
+
+#if HOT
+
+/*
+ * move_to_place(): "was" and "found" are what the state and the place were, maybe long
+ * before, and what the exchange expects.
+ */
+inline read_state(p)
+{
+	atomic { was = state[p]; found = place[p] }
+}
+
+inline move_to_place(p, to)
+{
+	if
+	:: (was == SLOT_RUNNING || was == SLOT_LENT) && found != to &&
+	   (found == NO_QUEUE || IS_OF_HOT_SPOT(found)) ->
+		slots_lock();
 		if
-		:: ok
-		:: else -> break
-		fi
-	od
+		:: to != NO_QUEUE && MUTANT != M_MOVE_UNCOUNTED -> count_place(to)
+		:: else
+		fi;
+		atomic {
+			if
+			:: state[p] == was && place[p] == found -> place[p] = to; at = found
+			:: else -> at = (MUTANT == M_MOVE_BLINDLY -> found : to)
+			fi
+		};
+		count_place_out();
+		slots_unlock(true)
+	:: else
+	fi;
+	was = 0;
+	found = 0
+}
+
+/* slots_let_in() */
+inline slots_let_in(p)
+{
+	slots_lock();
+	if
+	:: state[p] == SLOT_WAITING || MUTANT == M_LET_IN_UNSEEN ->
+		count_in(QUEUE(p));
+		slots_grant(p, false)
+	:: else
+	fi;
+	slots_unlock(true)
+}
+
+/* forget(): part of a step. */
+inline forget_hot_spot(h)
+{
+	is_there[h] = false;
+	part_of[h] = h;
+	queue_limit[QUEUE_OF(h)] = NO_LIMIT
 }
 #endif
 
 /* ---- Lending ---- */
+
+#if LENDING
+
+/* slots_forget_lending(), of a place "at" that it kept */
+inline slots_forget_lending()
+{
+	slots_lock();
+	if
+	:: MUTANT != M_LENDER_FORGETS -> count_place_out()
+	:: else -> at = NO_QUEUE
+	fi;
+	forget_lender();
+	slots_unlock(true)
+}
+
+/* A place that is kept while the slot is lent; MUTANT: that of a pool, too */
+#define IS_KEPT(i) \
+	((i) == NO_QUEUE || IS_OF_HOT_SPOT(i) || MUTANT == M_LENDER_KEEPS_BOTH)
 
 /* lend() */
 inline lend(p)
@@ -1634,16 +1513,19 @@ inline lend(p)
 	atomic {
 		swapped = (state[p] == SLOT_RUNNING);
 		if
-		:: swapped -> state[p] = SLOT_LENT; holders--; left_pool(p)
+		:: swapped ->
+			state[p] = SLOT_LENT;
+			if
+			:: IS_KEPT(place[p]) -> at = (MUTANT == M_LENDER_TWICE -> place[p] : NO_QUEUE)
+			:: else -> at = place[p]; place[p] = NO_QUEUE
+			fi
 		:: else
 		fi
 	};
 	if
 	:: swapped ->
-		d_step { lent++; word = word | WORD_LENDERS };
-#if POOLS == 2
-		d_step { count_out_of_pool(p) };
-#endif
+		note_lender();
+		count_place_out();
 		atomic { word = word - 1; swapped = false }
 	:: else
 	fi
@@ -1652,54 +1534,35 @@ inline lend(p)
 /* end_lending() */
 inline end_lending(p)
 {
-#if MUTANT == M_STATE_FIRST || MUTANT == M_RETURN_UNCOUNTED
-	atomic {
-		swapped = (state[p] == SLOT_LENT);
-		if
-		:: swapped -> state[p] = SLOT_RUNNING; holders++
-		:: else
-		fi
-	};
-	if
-	:: swapped ->
-#if MUTANT == M_STATE_FIRST
-		word = word + 1;
-#endif
-		forget_lender()
-	:: else
-	fi;
-	swapped = false
-#else
 	if
 	:: state[p] == SLOT_LENT ->
-#if POOLS == 2
-		d_step { count_in_pool(p) };
-#endif
-		word = word + 1;
+		if
+		:: place[p] == NO_QUEUE -> q = POOL(p); count_place(q); q = 0
+		:: else
+		fi;
+		if
+		:: MUTANT != M_STATE_FIRST && MUTANT != M_RETURN_UNCOUNTED -> word = word + 1
+		:: else
+		fi;
 		atomic {
 			swapped = (state[p] == SLOT_LENT);
 			if
-			:: swapped ->
-				state[p] = SLOT_RUNNING;
-				holders++;
-#if POOLS == 2
-				pool_holders[POOL(p)] = pool_holders[POOL(p)] + counted_in_pool[p]
-#endif
+			:: swapped && at != NO_QUEUE -> state[p] = SLOT_RUNNING; place[p] = at; at = NO_QUEUE
+			:: swapped && at == NO_QUEUE -> state[p] = SLOT_RUNNING
 			:: else
 			fi
 		};
 		if
 		:: swapped -> forget_lender()
-		:: else ->
-#if POOLS == 2
-			d_step { count_out_of_pool(p) };
-#endif
-			word = word - 1
+		:: else -> count_place_out(); word = word - 1
+		fi;
+		if
+		:: MUTANT == M_STATE_FIRST -> word = word + 1
+		:: else
 		fi;
 		swapped = false
 	:: else
 	fi
-#endif
 }
 
 /* slots_note_holder(), of one that works or has done nothing for lend_after */
@@ -1722,8 +1585,8 @@ inline slots_end_lending()
 }
 
 /*
- * lending_watch(), lending_recall(): does p wait, that is, do nothing?  Anything is
- * possible.  A look that finds nothing new changes nothing, so it is left out.
+ * sampler_watch(), sampler_recall_lenders(): does p wait, that is, do nothing?  Anything
+ * is possible.  A look that finds nothing new changes nothing, so it is left out.
  */
 #ifdef HIDDEN
 #define MAY_WAIT(p)		(p == 0 && blocked)
@@ -1733,7 +1596,7 @@ inline slots_end_lending()
 #define MAY_WORK(p)		true
 #endif
 
-inline lending_watch()
+inline look_at_holders()
 {
 	other = 0;
 	do
@@ -1752,10 +1615,18 @@ inline lending_watch()
 		fi;
 		other++
 	:: other == BACKENDS -> other = 0; break
-	od
+	od;
+#if defined(HIDDEN) && HOT
+	/* What keeps 0 is found to be a lock of 1; or it is found to wait in vain. */
+	if
+	:: blocked && MUTANT != M_LET_IN_NEVER -> slots_let_in(1)
+	:: blocked && MUTANT != M_LET_IN_NEVER -> read_state(0); move_to_place(0, NO_QUEUE)
+	:: else
+	fi
+#endif
 }
 
-inline lending_recall()
+inline recall_lenders()
 {
 	other = 0;
 	do
@@ -1769,22 +1640,209 @@ inline lending_recall()
 	:: other == BACKENDS -> other = 0; break
 	od
 }
+#endif
+
+/* ---- Samplers ---- */
+
+#if SAMPLES
+
+/*
+ * slots_note_activity(): marks, unmarks, or finds p stuck.  Only p reads its mark, when it
+ * comes, so that is one step with the look at its state.
+ */
+inline slots_note_activity(p)
+{
+	atomic {
+		read_state(p);
+		if
+		:: !IS_LEFT_OUT(p) -> mark[p] = 1; to = HOT_SPOT_QUEUE(1)
+#if HOT == 2
+		:: !IS_LEFT_OUT(p) -> mark[p] = 2; to = HOT_SPOT_QUEUE(2)
+#endif
+		:: mark[p] = 0
+		:: mark[p] = (LENDING -> MARK_STUCK : mark[p])
+		fi
+	};
+	move_to_place(p, to);
+	to = NO_QUEUE;
+	ok = false
+}
+
+/* adapt(), and slots_grant_free(): the look at the key comes before the mutex. */
+inline adapt(h)
+{
+	if
+	:: is_there[h] ->
+		slots_lock();
+		if
+		:: (is_there[h] || MUTANT == M_ADAPT_UNSEEN) && part_of[h] == h ->
+			atomic {
+				if
+				:: queue_limit[QUEUE_OF(h)] != 1 -> queue_limit[QUEUE_OF(h)] = 1
+				:: queue_limit[QUEUE_OF(h)] != 2 -> queue_limit[QUEUE_OF(h)] = 2; resizing++; grows = true
+				:: queue_limit[QUEUE_OF(h)] != NO_LIMIT ->
+					queue_limit[QUEUE_OF(h)] = NO_LIMIT; resizing++; grows = true
+				fi
+			}
+		:: else
+		fi;
+		slots_unlock(MUTANT != M_LIMIT_SILENTLY);
+		if
+		:: grows && MUTANT != M_LIMIT_SILENTLY -> slots_grant_free()
+		:: else -> resizing = resizing - grows
+		fi;
+		grows = false
+	:: else
+	fi
+}
+
+/* adapt(), of one that has ended, with its parts */
+inline end_hot_spot(h)
+{
+	slots_lock();
+	if
+	:: is_there[h] && part_of[h] == h ->
+		atomic {
+			resizing++;
+#if HOT == 2
+			if
+			:: is_there[3 - h] && part_of[3 - h] == h -> forget_hot_spot(3 - h)
+			:: else
+			fi;
+#endif
+			forget_hot_spot(h)
+		};
+		grows = true
+	:: else
+	fi;
+	slots_unlock(MUTANT != M_FORGET_SILENTLY);
+	if
+	:: grows && MUTANT != M_FORGET_SILENTLY -> slots_grant_free()
+	:: else -> resizing = resizing - grows
+	fi;
+	grows = false
+}
+
+/* find_or_form(): one that is free, whatever marks say. */
+inline form(h)
+{
+	slots_lock();
+	if
+	:: !is_there[h] && PLACES(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)) ->
+		is_there[h] = true
+	:: else
+	fi;
+	slots_unlock(true)
+}
+
+#if HOT == 2
+/* note_crossing(), merge(): both were found to have a queue before the mutex. */
+#define BOTH_ARE_THERE \
+	(is_there[1] && is_there[2] && part_of[1] == 1 && part_of[2] == 2)
+
+inline merge()
+{
+	if
+	:: BOTH_ARE_THERE ->
+		slots_lock();
+		ok = (BOTH_ARE_THERE || MUTANT == M_MERGE_UNSEEN);
+		if
+		:: ok ->
+			atomic { part_of[2] = 1; merging++ };
+			queue_limit[QUEUE_OF(2)] = NO_LIMIT
+		:: else
+		fi;
+		slots_unlock(MUTANT != M_MERGE_SILENTLY);
+		do
+		:: ok && MUTANT != M_FORGET_WAITERS ->
+			atomic {
+				!mutex ->
+				mutex = true;
+				waiter = queue[QUEUE_OF(2)].head;
+				ok = (waiter != INVALID_PROC_NUMBER)
+			};
+			if
+			:: ok -> slots_queue_move(waiter, QUEUE_OF(1))
+			:: else -> merging--
+			fi;
+			waiter = 0;
+			slots_unlock(MUTANT != M_MERGE_SILENTLY)
+		:: else -> break
+		od
+	:: else
+	fi
+}
+#endif
+
+#define MAY_DO(what)	((DO & (what)) && samples > 0)
+
+proctype Sampler()
+{
+	LOCALS;
+	byte p;
+	byte was;
+	byte to = NO_QUEUE;
+	bool grows;
+
+	do
+	:: atomic { MAY_DO(DO_MOVE) -> samples--; select(p : 0 .. BACKENDS - 1) };
+		slots_note_activity(p);
+		p = 0
+	:: atomic { MAY_DO(DO_LIMIT) -> samples--; select(p : 1 .. HOT) };
+		adapt(p);
+		p = 0; ok = false
+	:: atomic { MAY_DO(DO_LET_IN) -> samples--; select(p : 0 .. BACKENDS - 1) };
+		slots_let_in(p);
+		p = 0; ok = false
+#if HOT == 2
+	:: atomic { MAY_DO(DO_MERGE) -> samples-- };
+		merge();
+		ok = false
+#endif
+	:: atomic { MAY_DO(DO_FORGET) -> samples--; select(p : 1 .. HOT) };
+		end_hot_spot(p);
+		p = 0; ok = false
+	:: atomic { MAY_DO(DO_FORGET) -> samples--; select(p : 1 .. HOT) };
+		form(p);
+		p = 0; ok = false
+	:: samples == 0 -> break
+	od;
+	done++
+}
+#endif
+
+#if SWITCH
+/* slots_schedule_samples(): there are to be no hot spots any more. */
+proctype Switch()
+{
+	LOCALS;
+	byte h = 1;
+
+	resizing++;
+	do
+	:: h <= HOT ->
+		slots_lock();
+		atomic { forget_hot_spot(h); h++ };
+		slots_unlock(MUTANT != M_FORGET_SILENTLY)
+	:: else -> break
+	od;
+	h = 0;
+	if
+	:: MUTANT != M_FORGET_SILENTLY -> slots_grant_free()
+	:: else -> resizing--
+	fi;
+	done++
+}
+#endif
 
 /* ---- Long statements ---- */
 
 #if LONGS
 
-/* A limit that finds itself has a slot for every backend. */
-#ifdef FINDS_ITSELF
-#define MOST_LONG		NO_LIMIT
-#elif ADAPTS
-#define MOST_LONG		WHOLE_LIMIT
-#else
-#define MOST_LONG		effective_limit
-#endif
+#define MOST_LONG		limit
 
 /* may_be_long() */
-#define MAY_BE_LONG(p)	(!IS_OFF && POOL(p) == 0 && LIMIT_OF(0) == NO_LIMIT)
+#define MAY_BE_LONG(p)	(!IS_OFF && POOL(p) == 0 && queue_limit[0] == NO_LIMIT)
 
 /*
  * change_state(): part of a step.  The state and the first that pauses are read without
@@ -1861,7 +1919,7 @@ inline demote(p)
 		atomic {
 			swapped = (state[p] == SLOT_RUNNING);
 			if
-			:: swapped -> state[p] = SLOT_LONG; holders--; left_pool(p)
+			:: swapped -> state[p] = SLOT_LONG; at = place[p]; place[p] = NO_QUEUE
 			:: else
 			fi
 		};
@@ -1870,9 +1928,9 @@ inline demote(p)
 			d_step {
 				nlong++;
 				assert(nlong <= MOST_LONG);	/* property (g) */
-				change_state(p, LONG_RUNNING);
-				count_out_of_pool(p)
+				change_state(p, LONG_RUNNING)
 			};
+			count_place_out();
 			slots_hand_off();
 			swapped = false;
 			ok = true
@@ -1979,13 +2037,12 @@ inline slots_forget_long()
 inline slots_end_long()
 {
 	slots_lock();
-#if MUTANT == M_LONG_UNCOUNTED
-	holders++;
-#else
-	count_in(me);
-#endif
+	if
+	:: MUTANT != M_LONG_UNCOUNTED -> count_in(POOL(me))
+	:: else
+	fi;
 	forget_long();
-	state[me] = SLOT_RUNNING;
+	become_holder();
 	slots_unlock(true)
 }
 
@@ -2039,11 +2096,11 @@ inline pause_statement()
 	:: true ->
 		LOOK_IN_TIME(me);
 		if
-		:: latch[me]
+		:: LATCH_IS_SET(me)
 		:: PAUSE_IS_OVER(me)
 		:: atomic { interrupts > 0 -> interrupts--; mood = DISTURBED }
 		fi;
-		latch[me] = false;
+		reset_latch(me);
 		if
 		:: mood == DISTURBED -> mood = CALM; ok = false; break
 		:: else
@@ -2137,31 +2194,26 @@ proctype Worker()
 /*
  * stands_still(): has no waiter been let in for too long?  Anybody's guess; where that is
  * what ends the run, always, as time passes when nothing else can happen.  Where
- * it is not the next that has waited for too long, the first of a full pool may have.
+ * it is not the next that has waited for too long, the first of a full queue may have.
  */
-#if POOLS == 2
-#define IS_FULL(i)		(queue[i].head != INVALID_PROC_NUMBER && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
-#else
-#define IS_FULL(i)		false
-#endif
+#define IS_FULL(i)		(HAS_WAITERS(i) && !CAN(i) && MUTANT != M_RELIEF_OF_NEXT)
 #ifdef STUCK
 #define LONG_ENOUGH(i)	(next_one == INVALID_PROC_NUMBER && IS_FULL(i))
-#define NOT_LONG_ENOUGH (next_one == INVALID_PROC_NUMBER && !IS_FULL(0) && !IS_FULL(1))
+#define NOT_LONG_ENOUGH (next_one == INVALID_PROC_NUMBER && !(ANY_QUEUE(IS_FULL)))
 #else
 #define LONG_ENOUGH(i)	IS_FULL(i)
 #define NOT_LONG_ENOUGH	true
 #endif
 
 /* let_in() */
-inline let_in(first, of_all)
+inline let_in(first, in_order)
 {
 	waiter = first;
-#if MUTANT == M_RELIEF_UNCOUNTED
-	holders++;
-#else
-	count_in(waiter);
-#endif
-	slots_grant(waiter, of_all)
+	if
+	:: MUTANT != M_RELIEF_UNCOUNTED -> count_in(QUEUE(waiter))
+	:: else
+	fi;
+	slots_grant(waiter, in_order)
 }
 
 /* slots_relieve_stall() */
@@ -2171,18 +2223,19 @@ inline slots_relieve_stall()
 	slots_next_waiter();
 	if
 	:: next_one != INVALID_PROC_NUMBER -> let_in(next_one, true)
-#if POOLS == 2
+#if QUEUES > 1
 	:: LONG_ENOUGH(0) -> let_in(queue[0].head, false)
 	:: LONG_ENOUGH(1) -> let_in(queue[1].head, false)
 #endif
+#if QUEUES > 2
+	:: LONG_ENOUGH(2) -> let_in(queue[2].head, false)
+#endif
 	:: atomic { NOT_LONG_ENOUGH -> FORGET_NEXT }
 	fi;
-#if MUTANT == M_RELIEF_SILENTLY
-	mutex = false;
-	wake_all()
-#else
-	slots_unlock(true)
-#endif
+	if
+	:: MUTANT != M_RELIEF_SILENTLY -> slots_unlock(true)
+	:: else -> release_mutex()
+	fi
 }
 
 #endif
@@ -2213,12 +2266,12 @@ inline slots_relieve_stall()
 #define NOW				2		/* at the holders */
 #define AT_QUEUES		3
 
-/* watch() */
+/* sampler_watch() */
 inline watch()
 {
 #if LENDING
 	if
-	:: next_look == NOW -> lending_watch()
+	:: next_look == NOW -> look_at_holders()
 	:: else
 	fi;
 #endif
@@ -2290,7 +2343,7 @@ inline sleep_in_queue()
 
 		/* WaitLatch */
 		if
-		:: latch[me]
+		:: LATCH_IS_SET(me)
 #if LENDING
 		:: atomic {
 				TIME_IS_UP ->
@@ -2317,7 +2370,7 @@ inline sleep_in_queue()
 		:: mood == EXPIRED
 		fi;
 		if
-		:: MUTANT != M_RESET_LATE -> latch[me] = false
+		:: MUTANT != M_RESET_LATE -> reset_latch(me)
 		:: else
 		fi;
 
@@ -2333,13 +2386,13 @@ inline sleep_in_queue()
 			:: else -> slots_refuse_grant(); ok = false
 			fi;
 			break
-		:: mood == DISTURBED -> latch[me] = false
+		:: mood == DISTURBED -> reset_latch(me)
 		:: true
 		fi;
 
 		slots_claim();
 		if
-		:: MUTANT == M_RESET_LATE -> latch[me] = false
+		:: MUTANT == M_RESET_LATE -> reset_latch(me)
 		:: else
 		fi;
 		if
@@ -2361,7 +2414,7 @@ inline admission_enter()
 	:: else ->
 #if LENDING
 		if
-		:: (word & WORD_LENDERS) -> lending_recall()
+		:: (word & WORD_LENDERS) -> recall_lenders()
 		:: true					/* looked at lately */
 		fi;
 #endif
@@ -2388,6 +2441,9 @@ proctype Backend(byte me)
 	byte mood = CALM;
 	byte next_look = NEVER;
 	byte other;
+#if HOT
+	byte was;
+#endif
 #if REMOVE
 	bool joined;				/* the default pool, as pool 1 is gone */
 #endif
@@ -2430,7 +2486,7 @@ proctype Backend(byte me)
 			:: else
 			fi;
 #endif
-			slots_release();
+			drop_slot();
 			ok = false
 		:: else
 		fi
@@ -2448,6 +2504,7 @@ proctype Backend(byte me)
 	done++
 }
 
+#if RESIZERS
 /* A process that publishes settings: see settings.c.  A new limit: */
 proctype Resizer()
 {
@@ -2455,23 +2512,6 @@ proctype Resizer()
 
 	slots_set_limit(RESIZE_1);
 	slots_set_limit(RESIZE_2);
-	done++
-}
-
-#if ADAPTS
-/* A look for contention: by a backend that is about to queue, or the watcher. */
-proctype Adapter()
-{
-	LOCALS;
-	byte adapts = ADAPTS;
-#ifdef FINDS_ITSELF
-	bool grows = false;
-#endif
-
-	do
-	:: adapts > 0 -> slots_adapt_limit(); adapts--
-	:: adapts == 0 -> break
-	od;
 	done++
 }
 #endif
@@ -2492,136 +2532,158 @@ init
 	byte i;
 
 	atomic {
-		do
-		:: i < BACKENDS ->
-			prev[i] = INVALID_PROC_NUMBER;
-			next[i] = INVALID_PROC_NUMBER;
+		queue_limit[0] = OR_NONE(DEFAULT_LIMIT);
+#if POOLS == 2
+		queue_limit[1] = OR_NONE(POOL_LIMIT);
+#endif
+#if HOT
+		for (i : 1 .. HOT) {
+			part_of[i] = i;
+			is_there[i] = true;
+			queue_limit[QUEUE_OF(i)] = SPOT_LIMIT
+		}
+#endif
+		for (i : 0 .. BACKENDS - 1) {
 #if REMOVE
 			pool[i] = FIRST_POOL(i);
 #endif
-			run Backend(i);
-			i++
-		:: i == BACKENDS -> break
-		od;
-		i = 0;
-		do
-		:: i < RESIZERS -> run Resizer(); i++
-		:: i == RESIZERS -> break
-		od;
-#if ADAPTS
-		run Adapter();
+#if HOT
+			mark[i] = (i < BYSTANDERS -> 0 : FIRST_MARK);
+#endif
+			run Backend(i)
+		}
+#if RESIZERS
+		run Resizer();
+#if RESIZERS == 2
+		run Resizer();
+#endif
 #endif
 #if REMOVE
 		run Remover();
+#endif
+#if SAMPLES
+		run Sampler();
+#if SAMPLERS == 2
+		run Sampler();
+#endif
+#endif
+#if SWITCH
+		run Switch();
 #endif
 #if LONGS
 		if
 		:: WORKERS -> run Worker()
 		:: else
-		fi
+		fi;
 #endif
+		i = 0
 	}
 }
 
 /* ---- Properties ---- */
 
-#define LIST_IS_EMPTY(list) \
+#define IS_EMPTY(list) \
 	(list.head == INVALID_PROC_NUMBER && list.tail == INVALID_PROC_NUMBER && list.length == 0)
 
-#if POOLS == 1
-#define ANY_WAITS	(queue[0].head != INVALID_PROC_NUMBER)
-#else
-#define ANY_WAITS	(queue[0].head != INVALID_PROC_NUMBER || queue[1].head != INVALID_PROC_NUMBER)
-#endif
-#define WATCHED \
-	(!ANY_WAITS || (watcher != INVALID_PROC_NUMBER && state[watcher] == SLOT_WAITING))
-
-#if POOLS == 1
-
-#define WAKEUP_PENDING \
-	(queue[0].head == INVALID_PROC_NUMBER || IN_USE >= effective_limit || \
-	 wakeup_pending[queue[0].head])
-#define FLAGS_RIGHT \
-	(((word & WORD_WAITERS) != 0) == (queue[0].head != INVALID_PROC_NUMBER || IS_LOWERED) && \
-	 ((word & WORD_LENDERS) != 0) == (lent > 0))
-#define ALL_COUNTED		(IN_USE >= holders)
-#define POOLS_CLEAN \
-	LIST_IS_EMPTY(queue[0])
-
-#else
-
-/* It is since a slot of its pool was free, which another backend has taken by now. */
-#define PENDING_BEFORE(i) \
-	(queue[i].head != INVALID_PROC_NUMBER && wakeup_pending[queue[i].head] && !CAN(i))
-#define WAKEUP_PENDING \
-	(IN_USE >= effective_limit || NEXT == INVALID_PROC_NUMBER || calls_owed > 0 || \
-	 wakeup_pending[NEXT] || PENDING_BEFORE(0) || PENDING_BEFORE(1))
-#define POOL_FLAG_RIGHT(i) \
-	(((pool_word[i] & WORD_WAITERS) != 0) == (queue[i].head != INVALID_PROC_NUMBER))
-#define FLAGS_RIGHT \
-	(POOL_FLAG_RIGHT(0) && POOL_FLAG_RIGHT(1) && \
-	 ((word & WORD_WAITERS) == 0 || ANY_WAITS || IS_LOWERED) && \
-	 ((word & WORD_WAITERS) != 0 || NEXT == INVALID_PROC_NUMBER || calls_owed > 0) && \
-	 ((word & WORD_LENDERS) != 0) == (lent > 0))
-#define POOL_COUNTED(i)	((pool_word[i] & WORD_COUNT) >= pool_holders[i])
-#define ALL_COUNTED		(IN_USE >= holders && POOL_COUNTED(0) && POOL_COUNTED(1))
-#define POOL_CLEAN(i) \
-	(pool_word[i] == 0 && pool_holders[i] == 0 && \
-	 LIST_IS_EMPTY(queue[i]))
-#define POOLS_CLEAN \
-	(POOL_CLEAN(0) && POOL_CLEAN(1) && calls_owed == 0 && NO_PRIORITY_LEFT)
-
-#endif
-
-#if POOLS == 2 && PRIORITY != 0
-#define PRIORITY_RIGHT \
-	(next_priority >= PRIORITY_OF(NEXT) || calls_owed > 0)
-#define NO_PRIORITY_LEFT (next_priority == NO_PRIORITY)
-#else
-#define PRIORITY_RIGHT	true
-#define NO_PRIORITY_LEFT true
-#endif
-
+/* (a), (h) */
+#define NOTHING_IS_LEFT(i) (queue_word[i] == 0 && IS_EMPTY(queue[i]))
 #if LONGS
-#define IS_LONG_IN(p, l) (long_state[p] == l)
-#if BACKENDS == 2
-#define NUMBER_IN(l)	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l))
-#elif BACKENDS == 3
-#define NUMBER_IN(l)	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l) + IS_LONG_IN(2, l))
-#else
-#define NUMBER_IN(l) \
-	(IS_LONG_IN(0, l) + IS_LONG_IN(1, l) + IS_LONG_IN(2, l) + IS_LONG_IN(3, l))
-#endif
-/* The owner may be about to say that its statement is not long any more. */
-#define ENTRY_RIGHT(p) \
-	((state[p] != SLOT_LONG || long_state[p] != LONG_NOT) && \
-	 (state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT))
-#define LONG_RIGHT \
-	(nlong + NUMBER_IN(LONG_NOT) == BACKENDS && \
-	 long_running.length == NUMBER_IN(LONG_RUNNING) && \
-	 long_paused.length == NUMBER_IN(LONG_PAUSED) && \
-	 ENTRY_RIGHT(0) && ENTRY_RIGHT(1) && ENTRY_RIGHT(BACKENDS - 1))
 #define NONE_IS_LONG \
-	(nlong == 0 && LIST_IS_EMPTY(long_running) && LIST_IS_EMPTY(long_paused))
+	(nlong == 0 && IS_EMPTY(long_running) && IS_EMPTY(long_paused))
 #else
 #define NONE_IS_LONG	true
 #endif
-
+#if HOT
+#define IS_WELL(h)		(!is_there[h] || (is_there[part_of[h]] && part_of[part_of[h]] == part_of[h]))
+#define HAS_NO_LIMIT(h)	(is_there[h] || queue_limit[QUEUE_OF(h)] == NO_LIMIT)
+#if HOT == 2
+#define PARTS_ARE_WELL	(IS_WELL(1) && IS_WELL(2))
+#define NONE_IS_GONE	(HAS_NO_LIMIT(1) && HAS_NO_LIMIT(2))
+#else
+#define PARTS_ARE_WELL	IS_WELL(1)
+#define NONE_IS_GONE	HAS_NO_LIMIT(1)
+#endif
+#else
+#define PARTS_ARE_WELL	true
+#define NONE_IS_GONE	true
+#endif
 #define CLEAN \
-	(word == 0 && holders == 0 && lent == 0 && watcher == INVALID_PROC_NUMBER && POOLS_CLEAN && \
-	 NONE_IS_LONG)
+	(word == 0 && lent == 0 && watcher == INVALID_PROC_NUMBER && calls_owed == 0 && \
+	 ALL_QUEUES(NOTHING_IS_LEFT) && NONE_IS_LONG && PARTS_ARE_WELL)
+
+/* (b) */
+#define HOLDS_PLACE_0(p) (place[p] == 0)
+#define HOLDS_PLACE_1(p) (place[p] == 1)
+#define HOLDS_PLACE_2(p) (place[p] == 2)
+#if QUEUES == 1
+#define PLACES_COUNTED	true
+#elif QUEUES == 2
+#define PLACES_COUNTED \
+	(PLACES(0) >= SUM(HOLDS_PLACE_0) && PLACES(1) >= SUM(HOLDS_PLACE_1))
+#else
+#define PLACES_COUNTED \
+	(PLACES(0) >= SUM(HOLDS_PLACE_0) && PLACES(1) >= SUM(HOLDS_PLACE_1) && \
+	 PLACES(2) >= SUM(HOLDS_PLACE_2))
+#endif
+#define ALL_COUNTED		(IN_USE >= SUM(IS_RUNNING) && PLACES_COUNTED)
+
+/* (c) */
+#if QUEUES == 1
+#define NEXT			queue[0].head
+#define PENDING_BEFORE(i) false
+#else
+#define FIRST(can, i, other) \
+	((can) && ((other) == INVALID_PROC_NUMBER || IS_BEFORE(queue[i].head, other)) -> queue[i].head : other)
+#define NEXT_OF_TWO		FIRST(CAN(1), 1, (CAN(0) -> queue[0].head : INVALID_PROC_NUMBER))
+#if QUEUES == 2
+#define NEXT			NEXT_OF_TWO
+#else
+#define NEXT			FIRST(CAN(2), 2, NEXT_OF_TWO)
+#endif
+#define PENDING_BEFORE(i) (HAS_WAITERS(i) && wakeup_pending[queue[i].head] && !CAN(i))
+#endif
+#define WAKEUP_PENDING \
+	(IN_USE >= limit || NEXT == INVALID_PROC_NUMBER || calls_owed > 0 || \
+	 wakeup_pending[NEXT] || ANY_QUEUE(PENDING_BEFORE))
+
+/* (d), (f) */
+#define QUEUE_FLAG_RIGHT(i) \
+	(((queue_word[i] & WORD_WAITERS) != 0) == HAS_WAITERS(i))
+#define FLAGS_RIGHT \
+	(ALL_QUEUES(QUEUE_FLAG_RIGHT) && \
+	 ((word & WORD_WAITERS) == 0 || ANY_WAITS) && \
+	 ((word & WORD_WAITERS) != 0 || NEXT == INVALID_PROC_NUMBER || calls_owed > 0) && \
+	 ((word & WORD_LENDERS) != 0) == (lent > 0))
+#define WATCHED \
+	(!ANY_WAITS || (watcher != INVALID_PROC_NUMBER && state[watcher] == SLOT_WAITING))
+#if PRIORITY != 0
+#define PRIORITY_RIGHT	(next_priority >= PRIORITY_OF(NEXT) || calls_owed > 0)
+#else
+#define PRIORITY_RIGHT	true
+#endif
+#define NONE_KEPT		(!IS_OFF || resizing > 0 || !ANY_WAITS)
 #if REMOVE
-#define NONE_LEFT		(!removed || pools_lock || queue[1].head == INVALID_PROC_NUMBER)
+#define NONE_LEFT		(!removed || pools_lock || !HAS_WAITERS(1))
+#elif HOT == 2
+#define NONE_LEFT		(part_of[2] == 2 || merging > 0 || !HAS_WAITERS(QUEUE_OF(2)))
 #else
 #define NONE_LEFT		true
 #endif
 
-#define NONE_KEPT \
-	(!IS_OFF || resizing > 0 || !ANY_WAITS)
-#if ADAPTS
-#define LIMIT_RIGHT		(effective_limit == WHOLE_LIMIT || (word & WORD_WAITERS) != 0)
+/* (g).  The owner may be about to say that its statement is not long any more. */
+#if LONGS
+#define IS_NOT_LONG(p)	(long_state[p] == LONG_NOT)
+#define IS_LONG_RUNNING(p) (long_state[p] == LONG_RUNNING)
+#define IS_LONG_PAUSED(p) (long_state[p] == LONG_PAUSED)
+#define ENTRY_RIGHT(p) \
+	((state[p] != SLOT_LONG || long_state[p] != LONG_NOT) && \
+	 (state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT))
+#define LONG_RIGHT \
+	(nlong + SUM(IS_NOT_LONG) == BACKENDS && \
+	 long_running.length == SUM(IS_LONG_RUNNING) && \
+	 long_paused.length == SUM(IS_LONG_PAUSED) && ALL(ENTRY_RIGHT))
 #else
-#define LIMIT_RIGHT		true
+#define LONG_RIGHT		true
 #endif
 
 /* Sleeps until something is wrong, or all are done: then it looks about. */
@@ -2629,8 +2691,8 @@ active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
 	bool watched, wakeup_is_pending, flags_are_right, all_are_counted, none_is_left;
-	bool none_is_kept, priority_is_right, limit_is_right, all_is_clean;
-	bool long_ones_are_right;
+	bool none_is_kept, priority_is_right, all_is_clean, long_ones_are_right;
+	bool none_is_gone_with_a_limit;
 
 end:
 	if
@@ -2638,15 +2700,11 @@ end:
 	:: atomic { !mutex && !WAKEUP_PENDING -> assert(wakeup_is_pending) }
 	:: atomic { !mutex && !FLAGS_RIGHT -> assert(flags_are_right) }
 	:: atomic { !mutex && !PRIORITY_RIGHT -> assert(priority_is_right) }
-	:: atomic { !mutex && !LIMIT_RIGHT -> assert(limit_is_right) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
 	:: atomic { !mutex && !NONE_LEFT -> assert(none_is_left) }
-#if LONGS
-	:: atomic { !mutex && !LONG_RIGHT -> assert(long_ones_are_right) }
-#endif
-#if RESIZERS > 0
 	:: atomic { !mutex && !NONE_KEPT -> assert(none_is_kept) }
-#endif
+	:: atomic { !mutex && !NONE_IS_GONE -> assert(none_is_gone_with_a_limit) }
+	:: atomic { !mutex && !LONG_RIGHT -> assert(long_ones_are_right) }
 	:: atomic { done == PROCESSES && !CLEAN -> assert(all_is_clean) }
 	fi
 }
