@@ -174,14 +174,14 @@ M_PLACE_LAST        |a slot is released to all, then its place          |states|
 M_FLAG_LEFT_OUT     |the flag of all stays clear as a queue has a place |states|-DPOOLS=2 -DPOOL_LIMIT=1
 M_CLAIM_OUT_OF_TURN |a woken waiter enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
 M_FORGET_WAITERS    |the waiters of a removed pool stay there           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_FORGET_WAITERS    |the waiters of a merged hot spot stay there        |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
+M_FORGET_WAITERS    |the waiters of a merged hot spot stay there        |states|-DHOT=2 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
 M_JOIN_LATE         |a backend enters the queue of a removed pool       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_QUEUE_EARLY       |a backend enters the queue of a merged hot spot    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
+M_QUEUE_EARLY       |a backend enters the queue of a merged hot spot    |states|-DHOT=2 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
 M_GRANT_UNCOUNTED   |a granted slot does not count in its queue         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
 M_MOVE_BLINDLY      |a holder is moved though it has left               |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
 M_MOVE_UNCOUNTED    |a holder is moved before its place counts          |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DFIRST_MARK=0
 M_LEAVE_MARKED      |a place is released where the mark says            |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
-M_LENDER_KEEPS_BOTH |a lender keeps its place in a pool                 |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN
+M_LENDER_KEEPS_BOTH |a lender keeps its place in a pool                 |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DHIDDEN
 M_LENDER_TWICE      |the place that a lender keeps is counted out       |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
 M_LENDER_FORGETS    |a lender that ends keeps its place                 |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
 M_FORGET_SILENTLY   |no wake-up after a hot spot is forgotten           |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSWITCH=1

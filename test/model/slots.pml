@@ -1754,12 +1754,12 @@ inline merge()
 		fi;
 		slots_unlock(MUTANT != M_MERGE_SILENTLY);
 		do
-		:: ok && MUTANT != M_FORGET_WAITERS ->
+		:: ok ->
 			atomic {
 				!mutex ->
 				mutex = true;
 				waiter = queue[QUEUE_OF(2)].head;
-				ok = (waiter != INVALID_PROC_NUMBER)
+				ok = (waiter != INVALID_PROC_NUMBER && MUTANT != M_FORGET_WAITERS)
 			};
 			if
 			:: ok -> slots_queue_move(waiter, QUEUE_OF(1))
