@@ -29,7 +29,8 @@ script=$here/$(basename "$0")
 configurations='
 *cancels                  |states|-DINTERRUPTS=2
 cancels, strict order    |states|-DINTERRUPTS=2 -DBARGING=0
-*two rounds               |states|-DROUNDS=2
+two rounds               |states|-DROUNDS=2
+*three rounds             |states|-DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
 two rounds, strict order |states|-DROUNDS=2 -DBARGING=0
 four backends            |states|-DBACKENDS=4
 four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DBARGING=0
@@ -74,7 +75,7 @@ two, merged, forgotten   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DS
 two, merged, switched off|states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=24 -DSWITCH=1 -DBARGING=0
 *hot spot, holder waits   |finish|-DHOT=1 -DLIMIT=0 -DHIDDEN
 *hot spot, holder stays   |finish|-DHOT=1 -DLIMIT=0 -DSTUCK
-hot spot, none starves   |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2
+*hot spot, none starves   |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2
 hot spot, strict         |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2 -DBARGING=0 -DSAMPLES=1
 *long statements          |states|-DBACKENDS=2 -DLONGS=3 -DINTERRUPTS=1
 long, three backends     |states|-DLONGS=1
@@ -88,7 +89,8 @@ long, limit 2, none, 1   |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DRESIZERS=1 -
 long, last resort        |states|-DBACKENDS=2 -DLONGS=2 -DRELIEFS=1 -DTAKEOVER=1
 long, pools              |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLONGS=2 -DWORKERS=0
 long, pool removed       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DLONGS=2
-*long one never ends      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+*long one never ends      |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+long, never ends, three  |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 long, never ends, worker |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=3
 *holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
 *last resort              |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DINTERRUPTS=1 -DTAKEOVER=1
@@ -96,7 +98,8 @@ last resort, cancel      |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
 *holder never ends        |finish|-DSTUCK -DTAKEOVER=1
 and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
-*none starves             |served|-DFOREVER
+*none starves             |served|-DBACKENDS=2 -DFOREVER
+none starves, three      |served|-DFOREVER
 none starves, strict     |served|-DFOREVER -DBARGING=0
 pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBARGING=0
 pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
@@ -219,8 +222,8 @@ attend()
 }
 
 # Visit all states.  Leaves spin's words in "out" and sets result to "none"
-# (no error, search complete), "error" or "broken" (no answer).  Where an error is soon
-# found, -O0 is faster: then the compiler takes most of the time.
+# (no error, search complete), "error" or "broken" (no answer).  Where the search is
+# short, -O0 is faster: then the compiler takes most of the time.
 # Usage: search WHAT PARAMETERS OPTIMIZATION
 search()
 {
@@ -306,7 +309,7 @@ check_configurations()
 		[ -n "$name" ] || continue
 		n=$((n + 1))
 		wanted "$n" || continue
-		search "$what" "$parameters" -O1
+		search "$what" "$parameters" "$level"
 		name=$(trim "${name#\*}")
 		[ "$what" = states ] || name="$name: $what"
 		if [ "$result" = none ]; then
@@ -345,10 +348,12 @@ jobs()
 
 list=$configurations
 option=
+level=-O2
 make_mistakes=no
 if [ "${1:-}" = --quick ]; then
 	list=$(echo "$list" | sed -n 's/^\*/*/p')
 	option=--quick
+	level=-O0
 	shift
 elif [ "${1:-}" = --mutants ]; then
 	list=$mutants
