@@ -82,7 +82,7 @@
  * How long a lock may be held by a backend at work before its waiters are
  * stuck, us
  */
-#define SLOW_AFTER		INT64CONST(1000000)
+#define SLOW_AFTER		INT64CONST(2000000)
 
 /* How many locks waited for a sample can tell apart */
 #define GROUPS			512
@@ -125,6 +125,8 @@ typedef struct BackendSample
 	uint64		moved;			/* when its group moved last, or since it is
 								 * known */
 	uint64		began;			/* when it was first seen */
+	uint64		blocked;		/* when the backend was last seen waiting for a
+								 * heavyweight lock */
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* when it was first seen waiting for its
 								 * client, a timer or an extension; 0 = it is
@@ -294,6 +296,7 @@ read_backend(int procno, Sample *sample)
 
 	seen.failures = slots_failures(procno);
 	seen.began = sample->now;
+	seen.blocked = seen.lock != NULL ? sample->now : last->blocked;
 	if (last->lock != NULL && is_same_wait(last, &seen))
 	{
 		seen.key = last->key;
@@ -488,6 +491,19 @@ next_in_chain(const WaitGroup *group, Sample *sample)
 }
 
 /*
+ * Does this group, whose owner does not wait, move on?  It does if one of it had
+ * the lock lately, or if the owner has waited itself until lately.
+ */
+static bool
+moves(const WaitGroup *group, const Sample *sample)
+{
+	if (group->moved == 0 || (int64) (sample->now - group->moved) < SLOW_AFTER)
+		return true;
+	return group->owner >= 0 && group->owner < slots_backend_count() &&
+		(int64) (sample->now - samples[group->owner].blocked) < SLOW_AFTER;
+}
+
+/*
  * Do the waiters of this group contend, or are they stuck?  Follow the chain
  * of owners to the last one; all in it share the verdict.
  */
@@ -505,8 +521,7 @@ judge(WaitGroup *first, Sample *sample)
 		if (group->owner_is_idle)
 			verdict = VERDICT_STUCK;
 		else if (next == NULL)
-			verdict = group->moved == 0 || (int64) (sample->now - group->moved) < SLOW_AFTER ?
-				VERDICT_CONTEND : VERDICT_STUCK;
+			verdict = moves(group, sample) ? VERDICT_CONTEND : VERDICT_STUCK;
 		else if (next->verdict == VERDICT_ASKED)
 			verdict = VERDICT_CONTEND;	/* a circle */
 		else

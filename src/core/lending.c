@@ -9,8 +9,8 @@
  * counted out until it works again, and then counted in, above the limits if
  * need be.
  *
- * A backend whose last transaction waited for one that does nothing, and
- * failed, will probably wait so again: it enters as a lender.
+ * A backend that was last found waiting for one that does nothing will
+ * probably wait so again: it enters as a lender, until it is found at work.
  *
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next

@@ -562,8 +562,6 @@ drop_slot(bool completed)
 	else
 	{
 		Assert(state == SLOT_LENT);
-		if (completed && MySlotEntry->hot_spot == STUCK)
-			MySlotEntry->hot_spot = 0;
 		slots_forget_lending(place);
 	}
 }
