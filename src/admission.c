@@ -61,7 +61,7 @@
 typedef struct QueueWait
 {
 	TimestampTz start;
-	int			queue_length;	/* waiters in its pool when it began */
+	int			queue_length;	/* waiters in its queue when it began */
 } QueueWait;
 
 /*

@@ -257,8 +257,8 @@ settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
-							"Sets how many backends of a pool may wait for a slot.",
-							"A statement that finds the queue full fails at once. Zero means that none ever waits, -1 means no limit.",
+							"Sets how many backends may wait in a queue.",
+							"Each pool and each hot spot has one. A statement that finds it full fails at once. Zero means that none ever waits, -1 means no limit.",
 							&gate_max_queue_length,
 							-1, -1, INT_MAX,
 							PGC_SIGHUP, 0,

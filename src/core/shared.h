@@ -55,7 +55,7 @@
 #define WORD_LENDERS	0x40000000	/* backends have lent their slots */
 #define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
 
-/* The effective limit when there is none; smaller than any flag. */
+/* The limit when there is none; smaller than any flag. */
 #define NO_LIMIT		WORD_COUNT
 
 /*
@@ -219,13 +219,15 @@ typedef struct HotSpot
 								 * lock */
 	TimestampTz since;			/* lock */
 	uint64		seen;			/* when a backend was last seen in line, by
-								 * monotonic_us() */
+								 * monotonic_us(); written by a process that
+								 * samples */
 	LimitControl control;		/* lock */
 	pg_atomic_uint32 completed; /* transactions of those that had a place */
 	pg_atomic_uint64 admitted;	/* how many had one */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 	uint8		crossings[MAX_HOT_SPOTS];	/* contenders of this one seen in
-											 * line for that one, of late */
+											 * line for that one, of late:
+											 * likewise */
 } HotSpot;
 
 typedef struct SlotShared
