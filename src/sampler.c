@@ -125,8 +125,8 @@ typedef struct BackendSample
 	uint64		moved;			/* when its group moved last, or since it is
 								 * known */
 	uint64		began;			/* when it was first seen */
-	uint64		blocked;		/* when the backend was last seen waiting for a
-								 * heavyweight lock */
+	uint64		blocked;		/* when the backend was last seen waiting for
+								 * a heavyweight lock */
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* when it was first seen waiting for its
 								 * client, a timer or an extension; 0 = it is
