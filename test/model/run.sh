@@ -51,11 +51,12 @@ lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZER
 *hot spot                 |states|-DHOT=1 -DLIMIT=0
 *hot spot, moves, limits  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2
 hot spot, three samples  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=3 -DBARGING=0
-hot spot, two samplers   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=31
+hot spot, two samplers   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=17 -DBARGING=0
+hot spot, two, crowd     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=31 -DCROWD -DBARGING=0
 hot spot, two rounds     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DROUNDS=2 -DSAMPLES=1 -DDO=31
-hot spot, three, moves   |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=1 -DBARGING=0
-hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=2 -DBARGING=0
-hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DBARGING=0
+hot spot, three, moves   |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=1 -DCROWD
+hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=18 -DCROWD -DBARGING=0
+hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DCROWD
 hot spot, bystander      |states|-DHOT=1 -DLIMIT=1 -DBYSTANDERS=1 -DBARGING=0
 hot spot, cancel         |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DINTERRUPTS=1
 hot spot, forced entry   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DFORCE=1
@@ -68,7 +69,7 @@ hot spot, pool           |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -
 hot spot, pool, higher   |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DSAMPLES=2
 hot spot, gate off       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
 *two hot spots, merged    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DROUNDS=2
-two, merged, three       |states|-DHOT=2 -DLIMIT=0 -DSAMPLES=1 -DDO=8 -DBARGING=0 -DFIRST_MARK=2
+two, merged, three       |states|-DHOT=2 -DLIMIT=0 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2 -DCROWD
 two, merged, moves       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=9
 two, merged, limits      |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=10 -DBARGING=0
 two, merged, forgotten   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=24 -DBARGING=0

@@ -37,7 +37,10 @@
  *	   gate is off, but for the time in which that change is on its way.
  * (e) No backend starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if every process that can go on for ever does so once
- *	   (weak fairness).  With a holder that waits for a backend in the queue (HIDDEN),
+ *	   (weak fairness).  That is not so where several barge at a queue with a limit of
+ *	   its own: its place is free for a moment before it is handed off, and each time
+ *	   another one may take it, until the last resort; so there, it is shown for one
+ *	   that barges.  With a holder that waits for a backend in the queue (HIDDEN),
  *	   all backends are done in the end.  With a holder that never releases its slot
  *	   nor lends it (STUCK), all others are; and so they are if a watcher is
  *	   stopped besides (STOPPED).
@@ -179,6 +182,8 @@
 #ifndef DO
 #define DO			(DO_MOVE + DO_LIMIT)
 #endif
+								/* CROWD: samplers begin when all backends but
+								 * one wait, or all are done */
 #ifndef SWITCH
 #define SWITCH		0			/* 1: hot spots are switched off at some time */
 #endif
@@ -375,6 +380,9 @@ bool stopped;					/* 1 has */
 #define LOCALS_OF_QUEUES
 #endif
 
+#define WHEN(condition, statements) if :: condition -> statements :: else fi
+#define EITHER(condition, statements, others) if :: condition -> statements :: else -> others fi
+
 /* ---- Queues ---- */
 
 /* The even backends are of pool 1: two of three; or all backends are. */
@@ -533,17 +541,11 @@ inline count_up_if_free(cell, most, barge)
 	do
 	:: atomic {
 			lim = most;
-			if
-			:: (barge -> w & WORD_COUNT : w) < lim
-			:: else -> ok = false; w = 0; lim = 0; break
-			fi
+			WHEN(!((barge -> w & WORD_COUNT : w) < lim), ok = false; w = 0; lim = 0; break)
 		};
 		atomic {
 			lim = 0;
-			if
-			:: cell == w -> cell = w + 1; ok = true; w = 0; break
-			:: else -> w = cell
-			fi
+			EITHER(cell == w, cell = w + 1; ok = true; w = 0; break, w = cell)
 		}
 	od
 }
@@ -559,10 +561,7 @@ inline count_place_if_free(i)
 	:: COUNTS(i) ->
 		atomic {
 			count_up_at_once(queue_word[i], queue_limit[i], true);
-			if
-			:: ok -> at = i
-			:: else
-			fi
+			WHEN(ok, at = i)
 		}
 	:: else -> ok = true
 	fi
@@ -626,10 +625,7 @@ inline count_in_with_place(barge)
 	if
 	:: COUNTS(q) ->
 		count_up_if_free(queue_word[q], queue_limit[q], barge);
-		if
-		:: ok -> at = q
-		:: else
-		fi
+		WHEN(ok, at = q)
 	:: else -> ok = true
 	fi;
 	q = 0;
@@ -676,10 +672,7 @@ inline count_in_if_free(i)
 	if
 	:: ok ->
 		count_up_at_once(word, limit, true);
-		if
-		:: ok
-		:: else -> count_place_out()
-		fi
+		WHEN(!ok, count_place_out())
 	:: else
 	fi
 }
@@ -709,10 +702,7 @@ inline slots_list_append(list, p)
 {
 	prev[p] = list.tail;
 	next[p] = INVALID_PROC_NUMBER;
-	if
-	:: list.tail == INVALID_PROC_NUMBER -> list.head = p
-	:: else -> next[list.tail] = p
-	fi;
+	EITHER(list.tail == INVALID_PROC_NUMBER, list.head = p, next[list.tail] = p);
 	list.tail = p;
 	list.length++
 }
@@ -720,14 +710,8 @@ inline slots_list_append(list, p)
 /* slots_list_remove().  Old links are wiped: fewer states. */
 inline slots_list_remove(list, p)
 {
-	if
-	:: prev[p] == INVALID_PROC_NUMBER -> list.head = next[p]
-	:: else -> next[prev[p]] = next[p]
-	fi;
-	if
-	:: next[p] == INVALID_PROC_NUMBER -> list.tail = prev[p]
-	:: else -> prev[next[p]] = prev[p]
-	fi;
+	EITHER(prev[p] == INVALID_PROC_NUMBER, list.head = next[p], next[prev[p]] = next[p]);
+	EITHER(next[p] == INVALID_PROC_NUMBER, list.tail = prev[p], prev[next[p]] = prev[p]);
 	prev[p] = INVALID_PROC_NUMBER;
 	next[p] = INVALID_PROC_NUMBER;
 	list.length--;
@@ -770,10 +754,7 @@ inline forget_arrival(p)
 	found = 0;
 	do
 	:: found < BACKENDS ->
-		if
-		:: since[found] > since[p] -> since[found] = since[found] - 1
-		:: else
-		fi;
+		WHEN(since[found] > since[p], since[found] = since[found] - 1);
 		found++
 	:: else -> break
 	od;
@@ -836,10 +817,7 @@ inline slots_queue_move(p, to)
 		pool[p] = to
 #endif
 	};
-	if
-	:: MUTANT != M_MERGE_FLAGLESS -> queue_word[to] = queue_word[to] | WORD_WAITERS
-	:: else
-	fi;
+	WHEN(MUTANT != M_MERGE_FLAGLESS, queue_word[to] = queue_word[to] | WORD_WAITERS);
 	d_step { slots_list_append(queue[to], p) }
 }
 
@@ -879,10 +857,7 @@ inline wake_next(wakes_next)
 {
 	slots_next_waiter();
 #if PRIORITY != 0
-	if
-	:: next_priority != PRIORITY_OF(next_one) -> next_priority = PRIORITY_OF(next_one)
-	:: else
-	fi;
+	WHEN(next_priority != PRIORITY_OF(next_one), next_priority = PRIORITY_OF(next_one));
 #endif
 	if
 	:: next_one == INVALID_PROC_NUMBER ->
@@ -913,10 +888,7 @@ inline forget_lender()
 	d_step {
 		assert(lent > 0);
 		lent--;
-		if
-		:: lent == 0 -> word = word & ~WORD_LENDERS
-		:: else
-		fi
+		WHEN(lent == 0, word = word & ~WORD_LENDERS)
 	}
 }
 
@@ -935,10 +907,7 @@ inline join_pool_unless_current()
 		atomic {
 			!pools_lock ->
 			joined = removed;
-			if
-			:: joined -> pool[me] = 0
-			:: else
-			fi
+			WHEN(joined, pool[me] = 0)
 		}
 	fi
 }
@@ -966,10 +935,7 @@ inline slots_try_acquire()
 	ok = false;
 	join_pool_unless_current();
 	count_me_in(false);
-	if
-	:: ok -> become_holder()
-	:: else
-	fi
+	WHEN(ok, become_holder())
 }
 
 /*
@@ -986,10 +952,7 @@ inline others_are_waiting()
 	:: !BARGES_ANY && !(word & WORD_WAITERS) -> ok = ((queue_word[MY_QUEUE] & WORD_WAITERS) != 0)
 	fi;
 #if PRIORITY != 0
-	if
-	:: ok && BARGING -> ok = (MY_PRIORITY < next_priority)
-	:: else
-	fi
+	WHEN(ok && BARGING, ok = (MY_PRIORITY < next_priority))
 #endif
 }
 
@@ -1001,10 +964,7 @@ inline slots_try_barge()
 	:: ok -> ok = false
 	:: else ->
 		count_me_in(true);
-		if
-		:: ok -> become_holder()
-		:: else
-		fi
+		WHEN(ok, become_holder())
 	fi
 }
 
@@ -1016,10 +976,7 @@ inline slots_force()
 	:: ok
 	:: else ->
 		count_me_in(true);
-		if
-		:: ok
-		:: else -> q = MY_QUEUE; count_in(q); q = 0
-		fi;
+		WHEN(!ok, q = MY_QUEUE; count_in(q); q = 0);
 		become_holder()
 	fi
 }
@@ -1050,14 +1007,8 @@ inline slots_enqueue()
 #endif
 	if
 	:: !MUST_NOT_QUEUE ->
-		if
-		:: MUTANT != M_QUEUE_FLAG_LATE -> set_flag_of_queue()
-		:: else
-		fi;
-		if
-		:: MUTANT != M_FLAG_LATE -> word = word | WORD_WAITERS
-		:: else
-		fi
+		WHEN(MUTANT != M_QUEUE_FLAG_LATE, set_flag_of_queue());
+		WHEN(MUTANT != M_FLAG_LATE, word = word | WORD_WAITERS)
 	:: MUST_NOT_QUEUE
 	fi;
 	slots_next_waiter();
@@ -1090,10 +1041,7 @@ inline slots_enqueue()
 	:: else
 	fi;
 	release_mutex();
-	if
-	:: ok -> become_holder()
-	:: else
-	fi
+	WHEN(ok, become_holder())
 }
 
 /* slots_claim(): the look at the state, that at the wake-up, the mutex. */
@@ -1222,10 +1170,7 @@ inline slots_hand_off()
  */
 inline free_slot()
 {
-	if
-	:: MUTANT != M_PLACE_LAST -> count_place_out_unlocked()
-	:: else
-	fi;
+	WHEN(MUTANT != M_PLACE_LAST, count_place_out_unlocked());
 	d_step {
 		assert(IN_USE > 0);
 		if
@@ -1243,10 +1188,7 @@ inline free_slot()
 		slots_hand_off();
 		slots_unlock(MUTANT != M_RELEASE_SILENTLY)
 	fi;
-	if
-	:: MUTANT == M_PLACE_LAST -> count_place_out()
-	:: else
-	fi
+	WHEN(MUTANT == M_PLACE_LAST, count_place_out())
 }
 
 /* drop_slot() */
@@ -1257,10 +1199,7 @@ inline drop_slot()
 	:: else
 	fi;
 	atomic {
-		if
-		:: MUTANT != M_PLAIN_STORE -> found = state[me]; at = place[me]
-		:: else
-		fi;
+		WHEN(MUTANT != M_PLAIN_STORE, found = state[me]; at = place[me]);
 		at = (MUTANT == M_LEAVE_MARKED && at != NO_QUEUE -> MY_QUEUE : at);
 		state[me] = SLOT_NONE;
 		place[me] = NO_QUEUE
@@ -1271,10 +1210,7 @@ inline drop_slot()
 #if LONGS
 	:: atomic { found == SLOT_LONG -> found = 0 };
 		slots_forget_long();
-		if
-		:: MUTANT == M_LONG_RELEASES -> free_slot()
-		:: else
-		fi
+		WHEN(MUTANT == M_LONG_RELEASES, free_slot())
 #endif
 #if LENDING
 	:: atomic { found == SLOT_LENT -> found = 0 };
@@ -1287,10 +1223,7 @@ inline drop_slot()
 inline slots_refuse_grant()
 {
 	finish_handoff(me);
-	if
-	:: MUTANT != M_REFUSE_AND_KEEP -> drop_slot()
-	:: else -> state[me] = SLOT_NONE
-	fi
+	EITHER(MUTANT != M_REFUSE_AND_KEEP, drop_slot(), state[me] = SLOT_NONE)
 }
 
 /* slots_resume(), with another statement or the same */
@@ -1314,10 +1247,7 @@ inline grant_one()
 {
 	slots_lock();
 	slots_next_waiter();
-	if
-	:: next_one != INVALID_PROC_NUMBER -> count_in_if_free(QUEUE(next_one))
-	:: else -> ok = false
-	fi;
+	EITHER(next_one != INVALID_PROC_NUMBER, count_in_if_free(QUEUE(next_one)), ok = false);
 	if
 	:: ok -> slots_grant(next_one, true)
 	:: else -> d_step { FORGET_NEXT; resizing-- }
@@ -1330,10 +1260,7 @@ inline slots_grant_free()
 {
 	do
 	:: grant_one();
-		if
-		:: ok
-		:: else -> break
-		fi
+		WHEN(!ok, break)
 	od
 }
 
@@ -1376,10 +1303,7 @@ inline slots_set_limit(new_limit)
 	:: new_limit == 0 && MUTANT != M_OFF_KEEPS_QUEUES ->
 		do
 		:: release_one();
-			if
-			:: ok
-			:: else -> break
-			fi
+			WHEN(!ok, break)
 		od
 	:: new_limit != 0 || MUTANT == M_OFF_KEEPS_QUEUES -> slots_grant_free()
 	fi
@@ -1417,10 +1341,7 @@ inline slots_set_pools()
 	do
 	:: MUTANT != M_FORGET_WAITERS ->
 		move_one_waiter();
-		if
-		:: ok
-		:: else -> break
-		fi
+		WHEN(!ok, break)
 	:: MUTANT == M_FORGET_WAITERS -> break
 	od;
 	pools_lock = false;
@@ -1447,10 +1368,7 @@ inline move_to_place(p, to)
 	:: (was == SLOT_RUNNING || was == SLOT_LENT) && found != to &&
 	   (found == NO_QUEUE || IS_OF_HOT_SPOT(found)) ->
 		slots_lock();
-		if
-		:: to != NO_QUEUE && MUTANT != M_MOVE_UNCOUNTED -> count_place(to)
-		:: else
-		fi;
+		WHEN(to != NO_QUEUE && MUTANT != M_MOVE_UNCOUNTED, count_place(to));
 		atomic {
 			if
 			:: state[p] == was && place[p] == found -> place[p] = to; at = found
@@ -1495,10 +1413,7 @@ inline forget_hot_spot(h)
 inline slots_forget_lending()
 {
 	slots_lock();
-	if
-	:: MUTANT != M_LENDER_FORGETS -> count_place_out()
-	:: else -> at = NO_QUEUE
-	fi;
+	EITHER(MUTANT != M_LENDER_FORGETS, count_place_out(), at = NO_QUEUE);
 	forget_lender();
 	slots_unlock(true)
 }
@@ -1536,14 +1451,8 @@ inline end_lending(p)
 {
 	if
 	:: state[p] == SLOT_LENT ->
-		if
-		:: place[p] == NO_QUEUE -> q = POOL(p); count_place(q); q = 0
-		:: else
-		fi;
-		if
-		:: MUTANT != M_STATE_FIRST && MUTANT != M_RETURN_UNCOUNTED -> word = word + 1
-		:: else
-		fi;
+		WHEN(place[p] == NO_QUEUE, q = POOL(p); count_place(q); q = 0);
+		WHEN(MUTANT != M_STATE_FIRST && MUTANT != M_RETURN_UNCOUNTED, word = word + 1);
 		atomic {
 			swapped = (state[p] == SLOT_LENT);
 			if
@@ -1552,14 +1461,8 @@ inline end_lending(p)
 			:: else
 			fi
 		};
-		if
-		:: swapped -> forget_lender()
-		:: else -> count_place_out(); word = word - 1
-		fi;
-		if
-		:: MUTANT == M_STATE_FIRST -> word = word + 1
-		:: else
-		fi;
+		EITHER(swapped, forget_lender(), count_place_out(); word = word - 1);
+		WHEN(MUTANT == M_STATE_FIRST, word = word + 1);
 		swapped = false
 	:: else
 	fi
@@ -1705,10 +1608,7 @@ inline end_hot_spot(h)
 		atomic {
 			resizing++;
 #if HOT == 2
-			if
-			:: is_there[3 - h] && part_of[3 - h] == h -> forget_hot_spot(3 - h)
-			:: else
-			fi;
+			WHEN(is_there[3 - h] && part_of[3 - h] == h, forget_hot_spot(3 - h));
 #endif
 			forget_hot_spot(h)
 		};
@@ -1761,10 +1661,7 @@ inline merge()
 				waiter = queue[QUEUE_OF(2)].head;
 				ok = (waiter != INVALID_PROC_NUMBER && MUTANT != M_FORGET_WAITERS)
 			};
-			if
-			:: ok -> slots_queue_move(waiter, QUEUE_OF(1))
-			:: else -> merging--
-			fi;
+			EITHER(ok, slots_queue_move(waiter, QUEUE_OF(1)), merging--);
 			waiter = 0;
 			slots_unlock(MUTANT != M_MERGE_SILENTLY)
 		:: else -> break
@@ -1784,6 +1681,9 @@ proctype Sampler()
 	byte to = NO_QUEUE;
 	bool grows;
 
+#ifdef CROWD
+	SUM(IS_WAITING) == BACKENDS - 1 || done >= BACKENDS;
+#endif
 	do
 	:: atomic { MAY_DO(DO_MOVE) -> samples--; select(p : 0 .. BACKENDS - 1) };
 		slots_note_activity(p);
@@ -1827,10 +1727,7 @@ proctype Switch()
 	:: else -> break
 	od;
 	h = 0;
-	if
-	:: MUTANT != M_FORGET_SILENTLY -> slots_grant_free()
-	:: else -> resizing--
-	fi;
+	EITHER(MUTANT != M_FORGET_SILENTLY, slots_grant_free(), resizing--);
 	done++
 }
 #endif
@@ -1918,10 +1815,7 @@ inline demote(p)
 	:: else ->
 		atomic {
 			swapped = (state[p] == SLOT_RUNNING);
-			if
-			:: swapped -> state[p] = SLOT_LONG; at = place[p]; place[p] = NO_QUEUE
-			:: else
-			fi
+			WHEN(swapped, state[p] = SLOT_LONG; at = place[p]; place[p] = NO_QUEUE)
 		};
 		if
 		:: swapped ->
@@ -1998,10 +1892,7 @@ inline slots_long_resume(p)
 {
 	slots_lock();
 	d_step {
-		if
-		:: long_state[p] == LONG_PAUSED -> change_state(p, LONG_RUNNING)
-		:: else
-		fi
+		WHEN(long_state[p] == LONG_PAUSED, change_state(p, LONG_RUNNING))
 	};
 	slots_unlock(true)
 }
@@ -2013,10 +1904,7 @@ inline forget_long()
 		assert(nlong > 0);
 		assert(long_state[me] != LONG_NOT);
 		nlong--;
-		if
-		:: MUTANT != M_LONG_STAYS -> change_state(me, LONG_NOT)
-		:: else
-		fi;
+		WHEN(MUTANT != M_LONG_STAYS, change_state(me, LONG_NOT));
 		if
 		:: long_paused.head != INVALID_PROC_NUMBER && MUTANT != M_LONG_ENDS_SILENTLY ->
 			slots_wake_later(long_paused.head)
@@ -2037,10 +1925,7 @@ inline slots_forget_long()
 inline slots_end_long()
 {
 	slots_lock();
-	if
-	:: MUTANT != M_LONG_UNCOUNTED -> count_in(POOL(me))
-	:: else
-	fi;
+	WHEN(MUTANT != M_LONG_UNCOUNTED, count_in(POOL(me)));
 	forget_long();
 	become_holder();
 	slots_unlock(true)
@@ -2101,10 +1986,7 @@ inline pause_statement()
 		:: atomic { interrupts > 0 -> interrupts--; mood = DISTURBED }
 		fi;
 		reset_latch(me);
-		if
-		:: mood == DISTURBED -> mood = CALM; ok = false; break
-		:: else
-		fi
+		WHEN(mood == DISTURBED, mood = CALM; ok = false; break)
 	od;
 	GO_ON(me)
 }
@@ -2132,19 +2014,13 @@ inline work()
 	do
 	:: atomic { ticks > 0 -> ticks-- };
 		slots_tick_long(me);
-		if
-		:: ok -> pause_statement()
-		:: else
-		fi;
+		WHEN(ok, pause_statement());
 		ok = false
 	:: state[me] == SLOT_LONG -> slots_resume()
 	:: true -> break
 	od;
 #ifdef LONG_STUCK
-	if
-	:: me == 0 && state[me] == SLOT_LONG -> REST_IS_DONE
-	:: else
-	fi
+	WHEN(me == 0 && state[me] == SLOT_LONG, REST_IS_DONE)
 #endif
 }
 
@@ -2175,10 +2051,7 @@ proctype Worker()
 		:: done == PROCESSES - WORKERS -> break
 		fi;
 		slots_tick_long(holder);
-		if
-		:: ok -> pause_worker(holder)
-		:: else
-		fi;
+		WHEN(ok, pause_worker(holder));
 		holder = 0;
 		ok = false
 	od;
@@ -2209,10 +2082,7 @@ proctype Worker()
 inline let_in(first, in_order)
 {
 	waiter = first;
-	if
-	:: MUTANT != M_RELIEF_UNCOUNTED -> count_in(QUEUE(waiter))
-	:: else
-	fi;
+	WHEN(MUTANT != M_RELIEF_UNCOUNTED, count_in(QUEUE(waiter)));
 	slots_grant(waiter, in_order)
 }
 
@@ -2232,10 +2102,7 @@ inline slots_relieve_stall()
 #endif
 	:: atomic { NOT_LONG_ENOUGH -> FORGET_NEXT }
 	fi;
-	if
-	:: MUTANT != M_RELIEF_SILENTLY -> slots_unlock(true)
-	:: else -> release_mutex()
-	fi
+	EITHER(MUTANT != M_RELIEF_SILENTLY, slots_unlock(true), release_mutex())
 }
 
 #endif
@@ -2270,16 +2137,10 @@ inline slots_relieve_stall()
 inline watch()
 {
 #if LENDING
-	if
-	:: next_look == NOW -> look_at_holders()
-	:: else
-	fi;
+	WHEN(next_look == NOW, look_at_holders());
 #endif
 #if RELIEVES
-	if
-	:: next_look == AT_QUEUES -> slots_relieve_stall()
-	:: else
-	fi;
+	WHEN(next_look == AT_QUEUES, slots_relieve_stall());
 #endif
 	next_look = (LENDING || RELIEVES -> LATER : NEVER)
 }
@@ -2323,20 +2184,14 @@ inline sleep_in_queue()
 		fi;
 #endif
 #if LENDING || RELIEVES
-		if
-		:: watcher == me -> watch()
-		:: else -> next_look = NEVER
-		fi;
+		EITHER(watcher == me, watch(), next_look = NEVER);
 #endif
 
 		/* queue_timeout: leaves, or else it must have been granted a slot */
 		if
 		:: mood == DISTURBED ->
 			slots_leave_queue();
-			if
-			:: ok -> ok = false; break
-			:: else -> mood = EXPIRED
-			fi
+			EITHER(ok, ok = false; break, mood = EXPIRED)
 		:: mood == DISTURBED -> mood = CALM
 		:: mood == CALM
 		fi;
@@ -2369,10 +2224,7 @@ inline sleep_in_queue()
 			}
 		:: mood == EXPIRED
 		fi;
-		if
-		:: MUTANT != M_RESET_LATE -> reset_latch(me)
-		:: else
-		fi;
+		WHEN(MUTANT != M_RESET_LATE, reset_latch(me));
 
 		/*
 		 * CHECK_FOR_INTERRUPTS: an error leaves, and so does an exit; else
@@ -2381,24 +2233,15 @@ inline sleep_in_queue()
 		if
 		:: mood == DISTURBED ->
 			slots_leave_queue();
-			if
-			:: ok -> ok = false
-			:: else -> slots_refuse_grant(); ok = false
-			fi;
+			EITHER(ok, ok = false, slots_refuse_grant(); ok = false);
 			break
 		:: mood == DISTURBED -> reset_latch(me)
 		:: true
 		fi;
 
 		slots_claim();
-		if
-		:: MUTANT == M_RESET_LATE -> reset_latch(me)
-		:: else
-		fi;
-		if
-		:: ok -> finish_handoff(me); break
-		:: else
-		fi;
+		WHEN(MUTANT == M_RESET_LATE, reset_latch(me));
+		WHEN(ok, finish_handoff(me); break);
 		assert(mood != EXPIRED)
 	od;
 	mood = CALM;
@@ -2481,10 +2324,7 @@ proctype Backend(byte me)
 #endif
 #endif
 #ifdef STUCK
-			if
-			:: me == 0 -> REST_IS_DONE
-			:: else
-			fi;
+			WHEN(me == 0, REST_IS_DONE);
 #endif
 			drop_slot();
 			ok = false
@@ -2493,10 +2333,7 @@ proctype Backend(byte me)
 	:: rounds == 0 -> break
 	od;
 #ifdef HIDDEN
-	if
-	:: me == 1 -> finished = true
-	:: else
-	fi;
+	WHEN(me == 1, finished = true);
 #endif
 #ifdef STOPPED
 	rest = rest + (me > 1);
@@ -2571,10 +2408,7 @@ init
 		run Switch();
 #endif
 #if LONGS
-		if
-		:: WORKERS -> run Worker()
-		:: else
-		fi;
+		WHEN(WORKERS, run Worker());
 #endif
 		i = 0
 	}
