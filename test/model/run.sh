@@ -52,10 +52,10 @@ lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZER
 *hot spot, moves, limits  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2
 hot spot, three samples  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=3 -DBARGING=0
 hot spot, two samplers   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=17 -DBARGING=0
-hot spot, two, crowd     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=31 -DCROWD -DBARGING=0
+hot spot, two, crowd     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=3 -DCROWD
 hot spot, two rounds     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DROUNDS=2 -DSAMPLES=1 -DDO=31
 hot spot, three, moves   |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=1 -DCROWD
-hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=18 -DCROWD -DBARGING=0
+hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=2 -DCROWD
 hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DCROWD
 hot spot, bystander      |states|-DHOT=1 -DLIMIT=1 -DBYSTANDERS=1 -DBARGING=0
 hot spot, cancel         |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DINTERRUPTS=1
