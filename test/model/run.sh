@@ -60,7 +60,7 @@ hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DCROWD
 hot spot, bystander      |states|-DHOT=1 -DLIMIT=1 -DBYSTANDERS=1 -DBARGING=0
 hot spot, cancel         |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DINTERRUPTS=1
 hot spot, forced entry   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DFORCE=1
-*hot spot, lending        |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLOOKS=1
+*hot spot, lending        |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLOOKS=1
 hot spot, lending, limit |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=2 -DDO=1 -DLOOKS=1 -DBARGING=0
 hot spot, long statements|states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLONGS=1
 *hot spot, switched off   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2 -DSWITCH=1
@@ -68,6 +68,9 @@ hot spot, formed anew    |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO
 hot spot, pool           |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DSAMPLES=2
 hot spot, pool, higher   |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DSAMPLES=2
 hot spot, gate off       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
+two hot spots, four      |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=4 -DFIRST_MARK=1+i%2 -DBARGING=0
+*two, limit 1, -1, 1      |states|-DHOT=2 -DLIMIT=1 -DBACKENDS=2 -DFIRST_MARK=1+i%2 -DRESIZERS=1 -DRESIZE_1=NO_LIMIT -DRESIZE_2=1
+two, limit -1, 1, -1     |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DFIRST_MARK=1+i%2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=NO_LIMIT -DINTERRUPTS=1
 *two hot spots, merged    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DROUNDS=2
 two, merged, three       |states|-DHOT=2 -DLIMIT=0 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2 -DCROWD
 two, merged, moves       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=9
@@ -186,8 +189,9 @@ M_MOVE_BLINDLY      |a holder is moved though it has left               |states|
 M_MOVE_UNCOUNTED    |a holder is moved before its place counts          |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DFIRST_MARK=0
 M_LEAVE_MARKED      |a place is released where the mark says            |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
 M_LENDER_KEEPS_BOTH |a lender keeps its place in a pool                 |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DHIDDEN
-M_LENDER_TWICE      |the place that a lender keeps is counted out       |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
-M_LENDER_FORGETS    |a lender that ends keeps its place                 |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DLOOKS=1
+M_LENDER_TWICE      |the place that a lender keeps is counted out       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DLOOKS=1
+M_LENDER_FORGETS    |a lender that ends keeps its place                 |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DLOOKS=1
+M_CALL_AGAIN        |who was called already keeps others from it       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=4 -DFIRST_MARK=1+i%2
 M_FORGET_SILENTLY   |no wake-up after a hot spot is forgotten           |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSWITCH=1
 M_LIMIT_SILENTLY    |no wake-up after a hot spot has a higher limit     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2
 M_MERGE_SILENTLY    |no wake-up after hot spots are merged              |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2

@@ -22,8 +22,10 @@
  *	   ends before its transaction does, and a holder that is moved to a place.
  * (c) No wake-up is lost: every state in which no process can move has all of them
  *	   done; and whenever the mutex is free, "a slot is free and a backend waits whose
- *	   queue has a place free, too" implies that a wake-up of the next one is pending.
+ *	   queue has a place free, too" implies that a wake-up of the next one is pending;
+ *	   without a limit for all, that of the first of each queue that has a place free.
  *	   Exempt is the time in which
+ *	   - a change of limits is on its way, if there is no limit for all;
  *	   - a backend that released a place of a queue with waiters has not got the mutex
  *		 yet: it wakes the next;
  *	   - the wake-up of another waiter is pending, whose queue has no place free any
@@ -31,10 +33,11 @@
  *		 next.
  * (d) Flags and duty: whenever the mutex is free, the flag of a queue says whether
  *	   it is empty.  The flag of all is set if a backend waits whose queue has a place
- *	   free, but for the first of the exemptions; it is clear if no backend waits.  The
- *	   lenders' flag says whether there are any.  If a backend waits, the watcher is
- *	   in a queue.  No backend waits in a pool that is gone, nor in any queue while the
- *	   gate is off, but for the time in which that change is on its way.
+ *	   free and there is a limit for all, but for the exemption of a released place; it
+ *	   is clear if no backend waits, or there is no such limit.  The lenders' flag says
+ *	   whether there are any.  If a backend waits, the watcher is in a queue.  No backend
+ *	   waits in a pool that is gone, nor in any queue while the gate is off, but for the
+ *	   time in which that change is on its way.
  * (e) No backend starves: with backends that never stop coming (FOREVER), a waiter
  *	   gets a slot in the end, if every process that can go on for ever does so once
  *	   (weak fairness).  That is not so where several barge at a queue with a limit of
@@ -45,9 +48,9 @@
  *	   nor lends it (STUCK), all others are; and so they are if a watcher is
  *	   stopped besides (STOPPED).
  * (f) Order: a backend that enters from a queue is the first of it, and no backend
- *	   waits in a queue without a limit that is to go before it.  Exempt are those
- *	   that are let in.  Whenever the mutex is free, the priority that it takes to barge
- *	   is at least that of the next, but for the first of the exemptions.
+ *	   waits in a queue without a limit that is to go before it, if there is a limit for
+ *	   all.  Exempt are those that are let in.  Whenever the mutex is free, the priority
+ *	   that it takes to barge is at least that of the next, but for the exemption in (d).
  * (g) Long statements: a statement gives its slot up once when it becomes long, and has
  *	   one again only when it is long no more.  There are no more long ones than the
  *	   limit has slots when one becomes long.  Whenever the mutex is free, the long ones
@@ -125,7 +128,8 @@
 #define RESIZERS	0			/* processes that set the limit */
 #endif
 #ifndef RESIZE_1
-#define RESIZE_1	LIMIT		/* to these values; 0: the gate is off */
+#define RESIZE_1	LIMIT		/* to these values; 0: the gate is off, NO_LIMIT:
+								 * as LIMIT=0 */
 #endif
 #ifndef RESIZE_2
 #define RESIZE_2	LIMIT
@@ -216,7 +220,7 @@ mtype = {
 	M_MOVE_UNCOUNTED, M_LENDER_KEEPS_BOTH, M_LENDER_TWICE, M_LENDER_FORGETS,
 	M_FORGET_SILENTLY, M_LIMIT_SILENTLY, M_LEAVE_MARKED, M_MERGE_SILENTLY,
 	M_MERGE_FLAGLESS, M_MERGE_UNSEEN, M_ADAPT_UNSEEN, M_LET_IN_UNSEEN, M_LET_IN_NEVER,
-	M_QUEUE_EARLY
+	M_QUEUE_EARLY, M_CALL_AGAIN
 };
 
 #ifndef MUTANT
@@ -342,6 +346,7 @@ bool stopped;					/* 1 has */
 #define PROCESSES		(BACKENDS + RESIZERS + REMOVE + WORKERS + SAMPLERS + SWITCH)
 
 #define IN_USE			(word & WORD_COUNT)
+#define IS_LIMITED		(limit != NO_LIMIT)	/* slots_are_limited() */
 #define PLACES(i)		(queue_word[i] & WORD_COUNT)
 #define BIT(p)			(1 << (p))
 
@@ -652,7 +657,7 @@ inline count_in_with_place(barge)
 inline count_me_in(barge)
 {
 	if
-	:: mark[me] == MARK_STUCK ->
+	:: mark[me] == MARK_STUCK && IS_LIMITED ->
 		slots_lock();
 		note_lender();
 		slots_unlock(true);
@@ -823,7 +828,7 @@ inline slots_queue_move(p, to)
 
 /* Property (f): does no backend wait before p that can have a slot, whatever words say? */
 #define NOT_BEFORE(i) \
-	(i == QUEUE(waiter) || !HAS_WAITERS(i) || queue_limit[i] != NO_LIMIT || \
+	(i == QUEUE(waiter) || !HAS_WAITERS(i) || !IS_LIMITED || queue_limit[i] != NO_LIMIT || \
 	 !IS_BEFORE(queue[i].head, waiter))
 #if QUEUES == 1
 #define IS_FIRST		(queue[0].head == waiter)
@@ -849,9 +854,47 @@ inline slots_grant(p, in_order)
 	}
 }
 
+#if QUEUES > 1
+/* head_to_call(): the look at the word of each queue is a step. */
+inline consider_to_call(i)
+{
+	d_step {
+		WHEN(next_one == INVALID_PROC_NUMBER && CAN(i) &&
+			 (!wakeup_pending[queue[i].head] || MUTANT == M_CALL_AGAIN),
+			 next_one = queue[i].head)
+	}
+}
+
+inline head_to_call()
+{
+	consider_to_call(0);
+	consider_to_call(1);
+#if QUEUES > 2
+	consider_to_call(2)
+#endif
+}
+#else
+#define head_to_call()	skip
+#endif
+
+/* What wake_next() ends with */
+inline call_next(wakes_next)
+{
+	d_step {
+		if
+		:: wakes_next && next_one != INVALID_PROC_NUMBER && IN_USE < limit &&
+		   !wakeup_pending[next_one] ->
+			wakeup_pending[next_one] = true;
+			slots_wake_later(next_one)
+		:: else
+		fi;
+		FORGET_NEXT
+	}
+}
+
 /*
- * wake_next(): looks at the word once.  With one queue, the flag of all is set
- * already when a backend waits.
+ * wake_next(): looks at the word once.  With one queue and one limit, the flag of all is
+ * set already when a backend waits.
  */
 inline wake_next(wakes_next)
 {
@@ -860,25 +903,21 @@ inline wake_next(wakes_next)
 	WHEN(next_priority != PRIORITY_OF(next_one), next_priority = PRIORITY_OF(next_one));
 #endif
 	if
-	:: next_one == INVALID_PROC_NUMBER ->
+	:: !IS_LIMITED ->
+		atomic { word = word & ~WORD_WAITERS; FORGET_NEXT };
+		head_to_call();
+		call_next(wakes_next)
+	:: IS_LIMITED && next_one == INVALID_PROC_NUMBER ->
 		word = (MUTANT == M_FLAG_STAYS -> word : word & ~WORD_WAITERS)
-	:: else ->
-#if QUEUES > 1
+	:: IS_LIMITED && next_one != INVALID_PROC_NUMBER ->
+#if QUEUES > 1 || RESIZERS
 		if
 		:: !(word & WORD_WAITERS) && MUTANT != M_FLAG_LEFT_OUT ->
 			word = word | WORD_WAITERS
 		:: else
 		fi;
 #endif
-		d_step {
-			if
-			:: wakes_next && IN_USE < limit && !wakeup_pending[next_one] ->
-				wakeup_pending[next_one] = true;
-				slots_wake_later(next_one)
-			:: else
-			fi;
-			FORGET_NEXT
-		}
+		call_next(wakes_next)
 	fi
 }
 
@@ -1008,7 +1047,7 @@ inline slots_enqueue()
 	if
 	:: !MUST_NOT_QUEUE ->
 		WHEN(MUTANT != M_QUEUE_FLAG_LATE, set_flag_of_queue());
-		WHEN(MUTANT != M_FLAG_LATE, word = word | WORD_WAITERS)
+		WHEN(IS_LIMITED && MUTANT != M_FLAG_LATE, word = word | WORD_WAITERS)
 	:: MUST_NOT_QUEUE
 	fi;
 	slots_next_waiter();
@@ -1044,6 +1083,10 @@ inline slots_enqueue()
 	WHEN(ok, become_holder())
 }
 
+/* slots_is_its_turn(), once the next is known */
+#define IS_MY_TURN \
+	((IS_LIMITED -> next_one : queue[QUEUE(me)].head) == me || MUTANT == M_CLAIM_OUT_OF_TURN)
+
 /* slots_claim(): the look at the state, that at the wake-up, the mutex. */
 inline slots_claim()
 {
@@ -1059,10 +1102,7 @@ inline slots_claim()
 				wakeup_pending[me] = (MUTANT == M_STILL_PENDING && wakeup_pending[me]);
 				slots_next_waiter();
 				if
-				:: atomic {
-						next_one == me || MUTANT == M_CLAIM_OUT_OF_TURN ->
-						FORGET_NEXT
-					};
+				:: atomic { IS_MY_TURN -> FORGET_NEXT };
 					if
 					:: MUTANT == M_CLAIM_UNCOUNTED && IN_USE < limit -> ok = true
 					:: else -> count_in_if_free(QUEUE(me))
@@ -1073,10 +1113,7 @@ inline slots_claim()
 						wakes = wakes & ~BIT(me)
 					:: else
 					fi
-				:: atomic {
-						next_one != me && MUTANT != M_CLAIM_OUT_OF_TURN ->
-						FORGET_NEXT; ok = false
-					}
+				:: atomic { !IS_MY_TURN -> FORGET_NEXT; ok = false }
 				fi
 			fi;
 			slots_unlock(MUTANT != M_CLAIM_SILENTLY)
@@ -1139,10 +1176,16 @@ inline slots_leave_queue()
 
 #define IS_RUNNING(p)	(state[p] == SLOT_RUNNING)
 
-/* slots_hand_off() */
+/* slots_hand_off(); q: had_place */
 inline slots_hand_off()
 {
 	slots_next_waiter();
+	d_step {
+#if QUEUES > 1
+		WHEN(q != NO_QUEUE && !IS_LIMITED, next_one = queue[q].head);
+#endif
+		q = 0
+	};
 	if
 	:: atomic {
 			GRANTABLE && MAY_HAND_OFF ->
@@ -1170,6 +1213,7 @@ inline slots_hand_off()
  */
 inline free_slot()
 {
+	q = at;
 	WHEN(MUTANT != M_PLACE_LAST, count_place_out_unlocked());
 	d_step {
 		assert(IN_USE > 0);
@@ -1177,6 +1221,7 @@ inline free_slot()
 		:: told -> ok = false
 		:: !told && ((word & WORD_WAITERS) == 0 || MUTANT == M_RELEASE_BLINDLY) ->
 			word = word - 1;
+			q = 0;
 			ok = true
 		:: else -> ok = false
 		fi
@@ -1426,7 +1471,7 @@ inline slots_forget_lending()
 inline lend(p)
 {
 	atomic {
-		swapped = (state[p] == SLOT_RUNNING);
+		swapped = (state[p] == SLOT_RUNNING && (IS_LIMITED || !IS_KEPT(place[p])));
 		if
 		:: swapped ->
 			state[p] = SLOT_LENT;
@@ -1815,7 +1860,7 @@ inline demote(p)
 	:: else ->
 		atomic {
 			swapped = (state[p] == SLOT_RUNNING);
-			WHEN(swapped, state[p] = SLOT_LONG; at = place[p]; place[p] = NO_QUEUE)
+			WHEN(swapped, state[p] = SLOT_LONG; at = place[p]; q = at; place[p] = NO_QUEUE)
 		};
 		if
 		:: swapped ->
@@ -2476,17 +2521,19 @@ init
 #endif
 #define PENDING_BEFORE(i) (HAS_WAITERS(i) && wakeup_pending[queue[i].head] && !CAN(i))
 #endif
+#define IS_CALLED(i)	(!CAN(i) || wakeup_pending[queue[i].head])
 #define WAKEUP_PENDING \
 	(IN_USE >= limit || NEXT == INVALID_PROC_NUMBER || calls_owed > 0 || \
-	 wakeup_pending[NEXT] || ANY_QUEUE(PENDING_BEFORE))
+	 (IS_LIMITED && (wakeup_pending[NEXT] || ANY_QUEUE(PENDING_BEFORE))) || \
+	 (!IS_LIMITED && (resizing > 0 || ALL_QUEUES(IS_CALLED))))
 
 /* (d), (f) */
 #define QUEUE_FLAG_RIGHT(i) \
 	(((queue_word[i] & WORD_WAITERS) != 0) == HAS_WAITERS(i))
 #define FLAGS_RIGHT \
 	(ALL_QUEUES(QUEUE_FLAG_RIGHT) && \
-	 ((word & WORD_WAITERS) == 0 || ANY_WAITS) && \
-	 ((word & WORD_WAITERS) != 0 || NEXT == INVALID_PROC_NUMBER || calls_owed > 0) && \
+	 ((word & WORD_WAITERS) == 0 || (ANY_WAITS && IS_LIMITED)) && \
+	 ((word & WORD_WAITERS) != 0 || !IS_LIMITED || NEXT == INVALID_PROC_NUMBER || calls_owed > 0) && \
 	 ((word & WORD_LENDERS) != 0) == (lent > 0))
 #define WATCHED \
 	(!ANY_WAITS || (watcher != INVALID_PROC_NUMBER && state[watcher] == SLOT_WAITING))
