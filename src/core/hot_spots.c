@@ -93,8 +93,8 @@ SampleTime *slots_sample_time = NULL;
  */
 
 /* Are there to be hot spots now?  A hint without the lock. */
-static inline bool
-are_on(void)
+bool
+slots_have_hot_spots(void)
 {
 	return *(volatile bool *) &Slots->hot_spots_on && *(volatile int *) &Slots->max_active != 0;
 }
@@ -107,15 +107,6 @@ sample_interval(void)
 }
 
 /*
- * Are samples to be told to slots_note_activity() and slots_adapt_hot_spots()?
- */
-bool
-slots_have_hot_spots(void)
-{
-	return are_on();
-}
-
-/*
  * Is it time to take a sample?  Returns true to one caller per interval; with
  * even_if_few, also while few backends are at work, or there are no hot spots.
  */
@@ -124,7 +115,7 @@ slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
 
-	if (!(even_if_few || are_on()) ||
+	if (!(even_if_few || slots_have_hot_spots()) ||
 		!claim_turn(&Slots->sample.claimed, sample_interval() * (others_wait ? 1 : OPEN_INTERVALS)))
 		return false;
 	pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
@@ -275,7 +266,7 @@ find(const HotSpotKey *key)
 static int
 form(const HotSpotKey *key, uint64 now, TimestampTz since)
 {
-	for (int i = 0; i < MAX_HOT_SPOTS && are_on(); i++)
+	for (int i = 0; i < MAX_HOT_SPOTS && slots_have_hot_spots(); i++)
 	{
 		HotSpot    *spot = &Slots->hot_spots[i];
 
@@ -596,7 +587,7 @@ adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
 	LockedSection section;
 
 	slots_lock(&section);
-	if (spot->key.kind == HOT_SPOT_NONE || !are_on())
+	if (spot->key.kind == HOT_SPOT_NONE || !slots_have_hot_spots())
 		 /* forgotten meanwhile */ ;
 	else if (spot->part_of != hot_spot)
 	{
@@ -670,7 +661,7 @@ slots_init_hot_spots(void)
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
 	}
 	pg_atomic_write_u64(&Slots->sample.interval,
-						are_on() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
+						slots_have_hot_spots() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
 }
 
 /*
@@ -684,9 +675,9 @@ slots_schedule_samples(void)
 
 	slots_lock(&section);
 	pg_atomic_write_u64(&Slots->sample.interval,
-						are_on() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
+						slots_have_hot_spots() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
 	slots_unlock(&section);
-	if (are_on())
+	if (slots_have_hot_spots())
 		return;
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{

@@ -116,7 +116,8 @@ typedef struct SlotEntry
 								 * last: lock */
 	uint8		hot_spot;		/* index, plus one, of the one whose contender
 								 * it is, or 0, or STUCK; written by a process
-								 * that samples */
+								 * that samples, and by the backend when it
+								 * begins and ends */
 	uint8		mark;			/* how certain that is: likewise */
 	bool		wakeup_pending; /* called to claim a slot, has not answered
 								 * yet: lock */
@@ -221,20 +222,21 @@ typedef struct HotSpot
 	uint64		seen;			/* when a backend was last seen in line, by
 								 * monotonic_us(); written by a process that
 								 * samples */
-	LimitControl control;		/* lock */
+	LimitControl control;		/* lock; a hint without */
 	pg_atomic_uint32 completed; /* transactions of those that had a place */
 	pg_atomic_uint64 admitted;	/* how many had one */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 	uint8		crossings[MAX_HOT_SPOTS];	/* contenders of this one seen in
-											 * line for that one, of late:
-											 * likewise */
+											 * line for that one, of late;
+											 * written as seen is */
 } HotSpot;
 
 typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: a backend waits
-								 * whose queue has a free slot */
+	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: there is a
+								 * limit, and a backend waits whose queue has
+								 * a place free */
 	pg_atomic_uint32 limit;		/* slots; NO_LIMIT if there is none; the lock
 								 * to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
