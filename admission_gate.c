@@ -364,7 +364,7 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 	{
 		/* Workers need no slot, but pause with their leader. */
 		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
-			long_statements_watch(queryDesc);
+			long_statements_begin(queryDesc);
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 	}
 }
@@ -377,10 +377,11 @@ static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
 	go_on(queryDesc);
-	long_statements_watch(queryDesc);
+	long_statements_begin(queryDesc);
 	if (!all_levels_count())
 	{
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+		long_statements_leave(queryDesc, nesting_level == 0);
 		return;
 	}
 
@@ -395,6 +396,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 	}
 	PG_END_TRY();
 
+	long_statements_leave(queryDesc, nesting_level == 0);
 	if (queryDesc->operation == CMD_SELECT &&
 		!queryDesc->plannedstmt->hasModifyingCTE)
 		statement_ends();
@@ -541,6 +543,15 @@ utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
 }
 
 /*
+ * May this utility command write, other than by what it has the executor run?
+ */
+static bool
+utility_may_write(UtilityKind kind, Node *stmt)
+{
+	return kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from);
+}
+
+/*
  * ProcessUtility_hook: for utility commands, and for transactions at BEGIN
  */
 static void
@@ -560,6 +571,11 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 
 	if (needs_slot)
 		enter(NULL, kind == UTILITY_BEGIN);
+	if (utility_may_write(kind, pstmt->utilityStmt))
+	{
+		introduce_session();
+		long_statements_note_write();
+	}
 
 	nesting_level++;
 	PG_TRY();
@@ -573,7 +589,11 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	PG_END_TRY();
 
 	if (needs_slot)
+	{
+		if (nesting_level == 0)
+			long_statements_end(false);
 		statement_ends();
+	}
 }
 
 /*
@@ -596,10 +616,12 @@ gate_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
 			admission_end_transaction(false);
+			long_statements_end_transaction();
 			break;
 
 		case XACT_EVENT_ABORT:
 			admission_end_transaction(true);
+			long_statements_end_transaction();
 			break;
 
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
@@ -610,14 +632,16 @@ gate_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * In statement scope, release the slot of a statement that fails inside a
- * savepoint.
+ * A statement has failed inside a savepoint, or a part of one: it is not long
+ * any more.  In statement scope, release the slot of a top-level one.
  */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
-	if (event == SUBXACT_EVENT_ABORT_SUB && nesting_level == 0 &&
-		gate_scope == SCOPE_STATEMENT)
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	long_statements_end(true);
+	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 		admission_leave(true);
 }

@@ -70,12 +70,6 @@ typedef struct QueueWait
  */
 static bool holds_slot = false;
 
-/*
- * Start time of the last statement that met the gate; resume() uses it to
- * recognize a new one
- */
-static TimestampTz statement_start = 0;
-
 /* Has the present transaction been admitted, even if it has left since? */
 static bool admitted_in_xact = false;
 
@@ -90,16 +84,6 @@ note_admission(void)
 {
 	holds_slot = true;
 	admitted_in_xact = true;
-}
-
-/* A backend that holds a slot goes on with its statement or begins another. */
-static inline void
-resume(void)
-{
-	TimestampTz start = GetCurrentStatementStartTimestamp();
-
-	slots_resume(start != statement_start);
-	statement_start = start;
 }
 
 /*
@@ -455,7 +439,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	if (holds_slot)
 	{
-		resume();
+		slots_resume();
 		return;
 	}
 	if (bypass_in_force)
@@ -466,7 +450,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	if (unlikely(refusal != NULL))
 		ReThrowError(refusal);
 
-	since = statement_start = GetCurrentStatementStartTimestamp();
+	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_acquire(since)))
 		note_admission();
 	else
@@ -483,11 +467,10 @@ void
 admission_continue(void)
 {
 	if (holds_slot)
-		resume();
+		slots_resume();
 	else if (!bypass_in_force)
 	{
-		statement_start = GetCurrentStatementStartTimestamp();
-		slots_force(statement_start);
+		slots_force(GetCurrentStatementStartTimestamp());
 		note_admission();
 	}
 }

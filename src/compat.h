@@ -97,10 +97,12 @@
  * for long.
  */
 #if PG_VERSION_NUM >= 190000
+#define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event) \
 	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
 	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
 #else
+#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == PG_WAIT_BUFFER_PIN)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 

@@ -11,22 +11,30 @@
  * client, the queue, a lock or a disk sees no ticks, and short statements
  * hardly ever see one.
  *
+ * What is counted is the outermost query that the executor runs, with all that
+ * its functions run, and over all calls of the executor: so a cursor is long
+ * by what all its FETCHes have used.  Many short queries are not long by their
+ * sum.
+ *
  * A tick only sets a flag.  Nodes of the plan that yield tuples of their own
  * test it whenever they are asked for the next one: there the process holds no
  * lock inside the server, and can raise errors and sleep.
  *
  * A statement that pauses keeps its locks.  So it does not pause when other
- * backends may want them: in a transaction that has an XID, and when a backend
- * waits for one of its locks.  It keeps its snapshot and its pins, too: VACUUM
- * may wait for a pin to have the page for itself; so may replay on a standby,
- * but then the statement goes on.
+ * backends may want them: in a transaction that has run anything but queries
+ * that only read, here or through a foreign table, and when a backend waits
+ * for one of its locks.  It keeps its snapshot and its pins, too: it goes on
+ * when VACUUM or replay waits for such.  What a function does on another
+ * server without the executor, such as dblink_exec(), is not known here.
  *
- * Parallel workers tick for their leader, which holds the slot, and pause as
- * it does.
+ * A parallel worker ticks and pauses by itself.  It can make the statement of
+ * its leader long, which may only wait for its workers.
  *
- * Locking: reads other backends' states and wait events without a lock.  The
- * lock manager's partition locks guard the locks of this process and its
- * leader.  Everything else is local to the process.
+ * Other modules may instrument nodes or put functions of their own into them:
+ * such nodes are left alone.  So is SIGPROF, if anything else uses it.
+ *
+ * Locking: the lock manager's partition locks guard the locks of this process
+ * and its leader.  Everything else is local to the process.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -34,10 +42,8 @@
  */
 #include "postgres.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include "access/parallel.h"
 #include "access/xact.h"
@@ -46,12 +52,15 @@
 #include "nodes/nodeFuncs.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "bypass.h"
 #include "compat.h"
 #include "core/entries.h"
 #include "core/long_share.h"
@@ -64,35 +73,97 @@
 #define TICK	25
 
 /*
- * How often a pausing process looks whether it may go on, ms: the first in
- * line and parallel workers, and all others
+ * How often a process that pauses wakes up, ms: the first, which sees to the
+ * samples that resume the others, and all others
  */
-#define LOOK_AGAIN	50
-#define OTHERS_LOOK_AGAIN	500
+#define SAMPLE_AGAIN	50
+#define LOOK_AGAIN		500
 
-static bool clock_runs = false;
-static volatile sig_atomic_t tick_is_due = false;
+/* What a query used until its executor was last left, in its own memory */
+typedef struct SuspendedQuery
+{
+	const QueryDesc *query;
+	uint32		ticks;
+	struct SuspendedQuery *next;
+	MemoryContextCallback forget;
+} SuspendedQuery;
+
+static SuspendedQuery *suspended = NULL;
 
 /*
- * When the statement of the last tick began, and how many ticks it has seen
- * since its first one
+ * The query that is counted, NULL if none is, and the start of its statement:
+ * an error may have ended it
  */
-static volatile TimestampTz ticking_statement;
+static const QueryDesc *volatile counted_query = NULL;
+static volatile TimestampTz counted_statement;
+
+/* How many ticks it has seen */
 static volatile uint32 ticks;
 
-/* Signal handler of the timer */
+/* Is it long? */
+static bool is_long = false;
+
+static volatile sig_atomic_t tick_is_due = false;
+
+/* Has the present transaction run anything but queries that only read? */
+static bool may_have_written = false;
+
+static volatile sig_atomic_t clock_runs = false;
+
+/* What a node's ExecProcNode is before its first call */
+static ExecProcNodeMtd pg_first_call = NULL;
+
+/*
+ * The proc number of the holder that this process works for: itself or its
+ * leader; -1 if there is none.
+ */
+static int
+holder(void)
+{
+	if (!IsParallelWorker())
+		return slots_my_procno();
+	return MyProc->lockGroupLeader != NULL ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : -1;
+}
+
+/* Can a statement of this process be long? */
+static inline bool
+can_be_long(void)
+{
+	return gate_long_after >= 0 && gate_max_active_backends != 0 && !bypass_in_force &&
+		holder() >= 0 && slots_may_be_long(holder());
+}
+
+static void
+set_clock(int interval_ms)
+{
+	struct itimerval every = {{0, interval_ms * 1000}, {0, interval_ms * 1000}};
+
+	(void) setitimer(ITIMER_PROF, &every, NULL);
+	clock_runs = interval_ms > 0;
+}
+
+/* Is the query counted that began last? */
+static inline bool
+is_counting(void)
+{
+	return counted_query != NULL && counted_statement == GetCurrentStatementStartTimestamp();
+}
+
+/*
+ * Signal handler of the timer.  Stops it where no statement can be long any
+ * more; the next one that can starts it again.
+ */
 static void
 handle_tick(SIGNAL_ARGS)
 {
-	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	int			save_errno = errno;
 
-	if (statement != ticking_statement)
-	{
-		ticking_statement = statement;
-		ticks = 0;
-	}
-	else if (gate_long_after >= 0 && ++ticks * TICK >= (uint32) gate_long_after)
+	if (proc_exit_inprogress || !can_be_long())
+		set_clock(0);
+	else if (is_counting() &&
+			 (ticks++ * TICK >= (uint32) gate_long_after || is_long))
 		tick_is_due = true;
+	errno = save_errno;
 }
 
 /*
@@ -101,28 +172,27 @@ handle_tick(SIGNAL_ARGS)
 static pg_noinline void
 start_clock(void)
 {
-	struct itimerval every = {{0, TICK * 1000}, {0, TICK * 1000}};
+	static bool has_handler = false;
+	static bool is_refused = false;
 	struct itimerval present;
+	struct sigaction action;
 
-	clock_runs = true;
-	/* A profiler may use it. */
-	if (getitimer(ITIMER_PROF, &present) != 0 || timerisset(&present.it_interval))
+	if (is_refused)
 		return;
-	pqsignal(SIGPROF, handle_tick);
-	(void) setitimer(ITIMER_PROF, &every, NULL);
-}
-
-/* How many CPUs this process may use */
-static int
-usable_cpus(void)
-{
-#ifdef __linux__
-	cpu_set_t	set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) == 0)
-		return CPU_COUNT(&set);
-#endif
-	return Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
+	/* A profiler may use it. */
+	if (!has_handler &&
+		(getitimer(ITIMER_PROF, &present) != 0 || timerisset(&present.it_value) ||
+		 sigaction(SIGPROF, NULL, &action) != 0 ||
+		 (action.sa_flags & SA_SIGINFO) != 0 ||
+		 (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)))
+	{
+		is_refused = true;
+		return;
+	}
+	if (!has_handler)
+		pqsignal(SIGPROF, handle_tick);
+	has_handler = true;
+	set_clock(TICK);
 }
 
 /*
@@ -147,27 +217,13 @@ others_want_locks_of(PGPROC *proc)
 	return wanted;
 }
 
-/*
- * The proc number of the holder that this process works for: itself or its
- * leader; -1 if there is none.
- */
-static int
-holder(void)
-{
-	PGPROC	   *leader = MyProc->lockGroupLeader;
-
-	if (!IsParallelWorker())
-		return slots_my_procno();
-	return leader != NULL ? GATE_PROC_NUMBER(leader) : -1;
-}
-
-/* Would a pause of this process delay other backends, or replay? */
+/* Would a pause of this process delay other backends? */
 static bool
 is_in_the_way(void)
 {
 	PGPROC	   *leader = MyProc->lockGroupLeader;
 
-	if (HoldingBufferPinThatDelaysRecovery() || others_want_locks_of(MyProc))
+	if (others_want_locks_of(MyProc))
 		return true;
 	if (leader == NULL || leader == MyProc)
 		return false;
@@ -184,11 +240,10 @@ say_pausing(void *arg)
 }
 
 /*
- * Sleep until the statement of this holder may go on.  Raises whatever
- * interrupts bring.
+ * Sleep until this process may go on.  Raises whatever interrupts bring.
  */
 static void
-pause_statement(int procno)
+pause_statement(void)
 {
 	static uint32 wait_event = 0;
 	bool		timed_out = false;
@@ -203,53 +258,58 @@ pause_statement(int procno)
 	error_context_stack = &context;
 	for (;;)
 	{
-		bool		is_first = slots_long_is_first(procno);
+		bool		is_first = slots_long_is_first(MY_PROC_NUMBER);
 
 		/*
-		 * The first looks, and others from time to time: the first may have
-		 * caught an error here, and do something else.
+		 * The first sees to the samples, and others from time to time: the
+		 * first may have caught an error here, and do something else.
 		 */
 		if (is_first || timed_out)
-			slots_look_at_long(sampler_short_at_work(procno), usable_cpus());
-		if (!slots_long_pauses(procno))
+			sampler_sample_long();
+		if (!slots_long_pauses(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
 			break;
-		if (is_in_the_way())
-		{
-			slots_long_resume(procno);
-			break;
-		}
-		/* Only the leader's latch is set when its turn comes. */
 		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							   is_first || IsParallelWorker() ? LOOK_AGAIN : OTHERS_LOOK_AGAIN,
+							   is_first ? SAMPLE_AGAIN : LOOK_AGAIN,
 							   wait_event) & WL_TIMEOUT) != 0;
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
+	slots_long_resume(MY_PROC_NUMBER);
 	error_context_stack = context.previous;
 }
 
+/* on_shmem_exit callback of a parallel worker */
+static void
+worker_exits(int code, Datum arg)
+{
+	slots_forget_long(MY_PROC_NUMBER);
+}
+
 /*
- * The statement of this process has used more CPU time and is long: pause it
+ * The query of this process has used more CPU time and is long: pause it
  * unless it may go on.  If its transaction has begun to write, it needs a slot
  * again and never pauses.
  */
 static pg_noinline void
 tick(void)
 {
-	int			procno = holder();
+	bool		is_first = !is_long;
 
 	tick_is_due = false;
-	if (procno < 0 || ticking_statement != GetCurrentStatementStartTimestamp() ||
-		!INTERRUPTS_CAN_BE_PROCESSED())
+	if (!is_counting() || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (may_have_written || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (!IsParallelWorker())
-			slots_end_long();
+			long_statements_end(true);
 		return;
 	}
-	if (!slots_tick_long(procno, sampler_short_at_work(procno), usable_cpus()))
-		pause_statement(procno);
+	if (is_first && IsParallelWorker())
+		on_shmem_exit(worker_exits, (Datum) 0);
+	is_long = true;
+	sampler_sample_long();
+	if (!slots_tick_long(MY_PROC_NUMBER, holder(), is_first))
+		pause_statement();
 }
 
 /* ExecProcNode of nodes that test the flag */
@@ -259,6 +319,29 @@ exec_and_tick(PlanState *node)
 	if (unlikely(tick_is_due))
 		tick();
 	return node->ExecProcNodeReal(node);
+}
+
+/* The same before the first call, which checks the stack as PostgreSQL's does */
+static TupleTableSlot *
+exec_first_and_tick(PlanState *node)
+{
+	check_stack_depth();
+	/* Another module may have put its own function before this one. */
+	if (node->ExecProcNode == exec_first_and_tick)
+		node->ExecProcNode = exec_and_tick;
+	return exec_and_tick(node);
+}
+
+/* Have this node test the flag, if its function is PostgreSQL's own. */
+static inline void
+watch(PlanState *node)
+{
+	if (node->instrument != NULL)
+		return;
+	if (node->ExecProcNode == pg_first_call)
+		node->ExecProcNode = exec_first_and_tick;
+	else if (node->ExecProcNode == node->ExecProcNodeReal)
+		node->ExecProcNode = exec_and_tick;
 }
 
 /* Is this node the whole plan, as in many short statements? */
@@ -275,7 +358,7 @@ is_alone(const PlanState *node)
  * many tuples without asking their children.
  */
 static bool
-watch_node(PlanState *node, void *context)
+watch_nodes(PlanState *node, void *context)
 {
 	if (node == NULL)
 		return false;
@@ -284,23 +367,152 @@ watch_node(PlanState *node, void *context)
 		IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
 		IsA(node, MaterialState) || IsA(node, MemoizeState) ||
 		IsA(node, SortState) || IsA(node, IncrementalSortState))
-		node->ExecProcNode = exec_and_tick;
-	return planstate_tree_walker(node, watch_node, context);
+		watch(node);
+	return planstate_tree_walker(node, watch_nodes, context);
+}
+
+/* What a query has used until now, if it was suspended. */
+static SuspendedQuery *
+find_suspended(const QueryDesc *query)
+{
+	SuspendedQuery *found = suspended;
+
+	while (found != NULL && found->query != query)
+		found = found->next;
+	return found;
+}
+
+/* Callback of a query's memory context */
+static void
+forget_suspended(void *arg)
+{
+	SuspendedQuery **link = &suspended;
+
+	while (*link != NULL && *link != arg)
+		link = &(*link)->next;
+	if (*link != NULL)
+		*link = (*link)->next;
+}
+
+/* Remember what the counted query has used: its executor may be called again. */
+static pg_noinline void
+remember_ticks(const QueryDesc *query)
+{
+	SuspendedQuery *entry = find_suspended(query);
+
+	if (entry == NULL)
+	{
+		entry = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(SuspendedQuery));
+		entry->query = query;
+		entry->next = suspended;
+		entry->forget.func = forget_suspended;
+		entry->forget.arg = entry;
+		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &entry->forget);
+		suspended = entry;
+	}
+	entry->ticks = ticks;
+}
+
+/* Count this query from now on, with what it used before. */
+static inline void
+start_counting(const QueryDesc *query)
+{
+	const SuspendedQuery *before = unlikely(suspended != NULL) ? find_suspended(query) : NULL;
+
+	counted_query = NULL;
+	ticks = before != NULL ? before->ticks : 0;
+	is_long = ticks > 0 && (ticks - 1) * TICK >= (uint32) gate_long_after;
+	tick_is_due = is_long;
+	counted_statement = GetCurrentStatementStartTimestamp();
+	counted_query = query;
 }
 
 /*
- * Have this query pause when it is long and not its turn.  Not if its nodes
- * are instrumented: that replaces their ExecProcNode as well.
+ * The executor is about to run this query: have it pause when it is long and
+ * not its turn.
  */
 void
-long_statements_watch(QueryDesc *query)
+long_statements_begin(const QueryDesc *query)
 {
-	if (gate_long_after < 0 || query->instrument_options != 0)
+	if (query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE ||
+		query->plannedstmt->rowMarks != NIL)
+		long_statements_note_write();
+	if (unlikely(query->plannedstmt->parallelModeNeeded) && !IsParallelWorker() &&
+		slots_my_procno() >= 0)
+		slots_keep_slot(may_have_written);
+	if (may_have_written || !can_be_long())
+		return;
+	if (!is_counting())
+		start_counting(query);
+	/* That replaces their ExecProcNode as well. */
+	if (query->instrument_options != 0)
 		return;
 	if (unlikely(!clock_runs))
 		start_clock();
+	if (unlikely(pg_first_call == NULL))
+	{
+		PlanState	node = {0};
+
+		ExecSetExecProcNode(&node, exec_and_tick);
+		pg_first_call = node.ExecProcNode;
+	}
 	if (is_alone(query->planstate))
-		query->planstate->ExecProcNode = exec_and_tick;
+		watch(query->planstate);
 	else
-		(void) watch_node(query->planstate, NULL);
+		(void) watch_nodes(query->planstate, NULL);
+}
+
+/*
+ * The executor has run this query, to its end or not.  ends_statement: it was
+ * a statement of the client.
+ */
+void
+long_statements_leave(const QueryDesc *query, bool ends_statement)
+{
+	if (query != counted_query)
+		return;
+	if (unlikely(ticks > 0))
+	{
+		remember_ticks(query);
+		if (ends_statement)
+			long_statements_end(false);
+	}
+	counted_query = NULL;
+	is_long = false;
+}
+
+/*
+ * If the statement of this backend is long, it is no more.  works: the backend
+ * goes on working.
+ */
+void
+long_statements_end(bool works)
+{
+	uint64		cpu = 0;
+
+	if (slots_my_procno() < 0 || slots_state(slots_my_procno()) != SLOT_LONG)
+		return;
+	(void) process_cpu_time(MyProcPid, &cpu);
+	slots_end_long(works, cpu);
+	is_long = false;
+}
+
+/*
+ * This transaction runs something that may write: it keeps its slot from now
+ * on, or has it back.
+ */
+void
+long_statements_note_write(void)
+{
+	if (!may_have_written)
+		long_statements_end(true);
+	may_have_written = true;
+}
+
+/* The transaction has ended. */
+void
+long_statements_end_transaction(void)
+{
+	may_have_written = is_long = false;
+	counted_query = NULL;
 }

@@ -54,6 +54,7 @@ typedef enum ProcessRest
 } ProcessRest;
 
 extern bool process_cpu_time(int pid, uint64 *used);
+extern int	usable_cpus(void);
 extern ProcessRest process_rest(int pid);
 
 #endif							/* ADMISSION_GATE_PROCESS_H */

@@ -9,7 +9,7 @@
  * taken every few milliseconds, with many connections less often: by a backend
  * that is about to queue; by the watcher, one of the waiters
  * (core/watch_duty.c); by a backend that begins a statement, as there may be
- * no queue; by a long statement.  There is no background process for this.
+ * no queue; by a process of a long statement.  There is no background process for this.
  *
  * Hot spots (core/hot_spots.c): a backend that waits for a lock contends for
  * it if the backend that holds it works, or waits itself.  So the waiters of
@@ -28,6 +28,11 @@
  * nothing for lend_after lends its slot; at once, if it is stuck.  And a
  * waiter that is the owner of a lock for which an admitted backend waits
  * enters at once.
+ *
+ * Long statements (core/long_share.c): a sample counts the short statements
+ * and the processes of long ones at work, and resumes those that may go on:
+ * out of turn what keeps a lock that others wait for, and all while VACUUM or
+ * replay waits for a pin or a snapshot.
  *
  * Idleness is measured, not concluded from the wait event.  A holder does
  * nothing if it uses next to no CPU time, has not met the gate (its progress),
@@ -60,6 +65,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -71,6 +77,7 @@
 #include "core/entries.h"
 #include "core/hot_spots.h"
 #include "core/lending.h"
+#include "core/long_share.h"
 #include "core/watch_duty.h"
 #include "process.h"
 #include "sampler.h"
@@ -160,6 +167,8 @@ typedef struct Sample
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
+	bool		needs_long;		/* VACUUM or replay waits for what a long
+								 * statement may hold */
 	HotSpotCounts counts;
 	WaitGroup	groups[GROUPS];
 } Sample;
@@ -167,13 +176,10 @@ typedef struct Sample
 /* By proc number; the process that samples writes it without a lock */
 static BackendSample *samples = NULL;
 
-/* Short statements at work, by the latest sample: likewise */
-static int *short_at_work = NULL;
-
 static Size
 shmem_size(void)
 {
-	return add_size(MAXALIGN(sizeof(int)), mul_size(MaxBackends, sizeof(BackendSample)));
+	return mul_size(MaxBackends, sizeof(BackendSample));
 }
 
 /* Request the shared memory.  Call from a shmem_request_hook. */
@@ -189,10 +195,9 @@ sampler_shmem_init(void)
 {
 	bool		found;
 
-	short_at_work = ShmemInitStruct("admission_gate samples", shmem_size(), &found);
-	samples = (BackendSample *) ((char *) short_at_work + MAXALIGN(sizeof(int)));
+	samples = ShmemInitStruct("admission_gate samples", shmem_size(), &found);
 	if (!found)
-		memset(short_at_work, 0, shmem_size());
+		memset(samples, 0, shmem_size());
 }
 
 /* ----------------------------------------------------------------
@@ -280,6 +285,7 @@ read_backend(int procno, Sample *sample)
 
 	if (proc->pid != 0)
 		see_wait(proc, event, &seen);
+	sample->needs_long |= GATE_IS_CLEANUP_WAIT(event);
 	if (is_idle_wait(event))
 	{
 		seen.progress = slots_progress(procno);
@@ -426,9 +432,27 @@ is_idle_owner(int procno, const Sample *sample)
 }
 
 /*
+ * Other backends wait for a lock of this one: let it in if it waits at the
+ * gate, and resume it and its parallel workers if they pause.
+ */
+static void
+let_go_on(int procno)
+{
+	if (slots_state(procno) == SLOT_WAITING)
+		slots_let_in(procno);
+	for (int other = 0; slots_any_long_pauses() && other < slots_backend_count(); other++)
+	{
+		if (slots_long_pauses(other) &&
+			(other == procno ||
+			 GetPGProcByNumber(other)->lockGroupLeader == GetPGProcByNumber(procno)))
+			slots_long_resume(other);
+	}
+}
+
+/*
  * Find out what the lock of a group is for, and which backend has it: one that
- * is idle, if any is, else one that waits itself, else any.  A waiter at the
- * gate is let in.
+ * is idle, if any is, else one that waits itself, else any.  One that waits at
+ * the gate, or pauses, goes on.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -437,8 +461,8 @@ find_owner(WaitGroup *group, const Sample *sample)
 	PGPROC	   *waiter = GetPGProcByNumber(group->waiter);
 	LOCKTAG		tag = lock->tag;	/* it may be another one's by now */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
-	int			at_gate[4];
-	int			nat_gate = 0;
+	int			held_up[4];
+	int			nheld_up = 0;
 	int			read = 0;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
@@ -456,12 +480,14 @@ find_owner(WaitGroup *group, const Sample *sample)
 
 		if (held->holdMask == 0 || is_of_group(held, waiter) || !is_in_the_way(lock, held))
 			continue;
+		if (owner < slots_backend_count() &&
+			(slots_state(owner) == SLOT_WAITING ||
+			 slots_state(owner) == SLOT_LONG || slots_long_pauses(owner)) &&
+			nheld_up < lengthof(held_up))
+			held_up[nheld_up++] = owner;
 		if (owner < slots_backend_count() && slots_state(owner) == SLOT_WAITING)
-		{
-			if (nat_gate < lengthof(at_gate))
-				at_gate[nat_gate++] = owner;
-		}
-		else if (is_idle_owner(owner, sample))
+			continue;
+		if (is_idle_owner(owner, sample))
 		{
 			group->owner = owner;
 			group->owner_is_idle = true;
@@ -471,8 +497,8 @@ find_owner(WaitGroup *group, const Sample *sample)
 			group->owner = owner;
 	}
 	LWLockRelease(partition);
-	while (nat_gate > 0)
-		slots_let_in(at_gate[--nat_gate]);
+	while (nheld_up > 0)
+		let_go_on(held_up[--nheld_up]);
 }
 
 /*
@@ -695,6 +721,30 @@ look_at_holder(int procno, bool is_stuck)
  * ----------------------------------------------------------------
  */
 
+/*
+ * Does replay wait for a pin, or for the end of a snapshot?
+ */
+static bool
+replay_waits(void)
+{
+	for (int i = 0; i < NUM_AUXILIARY_PROCS && RecoveryInProgress(); i++)
+	{
+		uint32		event = wait_event_of(GetPGProcByNumber(MaxBackends + i));
+
+		if (GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT)
+			return true;
+	}
+	return false;
+}
+
+/* Is a process with that lock, or NULL, to wait for at work? */
+static inline bool
+is_at_work(const LOCK *lock, uint32 event)
+{
+	return lock == NULL && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
+							is_for_lwlock(event));
+}
+
 /* Take a sample of all backends. */
 static pg_noinline void
 sample_all(bool with_holders)
@@ -702,6 +752,7 @@ sample_all(bool with_holders)
 	Sample		sample = {.now = monotonic_us()};
 	bool		hot_spots = slots_have_hot_spots();
 	int			short_ones = 0;
+	int			long_ones = 0;
 
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 		read_backend(procno, &sample);
@@ -728,6 +779,10 @@ sample_all(bool with_holders)
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK)))
 			short_ones++;
+		if (slots_long_works(procno, is_at_work(samples[procno].lock,
+												wait_event_of(GetPGProcByNumber(procno))),
+							 sample.now))
+			long_ones++;
 		if (hot_spots && (is_holder || slots_is_marked(procno, false)))
 			slots_note_activity(procno, activity, &key, is_slow(procno, &sample),
 								sample.now, &sample.counts);
@@ -736,7 +791,9 @@ sample_all(bool with_holders)
 						   slots_lend_after() >= 0)))
 			look_at_holder(procno, activity == ACTIVITY_STUCK);
 	}
-	*short_at_work = short_ones;
+	if (slots_any_long_pauses())
+		sample.needs_long |= replay_waits();
+	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
 	if (hot_spots)
 		slots_adapt_hot_spots(&sample.counts);
 }
@@ -793,16 +850,12 @@ sampler_recall_lenders(void)
 }
 
 /*
- * How many holders of short statements, other than this one, do not wait for a
- * client, a timer, an extension or a lock?
+ * Take a sample for a process of a long statement if one is due, however few
+ * backends are at work.
  */
-int
-sampler_short_at_work(int but)
+void
+sampler_sample_long(void)
 {
-	int			n;
-
 	if (slots_claim_sample(true))
 		sample_all(false);
-	n = *(volatile int *) short_at_work;
-	return slots_state(but) == SLOT_RUNNING ? Max(n - 1, 0) : n;
 }

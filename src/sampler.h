@@ -18,6 +18,6 @@ extern void sampler_sample(void);
 extern long sampler_watch(void);
 extern void sampler_sample_holders(void);
 extern void sampler_recall_lenders(void);
-extern int	sampler_short_at_work(int but);
+extern void sampler_sample_long(void);
 
 #endif							/* ADMISSION_GATE_SAMPLER_H */

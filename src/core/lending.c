@@ -118,8 +118,8 @@ slots_forget_lending(int place)
 }
 
 /* A backend of that pool lends from now on.  Lock held. */
-static void
-note_lender(SlotPool *pool)
+void
+slots_note_lender(SlotPool *pool)
 {
 	Slots->lent++;
 	pool->lent++;
@@ -137,7 +137,7 @@ slots_enter_as_lender(void)
 	LockedSection section;
 
 	slots_lock(&section);
-	note_lender(pool_of(MySlotEntry));
+	slots_note_lender(pool_of(MySlotEntry));
 	slots_unlock(&section);
 }
 
@@ -159,7 +159,7 @@ lend(SlotEntry *entry, TimestampTz now)
 	if (state_in(running) != SLOT_RUNNING ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, state_with_place(SLOT_LENT, kept)))
 		return;
-	note_lender(pool_of(entry));
+	slots_note_lender(pool_of(entry));
 	count_out(kept == NO_QUEUE ? place : NO_QUEUE);
 	pg_atomic_write_u64(&entry->since, now);
 }

@@ -4,27 +4,24 @@
  *		Long statements give their slots up, and run in turns beside the others.
  *
  * A statement that has used much CPU time (src/long_statements.c measures it)
- * is long.  Its slot passes to the next in the queue, and it runs on without
- * one.  While short statements work, only as many long ones run at a time as
- * there are CPUs left, and a LEAST_SHARE of the CPUs in any case; the others
- * pause.  Each runs for TURN, then the one that has paused for the longest
- * time does; if their share is less than a CPU, after a rest.  While no short
- * statement works, all run.
+ * is long until it ends.  Its slot passes to the next in the queue, and it
+ * runs on without one.  While short statements work, only as many processes of
+ * long ones work at a time as there are CPUs left, and a LEAST_SHARE of the
+ * CPUs in any case; the others pause.  Each works for TURN, then the one that
+ * has paused for the longest time does; if their share is less than a CPU,
+ * after a rest.  While no short statement works, all do.
  *
- * If a limit is set, at most as many statements are long as it has slots;
- * others keep theirs.  Only statements of the pool "default" can be long, and
- * only if it has no limit of its own: an administrator who defines pools knows
- * better.
+ * The process is what has turns: the backend of a statement, and each of its
+ * parallel workers.  A sample (src/sampler.c) counts those at work, as it
+ * counts short ones: one that waits for its client or a lock takes no share.
+ * It then resumes those that may go on.  The one that has paused for the
+ * longest time sees to it that samples are taken.
  *
- * A running long statement is seen only at its ticks, that is, when it has
- * used some CPU time.  One that has not ticked for LEASE waits for something
- * else and does not count until its next tick.  So none pauses without end.
+ * Only statements of the pool "default" can be long, and only if it has no
+ * limit of its own: an administrator who defines pools knows better.
  *
- * The statement that has paused for the longest time looks at the others, and
- * resumes those that may run.
- *
- * Locking: see shared.h.  The process that ticks for a statement, its backend
- * or a parallel worker of it, changes its state under the lock.
+ * Locking: see shared.h.  A backend makes its own statement long, or a
+ * parallel worker does that for its leader, under the lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -34,19 +31,20 @@
 
 #include "core/counting.h"
 #include "core/entries.h"
+#include "core/lending.h"
 #include "core/long_share.h"
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
-/* How long a statement runs before a paused one may take its turn, us */
+/* How long a process works before one that pauses may take its turn, us */
 #define TURN			INT64CONST(200000)
 
-/* How long a running statement counts after its last tick, us */
-#define LEASE			INT64CONST(3000000)
+/* How long after it was resumed a process may not be awake yet, us */
+#define AWAKE_AFTER		INT64CONST(50000)
 
 /*
  * Long statements have one in LEAST_SHARE of the CPUs in any case: if that is
- * less than a CPU, one runs for a part of the time.
+ * less than a CPU, one works for a part of the time.
  */
 #define LEAST_SHARE		4
 
@@ -56,8 +54,8 @@
 /* Fewer than that at work are none. */
 #define NONE_AT_WORK	0.5
 
-/* How many are woken by one section, at most */
-#define MOST_WOKEN		2
+/* How many one section resumes, at most */
+#define MAX_RESUMED		2
 
 /*
  * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
@@ -69,26 +67,19 @@ slots_set_long_after(int long_after)
 	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
 }
 
-/* Have interval us passed since then, or was the clock set back? */
-static inline bool
-has_passed(TimestampTz then, int64 interval, TimestampTz now)
-{
-	return now - then >= interval || now < then;
-}
-
-/* How many long statements may run at a time?  Lock held. */
+/* How many processes of long statements may work at a time?  Lock held. */
 static int
 long_share(void)
 {
 	int			left = Slots->cpus - (int) (Slots->short_working + 0.5);
 
-	if (Slots->short_working < NONE_AT_WORK)
+	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK)
 		return Slots->nentries;
 	return Max(Max(left, Slots->cpus / LEAST_SHARE), 1);
 }
 
 /*
- * How long (us) no long statement runs after each turn, so that together they
+ * How long (us) no long statement works after each turn, so that together they
  * have no more than their share of less than a CPU.  Lock held.
  */
 static int64
@@ -96,85 +87,114 @@ rest_after_turn(void)
 {
 	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / LEAST_SHARE);
 
-	if (Slots->short_working < NONE_AT_WORK || share >= 1)
+	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK || share >= 1)
 		return 0;
 	return (int64) (TURN * (1 / share - 1));
 }
 
-/* How many long statements may run now.  Lock held. */
+/* How many may work now.  now: by monotonic_us().  Lock held. */
 static int
-may_run(TimestampTz now)
+may_work(uint64 now)
 {
-	return has_passed(Slots->long_turn_ended, rest_after_turn(), now) ? long_share() : 0;
+	return (int64) (now - Slots->long_turn_ended) >= rest_after_turn() ? long_share() : 0;
 }
 
-/* Set a statement's long_state and move it between the lists.  Lock held. */
+/* Set what a process does, and move it to or from the list.  Lock held. */
 static void
 change_state(int procno, LongState state, TimestampTz now)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	if (entry->long_state == LONG_RUNNING)
-		slots_list_remove(&Slots->long_running, procno);
-	else if (entry->long_state == LONG_PAUSED)
+	if (entry->long_state == state)
+		return;
+	if (entry->long_state == LONG_PAUSED)
 		slots_list_remove(&Slots->long_paused, procno);
-
-	entry->long_state = state;
-	if (state == LONG_RUNNING)
-		slots_list_append(&Slots->long_running, procno);
-	else if (state == LONG_PAUSED)
+	else if (entry->long_state == LONG_RUNNING)
+		Slots->long_working = Max(Slots->long_working - 1, 0);
+	if (state == LONG_PAUSED)
 		slots_list_append(&Slots->long_paused, procno);
+	else if (state == LONG_RUNNING)
+		Slots->long_working++;
+	entry->long_state = state;
 	if (state != LONG_NOT)
-	{
 		pg_atomic_write_u64(&entry->since, now);
-		entry->quiet_since = now;	/* it has just been seen */
-	}
+}
+
+/* Let a process that pauses go on.  Lock held. */
+static void
+resume(int procno, uint64 now, LockedSection *section)
+{
+	change_state(procno, LONG_RUNNING, section->now);
+	entry_of(procno)->turn_began = now;
+	slots_wake_later(section, procno);
 }
 
 /*
- * Record that working short statements run on cpus CPUs.  Then resume paused
- * statements, up to the share of long ones, at most MOST_WOKEN.  Lock held.
+ * Resume those that may go on, at most MAX_RESUMED.  now: by monotonic_us().
+ * Lock held.
  */
 static void
-look(int working, int cpus, LockedSection *section)
+resume_next(uint64 now, LockedSection *section)
 {
-	int64		passed = Max(section->now - Slots->long_looked, 0);
-	double		weight = (double) Min(passed, AVERAGE_OVER) / AVERAGE_OVER;
 	int			first;
-	int			woken = 0;
-
-	/* Those that wait for a slot want a CPU as well. */
-	working += queue_at(DEFAULT_POOL)->waiters.length;
-	Slots->short_working += (working - Slots->short_working) * weight;
-	Slots->long_looked = section->now;
-	Slots->cpus = cpus;
-
-	first = Slots->long_running.head;
-	if (first != INVALID_PROC_NUMBER &&
-		has_passed(entry_of(first)->quiet_since, LEASE, section->now))
-		change_state(first, LONG_UNCOUNTED, section->now);
+	int			resumed = 0;
 
 	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_running.length < may_run(section->now) && woken < MOST_WOKEN)
+		   Slots->long_working < may_work(now) && resumed < MAX_RESUMED)
 	{
-		change_state(first, LONG_RUNNING, section->now);
-		slots_wake_later(section, first);
-		woken++;
+		resume(first, now, section);
+		resumed++;
 	}
-	/* It is to look from now on. */
-	if (woken > 0 && first != INVALID_PROC_NUMBER)
+	/* It sees to the samples from now on. */
+	if (resumed > 0 && first != INVALID_PROC_NUMBER)
 		slots_wake_later(section, first);
 }
 
 /*
- * Can this backend's statement be long?  Lock held, or a hint.
+ * A sample has found so many short statements and processes of long ones at
+ * work on cpus CPUs.  others_need: VACUUM or replay waits for what only long
+ * statements may hold.  Resume those that may go on.
  */
-static bool
-may_be_long(const SlotEntry *entry)
+void
+slots_share_cpus(int short_working, int long_working, bool others_need, int cpus)
 {
+	LockedSection section;
+	uint64		now = monotonic_us();
+	double		weight;
+
+	slots_lock(&section);
+	/* Those that wait for a slot want a CPU as well. */
+	short_working += queue_at(DEFAULT_POOL)->waiters.length;
+	weight = (double) Min(Max((int64) (now - Slots->long_sampled), 0), AVERAGE_OVER) / AVERAGE_OVER;
+	Slots->short_working += (short_working - Slots->short_working) * weight;
+	Slots->long_sampled = now;
+	Slots->long_working = long_working;
+	Slots->others_need_long = others_need;
+	Slots->cpus = cpus;
+	resume_next(now, &section);
+	slots_unlock(&section);
+}
+
+/*
+ * Can the statement of this holder be long?  Lock held, or a hint.
+ */
+bool
+slots_may_be_long(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
 	return (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
 		Slots->max_active != 0 && !Slots->observing && entry->pool == DEFAULT_POOL &&
 		!queue_has_limit(DEFAULT_POOL);
+}
+
+/*
+ * Have this backend keep its slot whatever its parallel workers use, or not.
+ */
+void
+slots_keep_slot(bool keep)
+{
+	MySlotEntry->keeps_slot = keep;
 }
 
 /*
@@ -189,12 +209,11 @@ demote(int procno, LockedSection *section)
 	uint32		running = pg_atomic_read_u32(&entry->state);
 
 	if (state_in(running) != SLOT_RUNNING ||
-		(Slots->max_active > 0 && Slots->nlong >= Slots->max_active) ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LONG))
 		return false;
-	Slots->nlong++;
-	change_state(procno, LONG_RUNNING, section->now);
+	entry->reserved = false;
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
+	pg_atomic_write_u64(&entry->since, section->now);
 	(void) count_place_out(place_in(running));
 	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
 	slots_hand_off(place_in(running), section);
@@ -202,81 +221,78 @@ demote(int procno, LockedSection *section)
 }
 
 /*
- * The holder's statement has used another tick of CPU time beyond long_after.
- * working, cpus: as for look().  Returns false if the statement must pause.
+ * This process has used another tick of CPU time for the statement of a
+ * holder, its own or its leader's, that is long; is_first: its turn begins
+ * now.  Returns false if it must pause: when its turn is over, or does not
+ * begin as too many work.
  */
 bool
-slots_tick_long(int procno, int working, int cpus)
+slots_tick_long(int procno, int holder, bool is_first)
 {
 	SlotEntry  *entry = entry_of(procno);
+	uint64		now = monotonic_us();
+	bool		must_pause = false;
 	LockedSection section;
-	bool		goes_on = true;
 
 	slots_lock(&section);
-	if (may_be_long(entry) &&
-		(slots_state(procno) == SLOT_LONG || demote(procno, &section)))
+	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
+		(slots_state(holder) == SLOT_LONG || demote(holder, &section)))
 	{
-		if (entry->long_state == LONG_UNCOUNTED)
-			change_state(procno, LONG_RUNNING, section.now);
-		if (entry->long_state == LONG_RUNNING)
-		{
-			/* To the end of the list: it was seen last. */
-			slots_list_remove(&Slots->long_running, procno);
-			slots_list_append(&Slots->long_running, procno);
-			entry->quiet_since = section.now;
-			if ((Slots->long_paused.head != INVALID_PROC_NUMBER || rest_after_turn() > 0) &&
-				has_passed(pg_atomic_read_u64(&entry->since), TURN, section.now))
-			{
-				change_state(procno, LONG_PAUSED, section.now);
-				Slots->long_turn_ended = section.now;
-			}
-			else if (Slots->long_running.length > may_run(section.now))
-				change_state(procno, LONG_PAUSED, section.now);
-		}
-		look(working, cpus, &section);
-		goes_on = entry->long_state != LONG_PAUSED;
+		bool		is_over;
+
+		if (is_first)
+			entry->turn_began = now;
+		change_state(procno, LONG_RUNNING, section.now);
+		is_over = (int64) (now - entry->turn_began) >= TURN;
+		must_pause = !Slots->others_need_long && (is_first || is_over) &&
+			(Slots->long_working > may_work(now) ||
+			 (is_over && (Slots->long_paused.head != INVALID_PROC_NUMBER || rest_after_turn() > 0)));
+		if (must_pause)
+			change_state(procno, LONG_PAUSED, section.now);
+		if (must_pause && is_over)
+			Slots->long_turn_ended = now;
+		if (must_pause)
+			resume_next(now, &section);
 	}
 	slots_unlock(&section);
-	return goes_on;
+	return !must_pause;
 }
 
-/*
- * A paused statement looks, and resumes those that may run, maybe itself.
- * working, cpus: as for look().
- */
-void
-slots_look_at_long(int working, int cpus)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	look(working, cpus, &section);
-	slots_unlock(&section);
-}
-
-/* Has this backend paused for the longest time?  A hint, no lock. */
+/* Has this process paused for the longest time?  A hint, no lock. */
 bool
 slots_long_is_first(int procno)
 {
 	return *(volatile int *) &Slots->long_paused.head == procno;
 }
 
-/*
- * Must this statement still pause?  If no statement can be long any more,
- * resume it.
- */
+/* Does any process pause?  A hint, no lock. */
+bool
+slots_any_long_pauses(void)
+{
+	return *(volatile int *) &Slots->long_paused.head != INVALID_PROC_NUMBER;
+}
+
+/* Does this process pause?  A hint, no lock. */
 bool
 slots_long_pauses(int procno)
 {
-	if (*(volatile uint8 *) &entry_of(procno)->long_state != LONG_PAUSED)
-		return false;
-	if (may_be_long(entry_of(procno)))
-		return true;
-	slots_long_resume(procno);
-	return false;
+	return *(volatile uint8 *) &entry_of(procno)->long_state == LONG_PAUSED;
 }
 
-/* Resume a paused statement out of turn. */
+/*
+ * Does this process work for a long statement, if it is seen to work?  One
+ * that was just resumed and may not be awake yet does.  A hint, no lock.
+ */
+bool
+slots_long_works(int procno, bool is_seen_to_work, uint64 now)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	return *(volatile uint8 *) &entry->long_state == LONG_RUNNING &&
+		(is_seen_to_work || (int64) (now - entry->turn_began) < AWAKE_AFTER);
+}
+
+/* Resume a process out of turn, if it pauses. */
 void
 slots_long_resume(int procno)
 {
@@ -284,51 +300,57 @@ slots_long_resume(int procno)
 
 	slots_lock(&section);
 	if (entry_of(procno)->long_state == LONG_PAUSED)
-		change_state(procno, LONG_RUNNING, section.now);
+		resume(procno, monotonic_us(), &section);
 	slots_unlock(&section);
 }
 
-/* This backend's statement is not long any more.  Lock held. */
+/* This process works for no long statement any more.  Lock held. */
 static void
-forget(LockedSection *section)
+end_turn(int procno, LockedSection *section)
 {
-	Assert(Slots->nlong > 0);
-	Assert(MySlotEntry->long_state != LONG_NOT);
-	Slots->nlong--;
-	change_state(my_slot_procno, LONG_NOT, section->now);
-	if (Slots->long_paused.head != INVALID_PROC_NUMBER)
-		slots_wake_later(section, Slots->long_paused.head); /* to look */
+	change_state(procno, LONG_NOT, section->now);
+	resume_next(monotonic_us(), section);
 }
 
-/* This backend has ended its long statement, and what it held. */
+/*
+ * This process, which has no slot, works for no long statement any more: a
+ * parallel worker that exits, or a backend that has ended all that it held.
+ */
 void
-slots_forget_long(void)
+slots_forget_long(int procno)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	forget(&section);
+	end_turn(procno, &section);
 	slots_unlock(&section);
 }
 
 /*
- * If this backend's statement is long, end that and reacquire its slot, above
- * the limit if need be.
+ * If this backend's statement is long, it is no more.  works: the backend goes
+ * on working, with a slot, above the limit if need be; else it lends the slot
+ * that it has on paper.  cpu: CPU time (us) that it has used.
  */
 void
-slots_end_long(void)
+slots_end_long(bool works, uint64 cpu)
 {
 	LockedSection section;
-
-	int			place;
 
 	if (slots_state(my_slot_procno) != SLOT_LONG)
 		return;
 	slots_lock(&section);
-	place = count_in(MySlotEntry->pool);
-	forget(&section);
+	end_turn(my_slot_procno, &section);
 	pg_atomic_write_u64(&MySlotEntry->since, section.now);
 	MySlotEntry->quiet_since = section.now;
-	pg_atomic_write_u32(&MySlotEntry->state, state_with_place(SLOT_RUNNING, place));
+	MySlotEntry->cpu_seen = cpu;
+	MySlotEntry->progress_seen = pg_atomic_read_u32(&MySlotEntry->progress);
+	if (works || !slots_are_limited() || slots_lend_after() < 0)
+		pg_atomic_write_u32(&MySlotEntry->state,
+							state_with_place(SLOT_RUNNING, count_in(MySlotEntry->pool)));
+	else
+	{
+		slots_note_lender(pool_of(MySlotEntry));
+		pg_atomic_write_u32(&MySlotEntry->state, state_with_place(SLOT_LENT, NO_QUEUE));
+	}
 	slots_unlock(&section);
 }

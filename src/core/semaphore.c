@@ -38,6 +38,7 @@
  *	 LENT -> RUNNING	any process, under the lock, by compare-and-exchange
  *	 RUNNING -> LONG	any process, under the lock, by compare-and-exchange
  *	 LONG -> RUNNING	its backend, under the lock
+ *	 LONG -> LENT		its backend, under the lock
  *	 RUNNING -> NONE	its backend, by exchange
  *	 LENT -> NONE		its backend, by exchange
  *	 LONG -> NONE		its backend, by exchange
@@ -100,6 +101,7 @@ attach_entry(void)
 	/* What an earlier process left */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
+	MySlotEntry->keeps_slot = false;
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
@@ -558,7 +560,7 @@ drop_slot(bool completed)
 	if (likely(state == SLOT_RUNNING))
 		free_slot(place);
 	else if (state == SLOT_LONG)
-		slots_forget_long();
+		slots_forget_long(my_slot_procno);
 	else
 	{
 		Assert(state == SLOT_LENT);
@@ -583,23 +585,14 @@ slots_refuse_grant(void)
 
 /*
  * A backend that was admitted begins or continues a statement: show progress
- * to the watcher, and take a lent slot back.  If other_statement, also
- * reacquire the slot that a long statement gave up.  Both may exceed the
- * limit.
+ * to the watcher, and take a lent slot back, above the limit if need be.
  */
 void
-slots_resume(bool other_statement)
+slots_resume(void)
 {
-	SlotState	state = my_state();
-
 	show_progress();
-	if (unlikely(state == SLOT_LENT))
-	{
-		if (MySlotEntry->hot_spot != STUCK)
-			slots_end_lending();
-	}
-	else if (unlikely(state == SLOT_LONG) && other_statement)
-		slots_end_long();
+	if (unlikely(my_state() == SLOT_LENT) && MySlotEntry->hot_spot != STUCK)
+		slots_end_lending();
 }
 
 /*

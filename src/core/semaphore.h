@@ -39,7 +39,7 @@ extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotLeaveReason reason);
 extern void slots_refuse_grant(void);
-extern void slots_resume(bool other_statement);
+extern void slots_resume(void);
 extern void slots_release(bool failed);
 
 #endif							/* ADMISSION_GATE_SEMAPHORE_H */

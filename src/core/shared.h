@@ -17,7 +17,7 @@
  *	 counters		totals and gauges
  *	 pools			which pools there are, and which one a backend belongs to
  *	 lending		slots of holders that do nothing; the last resort
- *	 long_share		slots and turns of long statements
+ *	 long_share		slots of long statements, turns of their processes
  *	 limits			sets the limit, and whether it is only observed
  *	 semaphore		acquire, wait, release
  *	 shmem			creates all of it
@@ -89,13 +89,12 @@
  */
 #define STUCK			PG_UINT8_MAX
 
-/* What a long statement does: see long_share.c */
+/* What a process does for a long statement: see long_share.c */
 typedef enum LongState
 {
-	LONG_NOT,					/* the statement is not long */
-	LONG_RUNNING,
-	LONG_PAUSED,
-	LONG_UNCOUNTED				/* runs or waits; no tick for LEASE */
+	LONG_NOT,					/* nothing */
+	LONG_RUNNING,				/* has its turn; works, or waits */
+	LONG_PAUSED
 } LongState;
 
 /*
@@ -127,6 +126,8 @@ typedef struct SlotEntry
 	bool		reserved;		/* holds a reserved slot; set by the backend
 								 * under pools_lock, cleared without */
 	uint8		long_state;		/* LongState: lock */
+	bool		keeps_slot;		/* its parallel workers do not make its
+								 * statement long */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
 												 * its present pool; moved to
 												 * past_totals when it changes
@@ -141,6 +142,8 @@ typedef struct SlotEntry
 	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
 
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
+	uint64		turn_began;		/* of a process of a long statement, by
+								 * monotonic_us(): lock */
 	TimestampTz quiet_since;	/* of a holder: since when it has done next to
 								 * nothing, by the looks at it: lock */
 } SlotEntry;
@@ -260,15 +263,16 @@ typedef struct SlotShared
 								 * let into a full queue: see lending.c */
 	int			patience;		/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
-	int			nlong;			/* entries in state LONG */
-	EntryList	long_running;	/* entries in LONG_RUNNING, the one with the
-								 * oldest tick first */
-	EntryList	long_paused;
-	int			cpus;			/* usable ones, by the latest look */
+	EntryList	long_paused;	/* entries in LONG_PAUSED */
+	int			long_working;	/* processes of long statements at work */
 	double		short_working;	/* short statements at work or waiting, on
 								 * average */
-	TimestampTz long_looked;	/* when that was last looked at */
-	TimestampTz long_turn_ended;	/* when one last paused after its turn */
+	bool		others_need_long;	/* others wait for what a paused one may
+									 * hold: none pauses */
+	int			cpus;			/* usable ones, by the latest sample */
+	uint64		long_sampled;	/* when these were set, by monotonic_us() */
+	uint64		long_turn_ended;	/* when one last paused after its turn:
+									 * likewise */
 	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
 									 * barge, or NO_PRIORITY */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */

@@ -98,7 +98,6 @@ slots_shmem_init(const SlotsSettings *settings)
 	Slots->max_active = settings->limit;
 	Slots->hot_spots_on = settings->hot_spots;
 	Slots->observing = settings->observing;
-	init_list(&Slots->long_running);
 	init_list(&Slots->long_paused);
 	Slots->watcher = INVALID_PROC_NUMBER;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;

@@ -95,7 +95,6 @@ long, pools              |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLONGS=2 -DWORKERS=0
 long, pool removed       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DLONGS=2
 *long one never ends      |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 long, never ends, three  |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
-long, never ends, worker |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=3
 *holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
 *last resort              |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DINTERRUPTS=1 -DTAKEOVER=1
 last resort, cancel      |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
@@ -168,8 +167,7 @@ M_LONG_UNCOUNTED    |the slot of one that was long does not count again |states|
 M_LONG_RELEASES     |a long statement releases the slot it gave up      |states|-DBACKENDS=2 -DLONGS=1
 M_LONG_STAYS        |a long statement that ends stays in its list       |states|-DBACKENDS=2 -DLONGS=1
 M_LONG_ENDS_SILENTLY|those that pause are not told when one ends        |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2
-M_LONG_UNBOUNDED    |there are more long statements than slots          |states|-DBACKENDS=2 -DLONGS=2
-M_LONG_LEASE        |a long one that does nothing goes on for ever      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
+M_LONG_SLEEPS       |a long one that does nothing goes on for ever      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
 M_LONG_LOOK_FIRST   |only the first that pauses looks, even if awake    |finish|-DLONG_STUCK -DLIMIT=3 -DLONGS=3 -DINTERRUPTS=1 -DWORKERS=0
 M_OFF_KEEPS_QUEUES  |full queues keep their waiters while the gate is off|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
 M_RELEASE_ON        |waiters are let in though there is a limit again   |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1

@@ -11,8 +11,8 @@
  * to.  What it proves, for the sizes that run.sh sets:
  *
  * (a) No slot and no place leaks: when all processes are done, all words are 0 (nothing
- *	   in use, all flags clear), the queues and the lists of long statements are empty,
- *	   and there is no watcher, lender or long statement.
+ *	   in use, all flags clear), the queues and the list of statements that pause are
+ *	   empty, and there is no watcher, lender or long statement.
  * (b) The limits hold: a backend counts itself by a compare-and-exchange that finds
  *	   fewer than the limit that it read before; and in every state at all, each word
  *	   counts at least the backends whose state says that they hold a slot or a place
@@ -52,10 +52,9 @@
  *	   all.  Exempt are those that are let in.  Whenever the mutex is free, the priority
  *	   that it takes to barge is at least that of the next, but for the exemption in (d).
  * (g) Long statements: a statement gives its slot up once when it becomes long, and has
- *	   one again only when it is long no more.  There are no more long ones than the
- *	   limit has slots when one becomes long.  Whenever the mutex is free, the long ones
- *	   are those that are counted, and each is of the state that its list says.  None
- *	   pauses without end, even if another never ends, nor ticks (LONG_STUCK).
+ *	   one again only when it is long no more.  Whenever the mutex is free, those that
+ *	   pause are in the list, and none but long ones.  None pauses without end, even if
+ *	   another never ends, nor works (LONG_STUCK).
  * (h) Hot spots: one that is gone has no limit; in the end, each is a part of one that
  *	   is there, and has its own queue.
  *
@@ -213,7 +212,7 @@ mtype = {
 	M_CLAIM_SILENTLY, M_RELEASE_SILENTLY, M_ALWAYS_IN_FLIGHT, M_RELIEF_UNCOUNTED,
 	M_RELIEF_SILENTLY, M_RELIEF_NEVER, M_WATCH_UNSEEN, M_NO_GUARD, M_LONG_SILENTLY,
 	M_LONG_UNCOUNTED, M_LONG_RELEASES, M_LONG_STAYS, M_LONG_ENDS_SILENTLY,
-	M_LONG_UNBOUNDED, M_LONG_LEASE, M_LONG_LOOK_FIRST, M_STEP_BACK_SILENTLY,
+	M_LONG_SLEEPS, M_LONG_LOOK_FIRST, M_STEP_BACK_SILENTLY,
 	M_QUEUE_FLAG_LATE, M_PLACE_LAST, M_FLAG_LEFT_OUT, M_CLAIM_OUT_OF_TURN,
 	M_FORGET_WAITERS, M_JOIN_LATE, M_GRANT_UNCOUNTED, M_RELIEF_OF_NEXT,
 	M_OFF_KEEPS_QUEUES, M_RELEASE_ON, M_QUEUE_WHILE_OFF, M_MOVE_BLINDLY,
@@ -249,7 +248,6 @@ mtype = {
 #define LONG_NOT		0
 #define LONG_RUNNING	1
 #define LONG_PAUSED		2
-#define LONG_UNCOUNTED	3
 
 byte word;
 byte limit = OR_NONE(LIMIT);
@@ -267,8 +265,6 @@ bool is_off;					/* max_active is 0 */
 #define IS_OFF			false
 #endif
 #if LONGS
-byte nlong;
-EntryList long_running;
 EntryList long_paused;
 #endif
 #if PRIORITY != 0
@@ -1271,15 +1267,12 @@ inline slots_refuse_grant()
 	EITHER(MUTANT != M_REFUSE_AND_KEEP, drop_slot(), state[me] = SLOT_NONE)
 }
 
-/* slots_resume(), with another statement or the same */
+/* slots_resume() */
 inline slots_resume()
 {
 	if
 #if LENDING
 	:: state[me] == SLOT_LENT && !IS_STUCK(me) -> slots_end_lending()
-#endif
-#if LONGS
-	:: state[me] == SLOT_LONG -> slots_end_long()
 #endif
 	:: else
 	fi
@@ -1781,10 +1774,19 @@ proctype Switch()
 
 #if LONGS
 
-#define MOST_LONG		limit
-
-/* may_be_long() */
+/* slots_may_be_long() */
 #define MAY_BE_LONG(p)	(!IS_OFF && POOL(p) == 0 && queue_limit[0] == NO_LIMIT)
+
+#define IS_NOT_LONG(p)	(long_state[p] == LONG_NOT)
+#define IS_LONG_PAUSED(p) (long_state[p] == LONG_PAUSED)
+
+/* Does a sample find it at work?  Not the one that only waits. */
+#ifdef LONG_STUCK
+#define IS_LONG_WORKING(p) \
+	(long_state[p] == LONG_RUNNING && (p != 0 || MUTANT == M_LONG_SLEEPS))
+#else
+#define IS_LONG_WORKING(p) (long_state[p] == LONG_RUNNING)
+#endif
 
 /*
  * change_state(): part of a step.  The state and the first that pauses are read without
@@ -1792,96 +1794,57 @@ proctype Switch()
  */
 inline change_state(p, new_state)
 {
-	if
-	:: long_state[p] == LONG_RUNNING -> slots_list_remove(long_running, p)
-	:: long_state[p] == LONG_PAUSED -> slots_list_remove(long_paused, p)
-	:: else
-	fi;
+	WHEN(long_state[p] == LONG_PAUSED, slots_list_remove(long_paused, p));
 	long_state[p] = new_state;
-	if
-	:: long_state[p] == LONG_RUNNING -> slots_list_append(long_running, p)
-	:: long_state[p] == LONG_PAUSED -> slots_list_append(long_paused, p)
-	:: else
-	fi
+	WHEN(long_state[p] == LONG_PAUSED, slots_list_append(long_paused, p))
 }
 
-/*
- * Has the first that goes on not been seen for LEASE?  Not if it ticks just now, else it
- * is anybody's guess; where that is what ends the run, it is so if time has passed, as
- * that does only when nothing else can happen.
- */
-#define MAY_BE_UNSEEN(seen) \
-	(long_running.head != INVALID_PROC_NUMBER && long_running.head != seen && \
-	 MUTANT != M_LONG_LEASE)
-#ifdef LONG_STUCK
-#define IS_UNSEEN(seen)	(MAY_BE_UNSEEN(seen) && time_is_up)
-#define IS_SEEN(seen)	(!IS_UNSEEN(seen))
-#else
-#define IS_UNSEEN(seen)	MAY_BE_UNSEEN(seen)
-#define IS_SEEN(seen)	true
-#endif
-
-/*
- * look(): at least one goes on, and no more than two are woken to do so.  seen: the
- * statement that ticks just now.
- */
-inline look(seen)
+/* resume_next(): part of a step.  At least one works; no more than two are resumed. */
+inline resume_next()
 {
-	atomic {
-		if
-		:: IS_UNSEEN(seen) ->
-			waiter = long_running.head;
-			change_state(waiter, LONG_UNCOUNTED)
-		:: IS_SEEN(seen)
-		fi;
-		do
-		:: long_paused.head != INVALID_PROC_NUMBER && found < 2 ->
-			waiter = long_paused.head;
-			change_state(waiter, LONG_RUNNING);
-			slots_wake_later(waiter);
-			found++
-		:: long_paused.head == INVALID_PROC_NUMBER || long_running.length > 0 -> break
-		od;
-		if
-		:: found > 0 && long_paused.head != INVALID_PROC_NUMBER ->
-			slots_wake_later(long_paused.head)
-		:: else
-		fi;
-		found = 0;
-		waiter = 0
-	}
+	do
+	:: long_paused.head != INVALID_PROC_NUMBER && found < 2 ->
+		waiter = long_paused.head;
+		change_state(waiter, LONG_RUNNING);
+		slots_wake_later(waiter);
+		found++
+	:: long_paused.head == INVALID_PROC_NUMBER || SUM(IS_LONG_WORKING) > 0 -> break
+	od;
+	WHEN(found > 0 && long_paused.head != INVALID_PROC_NUMBER,
+		slots_wake_later(long_paused.head));
+	found = 0;
+	waiter = 0
+}
+
+/* slots_share_cpus(), of a sample */
+inline slots_share_cpus()
+{
+	slots_lock();
+	atomic { resume_next() };
+	slots_unlock(true)
 }
 
 /* demote(): ok = done. */
 inline demote(p)
 {
+	atomic {
+		swapped = (state[p] == SLOT_RUNNING);
+		WHEN(swapped, state[p] = SLOT_LONG; at = place[p]; q = at; place[p] = NO_QUEUE)
+	};
 	if
-	:: nlong >= MOST_LONG && MUTANT != M_LONG_UNBOUNDED -> ok = false
-	:: else ->
-		atomic {
-			swapped = (state[p] == SLOT_RUNNING);
-			WHEN(swapped, state[p] = SLOT_LONG; at = place[p]; q = at; place[p] = NO_QUEUE)
-		};
-		if
-		:: swapped ->
-			d_step {
-				nlong++;
-				assert(nlong <= MOST_LONG);	/* property (g) */
-				change_state(p, LONG_RUNNING)
-			};
-			count_place_out();
-			slots_hand_off();
-			swapped = false;
-			ok = true
-		:: else -> ok = false
-		fi
+	:: swapped ->
+		count_place_out();
+		slots_hand_off();
+		swapped = false;
+		ok = true
+	:: else -> ok = false
 	fi
 }
 
 /*
- * slots_tick_long(): ok = the statement has to pause.  It pauses if too many go on, or
- * its turn is over and another one pauses, or for a rest, in which none goes on until a
- * look whose time is up: so only where there are such looks.
+ * slots_tick_long(), of the backend itself if own: ok = it has to pause.  It does if too
+ * many work, or its turn is over and another one pauses, or for a rest, in which none
+ * works until its time is up: so only where there are such times.
  */
 #ifdef LONG_STUCK
 #define RESTS	true
@@ -1889,7 +1852,7 @@ inline demote(p)
 #define RESTS	false
 #endif
 
-inline slots_tick_long(p)
+inline slots_tick_long(p, own)
 {
 	slots_lock();
 	if
@@ -1898,38 +1861,23 @@ inline slots_tick_long(p)
 	:: !MAY_BE_LONG(p) -> ok = false
 	fi;
 	if
-	:: ok ->
+	:: ok && own ->
 		atomic {
+			change_state(p, LONG_RUNNING);
 			if
-			:: long_state[p] == LONG_UNCOUNTED -> change_state(p, LONG_RUNNING)
-			:: long_state[p] == LONG_RUNNING ->
-				slots_list_remove(long_running, p);
-				slots_list_append(long_running, p)
-			:: else
-			fi;
-			if
-			:: long_state[p] == LONG_RUNNING &&
-			   (long_running.length > 1 || long_paused.head != INVALID_PROC_NUMBER || RESTS) ->
-				change_state(p, LONG_PAUSED)
+			:: SUM(IS_LONG_WORKING) > 1 || long_paused.head != INVALID_PROC_NUMBER || RESTS ->
+				change_state(p, LONG_PAUSED);
+				if
+				:: resume_next()
+				:: RESTS
+				fi
 			:: true
-			fi
-		};
-		if
-		:: look(p)
-		:: RESTS && long_state[p] == LONG_PAUSED
-		fi;
-		ok = (long_state[p] == LONG_PAUSED)
-	:: else
+			fi;
+			ok = (long_state[p] == LONG_PAUSED)
+		}
+	:: else -> ok = false
 	fi;
 	slots_unlock(MUTANT != M_LONG_SILENTLY)
-}
-
-/* slots_look_at_long() */
-inline slots_look_at_long()
-{
-	slots_lock();
-	look(INVALID_PROC_NUMBER);
-	slots_unlock(true)
 }
 
 /* slots_long_resume() */
@@ -1942,19 +1890,12 @@ inline slots_long_resume(p)
 	slots_unlock(true)
 }
 
-/* forget() */
-inline forget_long()
+/* end_turn(), after which none rests */
+inline end_turn()
 {
-	d_step {
-		assert(nlong > 0);
-		assert(long_state[me] != LONG_NOT);
-		nlong--;
+	atomic {
 		WHEN(MUTANT != M_LONG_STAYS, change_state(me, LONG_NOT));
-		if
-		:: long_paused.head != INVALID_PROC_NUMBER && MUTANT != M_LONG_ENDS_SILENTLY ->
-			slots_wake_later(long_paused.head)
-		:: else
-		fi
+		WHEN(MUTANT != M_LONG_ENDS_SILENTLY, resume_next())
 	}
 }
 
@@ -1962,17 +1903,22 @@ inline forget_long()
 inline slots_forget_long()
 {
 	slots_lock();
-	forget_long();
+	end_turn();
 	slots_unlock(true)
 }
 
-/* slots_end_long(), of a long statement */
+/* slots_end_long(), of a long statement: the backend works, or lends. */
 inline slots_end_long()
 {
 	slots_lock();
-	WHEN(MUTANT != M_LONG_UNCOUNTED, count_in(POOL(me)));
-	forget_long();
-	become_holder();
+	end_turn();
+	if
+	:: WHEN(MUTANT != M_LONG_UNCOUNTED, count_in(POOL(me)));
+		become_holder()
+#if LENDING
+	:: IS_LIMITED -> note_lender(); state[me] = SLOT_LENT
+#endif
+	fi;
 	slots_unlock(true)
 }
 
@@ -1992,16 +1938,16 @@ inline slots_end_long()
 
 /*
  * pause_statement(), up to where it sleeps: leaves the loop if it does not pause, as
- * slots_long_pauses() says, or not any more; ok = it has to say that it goes on.
+ * slots_long_pauses() says, or must not.
  */
 #define LOOK_IN_TIME(p) \
 	if \
-	:: long_paused.head == p || time_is_up -> slots_look_at_long() \
+	:: long_paused.head == p || time_is_up -> slots_share_cpus() \
 	:: else \
 	fi; \
 	time_is_up = false; \
 	if \
-	:: long_state[p] != LONG_PAUSED -> ok = false; break \
+	:: long_state[p] != LONG_PAUSED -> break \
 	:: else \
 	fi; \
 	if \
@@ -2010,15 +1956,9 @@ inline slots_end_long()
 	:: MAY_BE_LONG(p) \
 	fi
 
-#define GO_ON(p) \
-	if \
-	:: ok -> slots_long_resume(p) \
-	:: else \
-	fi
-
 /*
- * pause_statement() of a backend; ok is true at first.  An error, caught or not, ends
- * the pause, and leaves the statement among those that pause.
+ * pause_statement(); ok is true at first.  An error, caught or not, ends the pause, and
+ * leaves the statement among those that pause.
  */
 inline pause_statement()
 {
@@ -2033,21 +1973,7 @@ inline pause_statement()
 		reset_latch(me);
 		WHEN(mood == DISTURBED, mood = CALM; ok = false; break)
 	od;
-	GO_ON(me)
-}
-
-/* pause_statement() of a parallel worker: the latch that is set is that of its leader. */
-inline pause_worker(p)
-{
-	do
-	:: true ->
-		LOOK_IN_TIME(p);
-		if
-		:: long_state[p] != LONG_PAUSED
-		:: PAUSE_IS_OVER(p)
-		fi
-	od;
-	GO_ON(p)
+	WHEN(ok, slots_long_resume(me))
 }
 
 /*
@@ -2058,10 +1984,10 @@ inline work()
 {
 	do
 	:: atomic { ticks > 0 -> ticks-- };
-		slots_tick_long(me);
+		slots_tick_long(me, true);
 		WHEN(ok, pause_statement());
 		ok = false
-	:: state[me] == SLOT_LONG -> slots_resume()
+	:: state[me] == SLOT_LONG -> slots_end_long()
 	:: true -> break
 	od;
 #ifdef LONG_STUCK
@@ -2075,11 +2001,10 @@ inline work()
 		ticks--; holder = p \
 	}
 
-/* Parallel workers of any backend, one at a time */
+/* Parallel workers of any backend, one at a time.  That they pause is left out. */
 proctype Worker()
 {
 	LOCALS;
-	bool time_is_up;
 	byte holder;
 
 	do
@@ -2095,10 +2020,8 @@ proctype Worker()
 #endif
 		:: done == PROCESSES - WORKERS -> break
 		fi;
-		slots_tick_long(holder);
-		WHEN(ok, pause_worker(holder));
-		holder = 0;
-		ok = false
+		slots_tick_long(holder, false);
+		holder = 0
 	od;
 	done++
 }
@@ -2468,7 +2391,7 @@ init
 #define NOTHING_IS_LEFT(i) (queue_word[i] == 0 && IS_EMPTY(queue[i]))
 #if LONGS
 #define NONE_IS_LONG \
-	(nlong == 0 && IS_EMPTY(long_running) && IS_EMPTY(long_paused))
+	(IS_EMPTY(long_paused) && ALL(IS_NOT_LONG))
 #else
 #define NONE_IS_LONG	true
 #endif
@@ -2553,16 +2476,10 @@ init
 
 /* (g).  The owner may be about to say that its statement is not long any more. */
 #if LONGS
-#define IS_NOT_LONG(p)	(long_state[p] == LONG_NOT)
-#define IS_LONG_RUNNING(p) (long_state[p] == LONG_RUNNING)
-#define IS_LONG_PAUSED(p) (long_state[p] == LONG_PAUSED)
 #define ENTRY_RIGHT(p) \
-	((state[p] != SLOT_LONG || long_state[p] != LONG_NOT) && \
-	 (state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT))
+	(state[p] == SLOT_LONG || state[p] == SLOT_NONE || long_state[p] == LONG_NOT)
 #define LONG_RIGHT \
-	(nlong + SUM(IS_NOT_LONG) == BACKENDS && \
-	 long_running.length == SUM(IS_LONG_RUNNING) && \
-	 long_paused.length == SUM(IS_LONG_PAUSED) && ALL(ENTRY_RIGHT))
+	(long_paused.length == SUM(IS_LONG_PAUSED) && ALL(ENTRY_RIGHT))
 #else
 #define LONG_RIGHT		true
 #endif

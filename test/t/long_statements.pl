@@ -145,12 +145,15 @@ sub stop
 	is($gate->counter('demotions'), $demotions, 'and stays so, whatever they do');
 	ok_cancels($calls, 'it can be cancelled');
 
-	# A limit holds long ones back, too.
+	# However many there are, short ones find the slots.
 	my @sessions = map { endless() } 1 .. 5;
 	ok( $gate->await_true(
-			sub { $gate->counter('long + paused = 2 AND running = 2 AND waiting = 1') eq 't' },
-			'the limit'),
-		'there are no more long ones than slots; others keep theirs, or wait');
+			sub { $gate->counter('long + paused = 5 AND running = 0 AND waiting = 0') eq 't' }, 'all'),
+		'more statements than slots can be long');
+	my $short = $gate->session;
+	$short->start('SELECT 1');
+	$gate->ok_passes($short, 'short ones find the slots');
+	$short->quit;
 	$_->cancel foreach @sessions;
 	$_->result foreach @sessions;
 	$_->quit foreach @sessions;
@@ -172,12 +175,43 @@ sub stop
 
 	my $block = $gate->holder;
 	is($block->query($long), $rows, 'a long statement in a transaction ends');
+	is($gate->state($block), 'lent', 'it is not long any more, and its slot is free for others');
 	is($block->query('SELECT 1'), '1', 'the transaction goes on');
 	is($gate->state($block), 'running', 'with a slot');
 	is($gate->counter('running'), '1', 'that counts');
 	$block->query('COMMIT');
 	$block->quit;
 	$gate->ok_quiet('after the transaction');
+
+	# What is fetched piece by piece is one query.
+	my $demotions = $gate->counter('demotions');
+	my $cursor = $gate->holder;
+	$cursor->query("DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0");
+	ok( $gate->await_true(
+			sub { $cursor->query('MOVE 5000 FROM c'); $gate->counter('demotions') > $demotions },
+			'a demotion'),
+		'a cursor is long by all that was fetched');
+	$cursor->query('COMMIT');
+	$demotions = $gate->counter('demotions');
+	$cursor->query('BEGIN');
+	$cursor->query('SELECT count(*) FROM numbers WHERE i < 1000') foreach 1 .. 1000;
+	is($gate->counter('demotions'), $demotions, 'many short queries are not');
+	$cursor->query('COMMIT');
+	$cursor->quit;
+	$gate->ok_quiet('after a cursor');
+
+	# What will write is never long.
+	$gate->value('CREATE TABLE copy (n bigint)');
+	foreach my $write (
+		"INSERT INTO copy $long",
+		"WITH w AS (INSERT INTO copy VALUES (1) RETURNING n) $long",
+		"SELECT * FROM sale WHERE ($long) > 0 AND id = 1 FOR UPDATE")
+	{
+		my $writer = $gate->session;
+		$writer->query($write);
+		is($gate->counter('demotions'), $demotions, 'is not long: ' . substr($write, 0, 20));
+		$writer->quit;
+	}
 }
 
 # ----------------------------------------------------------------
@@ -309,6 +343,21 @@ sub ok_never_pauses
 	is($gate->state($writer), 'running', 'nor does it give its slot up');
 	ok_cancels($writer, 'it is there');
 
+	# It may have locked rows of another server.
+	$gate->value('CREATE EXTENSION postgres_fdw');
+	$gate->value(
+		sprintf "CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres',
+		options '-c admission_gate.bypass=on')",
+		$gate->node->host, $gate->node->port);
+	$gate->value('CREATE USER MAPPING FOR PUBLIC SERVER far');
+	$gate->value("CREATE FOREIGN TABLE far_sale (id int, sold int) SERVER far OPTIONS (table_name 'sale')");
+	my $far = $gate->holder;
+	$far->query('UPDATE far_sale SET sold = 1 WHERE id = 2');
+	$far->start($endless);
+	ok_never_pauses($far, 'nor one that has written on another server');
+	is($gate->state($far), 'running', 'which keeps its slot as well');
+	ok_cancels($far, 'it is there');
+
 	my $off = $gate->session(session => { 'admission_gate.pool' => 'apart' });
 	$gate->set(pools => 'apart:');
 	$off->start($endless);
@@ -324,6 +373,14 @@ sub ok_never_pauses
 	$alter->cancel;
 	is($alter->sqlstate, '57014', 'that one waits as without the gate');
 	$alter->quit;
+
+	ok_pauses('then they pause again');
+	my $vacuum = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+	$vacuum->start('VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) numbers');
+	$gate->await_wait_event_type($vacuum, 'BufferPin');
+	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
+		'while VACUUM waits for a pin, none pauses');
+	ok_cancels($vacuum, 'it waits as without the gate');
 
 	ok_pauses('then they pause again');
 	$gate->set(long_after => -1);
@@ -369,14 +426,83 @@ for my $way (
 	my @others = map { endless() } 1 .. 2;
 	$start->($session);
 	ok_becomes_long($session, "$name: is long");
-	ok($gate->await_true(sub { $gate->state($session) eq 'paused' }, 'a pause'), "$name: pauses");
-	ok($gate->await_true(sub { $gate->state($session) eq 'long' }, 'its turn'), "$name: goes on");
+	# Of a parallel query, each worker does so by itself.
+	my $any = sub {
+		my ($condition) = @_;
+		my $pid = $session->pid;
+		return $gate->value(
+			"SELECT count(*) FROM pg_stat_activity WHERE $pid IN (pid, leader_pid) AND wait_event $condition") > 0;
+	};
+	ok($gate->await_true(sub { $any->("IN ('AdmissionGatePause', 'Extension')") }, 'a pause'), "$name: pauses");
+	ok($gate->await_true(sub { $any->('IS NULL') }, 'its turn'), "$name: goes on");
 	stop(@short);
 	$session->cancel;
 	is($session->sqlstate, '57014', "$name: can be cancelled");
 	$session->quit;
 	ok_cancels($_, "$name: others are there") foreach @others;
 	$gate->ok_quiet("after $name");
+}
+
+# ----------------------------------------------------------------
+# Those that wait, and the timer
+# ----------------------------------------------------------------
+
+{
+	# One that waits takes no turn from one that works.
+	$gate->value(
+		'CREATE FUNCTION burns_and_sleeps(int) RETURNS bigint LANGUAGE plpgsql AS $$
+		DECLARE n bigint;
+		BEGIN
+			SELECT count(*) INTO n FROM generate_series(1, 300000);
+			PERFORM pg_sleep(2.8);
+			RETURN n;
+		END $$');
+	my @sleepers = map { $gate->session } 1 .. 4;
+	$_->start('SELECT sum(burns_and_sleeps(i)) FROM numbers') foreach @sleepers;
+	ok_becomes_long($_, 'one that works and sleeps by turns is long') foreach @sleepers;
+	my $report = endless();
+	my @short = short_ones();
+	ok_becomes_long($report, 'so is one that works');
+	my %seen = (long => 0, paused => 0);
+	my $before = $gate->value('SELECT clock_timestamp()');
+	$gate->await_true(
+		sub {
+			$seen{ $gate->state($report) }++;
+			$gate->value("SELECT clock_timestamp() > '$before'::timestamptz + interval '6 s'") eq 't';
+		},
+		'six seconds');
+	cmp_ok($seen{long}, '>', $seen{paused} / 6, 'it is at work for a good part of the time') || diag explain \%seen;
+	note "long $seen{long}, paused $seen{paused}";
+	stop(@short);
+	ok_cancels($_, 'it is there') foreach (@sleepers, $report);
+	$gate->ok_quiet('after those that sleep');
+}
+
+SKIP:
+{
+	# SIGPROF is signal 27.
+	my $catches = sub {
+		my ($session) = @_;
+		my ($caught) = slurp_file('/proc/' . $session->pid . '/status') =~ /^SigCgt:\s*(\w+)/m;
+		return hex(substr $caught, -8) & 1 << 26;
+	};
+	skip 'no /proc', 4 unless -e '/proc/self/status' && `uname -sm` =~ /^Linux (?:x86_64|aarch64)/;
+	my $session = $gate->session;
+	$session->query('SELECT count(*) FROM numbers');
+	ok($catches->($session), 'a session whose statements can be long has a timer');
+	$session->quit;
+	foreach my $case (
+		[ 'that bypasses' => {}, { 'admission_gate.bypass' => 'on' } ],
+		[ 'of a pool with a limit' => { pools => 'apart: max_active=3' }, { 'admission_gate.pool' => 'apart' } ],
+		[ 'with long_after = -1' => { long_after => -1 }, {} ])
+	{
+		my ($what, $settings, $own) = @$case;
+		$gate->set(%$settings);
+		$session = $gate->session(session => $own);
+		$session->query('SELECT count(*) FROM numbers');
+		ok(!$catches->($session), "a session $what has none");
+		$session->quit;
+	}
 }
 
 $gate->node->stop;
