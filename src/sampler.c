@@ -35,12 +35,13 @@
  * replay waits for a pin or a snapshot.
  *
  * Idleness is measured, not concluded from the wait event.  A holder does
- * nothing if it uses next to no CPU time, has not met the gate (its progress),
- * and is not found waiting for a CPU, a disk, or a process that works
- * (LWLock). So it does not matter whether it waits for its client, a lock, a
- * timer, or a statement that it has sent to its own server, through
- * postgres_fdw, a program or an untrusted language; and a backend that streams
- * from or to its client works, however often it waits for a moment.
+ * nothing if it uses next to no CPU time, and is not found waiting for a CPU,
+ * a disk, or a process that works (LWLock).  So it does not matter whether it
+ * waits for its client, a lock, a timer, or a statement that it has sent to
+ * its own server, through postgres_fdw, a program or an untrusted language;
+ * nor how many statements it begins.  A backend that streams from or to its
+ * client works if that takes a part of a CPU, however often it waits for a
+ * moment.
  *
  * A process that spends its time on the disk uses little CPU time, but nearly
  * every look finds it waiting there.  One that gets no CPU, since too many

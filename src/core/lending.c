@@ -39,9 +39,11 @@
 #define LENDERS_UNSEEN_AFTER	10000
 
 /*
- * A process that uses less than this part of the time of a CPU does nothing.
+ * A process that uses less than this part of the time of a CPU does nothing:
+ * 5 %, above what it takes to receive rows or short statements one by one,
+ * with a wait for the client before each.
  */
-#define IDLE_PART		100
+#define IDLE_PART		20
 
 /* Bounds of the time for which a queue may stand still, ms */
 #define MIN_PATIENCE	1000
@@ -190,24 +192,31 @@ end_lending(SlotEntry *entry, TimestampTz now)
 		count_out(kept != NO_QUEUE ? NO_QUEUE : place); /* the backend left */
 }
 
+static inline uint16
+admission_of(const SlotEntry *entry)
+{
+	return *(const volatile uint16 *) &entry->admission;
+}
+
 /*
- * Has the holder worked since quiet_since?  cpu, busy: as for
- * slots_note_holder().  A CPU time lower than cpu_seen counts as work:
- * parallel workers take theirs with them when they exit.  Lock held, or a
- * hint.
+ * Has the holder worked since quiet_since, or been admitted?  To begin another
+ * statement is no work in itself: a transaction may begin one every few
+ * milliseconds and use next to no CPU.  cpu, busy: as for slots_note_holder().
+ * A CPU time lower than cpu_seen counts as work: parallel workers take theirs
+ * with them when they exit.  Lock held, or a hint.
  */
 static bool
-has_worked(const SlotEntry *entry, uint32 progress, uint64 cpu, bool busy, TimestampTz now)
+has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, bool busy, TimestampTz now)
 {
 	return busy || entry->quiet_since > now ||	/* the clock was set back */
-		progress != entry->progress_seen || cpu < entry->cpu_seen ||
+		admission != entry->admission_seen || cpu < entry->cpu_seen ||
 		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max(now - entry->quiet_since, 0);
 }
 
 /*
- * Does this backend hold a slot without having worked, by its progress and CPU
- * time, since it was last found working?  cpu: as for slots_note_holder().  A
- * hint, no lock.
+ * Does this backend hold a slot without having worked, by its CPU time, since
+ * it was last found working?  cpu: as for slots_note_holder().  A hint, no
+ * lock.
  */
 bool
 slots_seems_idle(int procno, uint64 cpu)
@@ -215,8 +224,7 @@ slots_seems_idle(int procno, uint64 cpu)
 	SlotEntry  *entry = entry_of(procno);
 
 	return state_in(pg_atomic_read_u32(&entry->state)) == SLOT_RUNNING &&
-		!has_worked(entry, pg_atomic_read_u32(&entry->progress), cpu, false,
-					GetCurrentTimestamp());
+		!has_worked(entry, admission_of(entry), cpu, false, GetCurrentTimestamp());
 }
 
 /*
@@ -231,12 +239,12 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	SlotEntry  *entry = entry_of(procno);
 	int			lend_after = slots_lend_after();
 	LockedSection section;
-	uint32		progress;
+	uint16		admission;
 	bool		worked;
 
 	slots_lock(&section);
-	progress = pg_atomic_read_u32(&entry->progress);
-	worked = !is_stuck && has_worked(entry, progress, cpu, busy, section.now);
+	admission = admission_of(entry);
+	worked = !is_stuck && has_worked(entry, admission, cpu, busy, section.now);
 	if (worked)
 		end_lending(entry, section.now);
 	else if (lend_after >= 0 &&
@@ -246,7 +254,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	/* How much a lender did long ago must not hide that it works now. */
 	if (worked || state_in(pg_atomic_read_u32(&entry->state)) == SLOT_LENT)
 	{
-		entry->progress_seen = progress;
+		entry->admission_seen = admission;
 		entry->cpu_seen = cpu;
 		entry->quiet_since = section.now;
 	}

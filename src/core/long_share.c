@@ -343,7 +343,7 @@ slots_end_long(bool works, uint64 cpu)
 	pg_atomic_write_u64(&MySlotEntry->since, section.now);
 	MySlotEntry->quiet_since = section.now;
 	MySlotEntry->cpu_seen = cpu;
-	MySlotEntry->progress_seen = pg_atomic_read_u32(&MySlotEntry->progress);
+	MySlotEntry->admission_seen = MySlotEntry->admission;
 	if (works || !slots_are_limited() || slots_lend_after() < 0)
 		pg_atomic_write_u32(&MySlotEntry->state,
 							state_with_place(SLOT_RUNNING, count_in(MySlotEntry->pool)));

@@ -160,19 +160,19 @@ count_in_with_place(bool barge)
 	return false;
 }
 
-/* Let the watcher see that this is not the same wait as before. */
+/* Let those who sample see that this is not the same wait as before. */
 static inline void
-show_progress(void)
+show_statement(void)
 {
-	pg_atomic_write_u32(&MySlotEntry->progress,
-						pg_atomic_read_u32(&MySlotEntry->progress) + 1);
+	(*(volatile uint16 *) &MySlotEntry->statement)++;
 }
 
 /* What every admission begins with, whichever way it came about. */
 static inline void
 count_admission(void)
 {
-	show_progress();
+	show_statement();
+	(*(volatile uint16 *) &MySlotEntry->admission)++;
 	add_to_own(TOTAL_ADMITTED, 1);
 }
 
@@ -584,13 +584,13 @@ slots_refuse_grant(void)
 }
 
 /*
- * A backend that was admitted begins or continues a statement: show progress
- * to the watcher, and take a lent slot back, above the limit if need be.
+ * A backend that was admitted begins or continues a statement: take a lent
+ * slot back, above the limit if need be.
  */
 void
 slots_resume(void)
 {
-	show_progress();
+	show_statement();
 	if (unlikely(my_state() == SLOT_LENT) && MySlotEntry->hot_spot != STUCK)
 		slots_end_lending();
 }

@@ -105,7 +105,8 @@ typedef enum LongState
 typedef struct SlotEntry
 {
 	pg_atomic_uint32 state;		/* SlotState and place; see semaphore.c */
-	pg_atomic_uint32 progress;	/* goes up when the backend is seen to work */
+	uint16		admission;		/* another one whenever it is admitted */
+	uint16		statement;		/* another one whenever it meets the gate */
 	pg_atomic_uint64 since;		/* start of the state, TimestampTz; written by
 								 * the process that changes the state */
 	uint8		pool;			/* index; written by the backend in state
@@ -136,7 +137,7 @@ typedef struct SlotEntry
 
 	int			prev;			/* links in one of the lists: */
 	int			next;			/* lock */
-	uint32		progress_seen;	/* progress at quiet_since: lock */
+	uint16		admission_seen; /* admission at quiet_since: lock */
 	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 last_wait; /* us */
 	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */

@@ -13,8 +13,10 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use GateTest;
+use POSIX qw(sysconf _SC_CLK_TCK);
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 my $gate = GateTest->new('lending');
 
@@ -23,6 +25,17 @@ $gate->value($_)
 
 # More than any socket buffers
 my $huge_result = "SELECT repeat('x', 1000) FROM generate_series(1, 30000)";
+
+# How much CPU time the session's process has used, in seconds, if the kernel tells
+sub cpu_time
+{
+	my ($session) = @_;
+
+	my $file = '/proc/' . $session->pid . '/stat';
+	return if !-r $file;
+	my @fields = split / /, slurp_file($file) =~ s/.*\)//r;
+	return ($fields[12] + $fields[13]) / sysconf(_SC_CLK_TCK);
+}
 
 # The session can run a statement.
 sub works
@@ -356,6 +369,64 @@ $gate->piece(
 		is($portal->execute('')->sync->finish, '7', 'it executes later');
 	});
 
+# Statements are no work by themselves, nor are rows that come one by one.  The last
+# resort does not help: handoff_after.
+for my $limit (1, 4)
+{
+	$gate->piece(
+		"transactions that send statements, at limit $limit",
+		{ max_active_backends => $limit, lend_after => 300, handoff_after => 60_000 },
+		sub {
+			my @chatty = map { $gate->holder } 1 .. $limit;
+			my $next = $gate->session;
+			$gate->value('SELECT pg_stat_admission_gate_reset()');
+			$next->start('SELECT 2');
+			my $entered = $gate->await_true(
+				sub {
+					$_->query('SELECT 1') foreach @chatty;
+					usleep(20_000);
+					return $next->done;
+				},
+				'a session beside them');
+			ok($entered, "transactions that send a short statement every 30 ms lend, at limit $limit");
+			is($gate->counter('lends > 0 AND stalls = 0'), 't', "their slots, at limit $limit");
+			is($next->finish, '2', "which the next one has, at limit $limit");
+			$_->query('COMMIT') foreach @chatty;
+		});
+}
+
+$gate->piece(
+	'COPY FROM fed row by row',
+	{ %client, lend_after => 300, handoff_after => 60_000 },
+	sub {
+		my ($copy, $next) = map { $gate->session } 1 .. 2;
+		$copy->query('CREATE TEMP TABLE copied (id int)');
+		$copy->start('COPY copied FROM STDIN')->read_until('G');
+
+		# So that it takes 2.5 % of a CPU
+		my $rows = 0;
+		my $pause = 400;
+		my $start = time;
+		my $cpu = cpu_time($copy);
+		my $feed = sub {
+			for (1 .. 100)
+			{
+				$copy->copy_data($rows++ . "\n");
+				usleep($pause);
+			}
+			$pause *= cpu_time($copy) - $cpu > 0.025 * (time - $start) ? 1.1 : 1 / 1.1 if defined $cpu;
+		};
+		$feed->() until time - $start > 2;
+		$gate->value('SELECT pg_stat_admission_gate_reset()');
+		$next->start('SELECT 2');
+		my $entered = $gate->await_true(sub { $feed->(); return $next->done; }, 'a session beside it');
+		ok($entered, 'a COPY FROM that is fed row by row lends');
+		is($gate->counter('lends > 0 AND stalls = 0'), 't', 'its slot');
+		is($next->finish, '2', 'which the next one has');
+		$copy->copy_done;
+		is($copy->result->{tags}[0], "COPY $rows", 'the COPY FROM ends well');
+	});
+
 # What to do in a transaction block, with its SQLSTATE, to be idle in a
 # subtransaction, in one that failed, and after one
 my @to_savepoint = ([ 'SAVEPOINT a; UPDATE t SET v = 9 WHERE id = 9', '00000' ]);
@@ -456,6 +527,23 @@ $gate->piece(
 		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '300ms' });
 		is($next->start('SELECT 1')->sqlstate,
 			'53000', 'a holder that has been idle for less than lend_after keeps its slot');
+	},
+	%nothing_lent);
+
+$gate->piece(
+	'short statements without a pause',
+	{ max_active_backends => 1, lend_after => 300, handoff_after => 60_000 },
+	sub {
+		my $holder = $gate->holder;
+		my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+		$gate->value('SELECT pg_stat_admission_gate_reset()');
+		$next->start('SELECT 1');
+		until ($next->done)
+		{
+			$holder->query('SELECT sum(i) FROM generate_series(1, 100000) i');
+		}
+		is($next->sqlstate, '53000', 'a transaction that sends work all the time keeps its slot');
+		is($gate->counter('lends'), '0', 'and does not lend it');
 	},
 	%nothing_lent);
 
