@@ -208,12 +208,19 @@ slots_lock(LockedSection *section)
 	SpinLockAcquire(&Slots->mutex);
 }
 
-/* Have that backend's latch set once the lock is released.  Lock held. */
+/*
+ * Have that backend's latch set once the lock is released.  If there are more
+ * than MOST_WAKEUPS, set it at once: that raises no errors and waits for
+ * nothing, it only takes the lock's time, and the backend may have to wait for
+ * the lock.  Lock held.
+ */
 void
 slots_wake_later(LockedSection *section, int procno)
 {
-	Assert(section->nwakeups < MOST_WAKEUPS);
-	section->wakeups[section->nwakeups++] = procno;
+	if (section->nwakeups < MOST_WAKEUPS)
+		section->wakeups[section->nwakeups++] = procno;
+	else
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
 /*

@@ -16,8 +16,9 @@
 #include "core/shared.h"
 
 /*
- * The most latches that one section sets: those of a waiter that is granted a
- * slot, the next one, a new watcher, and three long statements.
+ * The most latches that one section sets after the lock is released.  More are
+ * not expected: those of a waiter that is granted a slot, the next one, a new
+ * watcher, and three long statements.
  */
 #define MOST_WAKEUPS	6
 
