@@ -54,8 +54,17 @@
 #include "snapshot.h"
 #include "wait_log.h"
 
-/* How often a waiter checks that the watcher still watches, ms */
-#define GUARD_INTERVAL	5000
+/*
+ * How often a waiter checks that the watcher still watches, ms.  A stopped one
+ * is late after some 250 ms, and so replaced within a second.
+ */
+#define GUARD_INTERVAL	750
+
+/*
+ * How often one that is awake, as it watches or guards, looks after its client
+ * at most, us
+ */
+#define CLIENT_INTERVAL	500000
 
 /* A wait in the queue */
 typedef struct QueueWait

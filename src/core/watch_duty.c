@@ -6,7 +6,7 @@
  * The watcher is appointed when a backend enters or leaves a queue
  * (wait_queue.c).  If it is late, for instance because it was stopped, its
  * duty passes to the next backend that enters a queue, or to another waiter:
- * each wakes up every few seconds to check.
+ * each wakes up about once a second to check.
  *
  * Locking: see shared.h.
  *

@@ -152,6 +152,31 @@ $gate->set(lend_after => 60_000);
 }
 $gate->ok_quiet('after a stopped watcher');
 
+# It is in another queue, so that the newcomer is the next of its own; others notice
+# within a second that it is late.
+$gate->set(max_active_backends => 2, pools => 'batch: max_active = 1', lend_after => 60_000);
+{
+	my $worker = $gate->worker(user => 'analyst');
+	my $watcher = $gate->session(user => 'analyst');
+	my ($holder, $newcomer) = map { plain() } 1 .. 2;
+	$holder->query('BEGIN');
+	$watcher->start('SELECT 1');
+	$gate->await_queued($watcher);
+	$newcomer->start('SELECT 1');
+	my $start = time;
+	$gate->await_queued($newcomer);
+	$gate->stop_waiter($watcher);
+	$gate->set_soon(lend_after => 100);
+	is($newcomer->finish, '1', 'behind an idle transaction, a newcomer is let in although the watcher is stopped');
+	cmp_ok(time - $start, '<', 4.5, 'and soon');
+	kill CONT => $watcher->pid;
+	$gate->stop_worker($worker);
+	is($watcher->finish, '1', 'the stopped one goes on when it can');
+	$holder->query('COMMIT');
+}
+$gate->set(max_active_backends => 1, pools => '');
+$gate->ok_quiet('after a stopped watcher of another queue');
+
 # ----------------------------------------------------------------
 # Switching off
 # ----------------------------------------------------------------
