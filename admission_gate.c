@@ -523,7 +523,8 @@ classify_utility(Node *stmt)
  * Does this top-level utility command need a slot?
  *
  * A heavy one always does if it is not alone in its transaction: the next
- * statement would wait with the locks that it took.
+ * statement would wait with the locks that it took.  In a pipeline, the first
+ * one looks alone: see admission_pass().
  */
 static bool
 utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
@@ -571,6 +572,11 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 
 	if (needs_slot)
 		enter(NULL, kind == UTILITY_BEGIN);
+	else if (kind == UTILITY_HEAVY && nesting_level == 0)
+	{
+		introduce_session();
+		admission_pass();
+	}
 	if (utility_may_write(kind, pstmt->utilityStmt))
 	{
 		introduce_session();

@@ -82,7 +82,7 @@ static bool holds_slot = false;
 /* Has the present transaction been admitted, even if it has left since? */
 static bool admitted_in_xact = false;
 
-/* Has it bypassed the gate? */
+/* Has it bypassed the gate, or run a command that needs no slot but locks? */
 static bool bypassed_in_xact = false;
 
 /* The error of its refused BEGIN, to be raised later; or NULL */
@@ -466,6 +466,17 @@ admission_enter(QueryDesc *query, bool begins_block)
 		enter_or_wait(query, begins_block, since);
 	if (unlikely(slots_sample_is_due(since)))
 		sampler_sample();
+}
+
+/*
+ * The present transaction is about to run a command that may lock much, and
+ * needs no slot as it seems to be alone; but in a pipeline, more statements
+ * may follow.  They do not wait, since it keeps its locks.
+ */
+void
+admission_pass(void)
+{
+	bypassed_in_xact = true;
 }
 
 /*

@@ -15,6 +15,7 @@
 #include "executor/execdesc.h"
 
 extern void admission_enter(QueryDesc *query, bool begins_block);
+extern void admission_pass(void);
 extern void admission_continue(void);
 extern void admission_leave(bool failed);
 extern void admission_end_transaction(bool failed);

@@ -120,6 +120,26 @@ $gate->piece(
 	},
 	passes_without_lending => 'it is forced entry');
 
+# DDL that needs no slot looks alone, but more statements follow in its pipeline.
+$gate->piece(
+	'pipelined DDL without a slot',
+	{ max_active_backends => 1, lend_after => -1 },
+	sub {
+		my $worker = $gate->worker;
+		my $ddl = $gate->session(session => { 'admission_gate.gate_utility' => 'off' });
+		foreach ('ALTER TABLE t ALTER v SET NOT NULL', 'SELECT count(*) FROM t WHERE id = 1')
+		{
+			$ddl->parse('', $_)->bind('', '')->execute('');
+		}
+		$ddl->sync;
+		$gate->ok_passes($ddl, 'after DDL without a slot, the rest of the pipeline is forced in');
+		$ddl->start('SELECT count(*) FROM t WHERE id = 1');
+		$gate->ok_waits($ddl, 'the next transaction waits');
+		$gate->stop_worker($worker);
+		is($ddl->finish, '1', 'for its turn');
+	},
+	passes_without_lending => 'it is forced entry');
+
 # Forced entry, too: the transaction began while there was no limit.
 $gate->piece(
 	'a row lock from before the limit',
