@@ -14,8 +14,9 @@
  * files).  src/sampler.c finds holders that do nothing and what backends
  * contend for, and src/long_statements.c makes long statements pause.
  * src/settings.c defines the parameters, src/pool_parser.c parses the list of
- * pools, src/bypass.c knows which sessions need no slot, src/stats.c
- * implements the views, and src/wait_log.c writes to the server log.
+ * pools, src/bypass.c knows which sessions need no slot, src/client.c whether
+ * the client is still there, src/stats.c implements the views, and
+ * src/wait_log.c writes to the server log.
  *
  * Only client backends meet the gate, and only at top level.  Parallel workers
  * run in the slot of their leader.  A backend that holds a slot passes, so in

@@ -42,6 +42,7 @@
 
 #include "admission.h"
 #include "bypass.h"
+#include "client.h"
 #include "compat.h"
 #include "core/counters.h"
 #include "core/hot_spots.h"
@@ -197,6 +198,7 @@ static bool
 sleep_in_queue(TimestampTz start, SlotLimit *limit)
 {
 	static uint32 wait_event = 0;
+	TimestampTz client_seen = start;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
@@ -226,11 +228,15 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
 
-		/* Do this first: it may reset the latch once more. */
+		/* Do these first: they may reset the latch once more. */
 		CHECK_FOR_INTERRUPTS();
-
-		if (slots_claim())
-			return true;
+		if (slots_may_claim() || elapsed_since(client_seen) >= CLIENT_INTERVAL)
+		{
+			client_check();
+			client_seen = GetCurrentTimestamp();
+			if (slots_claim())
+				return true;
+		}
 	}
 }
 

@@ -61,6 +61,7 @@
 #include "utils/timestamp.h"
 
 #include "bypass.h"
+#include "client.h"
 #include "compat.h"
 #include "core/entries.h"
 #include "core/long_share.h"
@@ -273,6 +274,7 @@ pause_statement(void)
 							   wait_event) & WL_TIMEOUT) != 0;
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
+		client_check();
 	}
 	slots_long_resume(MY_PROC_NUMBER);
 	error_context_stack = context.previous;

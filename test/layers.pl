@@ -29,7 +29,7 @@ core/hot_spots core/watch_duty core/counters
 core/pools core/lending core/long_share core/limits
 core/semaphore
 core/shmem
-bypass process pool_parser hot_spot_names
+bypass client process pool_parser hot_spot_names
 settings
 wait_log snapshot sampler
 long_statements

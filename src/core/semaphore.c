@@ -462,6 +462,16 @@ claim_free_slot(void)
 }
 
 /*
+ * Was this waiter granted a slot, or called to claim one?  If not, its latch
+ * will be set.
+ */
+bool
+slots_may_claim(void)
+{
+	return my_state() != SLOT_WAITING || MySlotEntry->wakeup_pending;
+}
+
+/*
  * Does this waiter hold a slot now?  Call whenever its latch was set.  Either
  * it was granted one, or it was called, is still the next and finds one free.
  */

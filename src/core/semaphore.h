@@ -36,6 +36,7 @@ extern bool slots_try_barge(TimestampTz since);
 extern bool slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
+extern bool slots_may_claim(void);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotLeaveReason reason);
 extern void slots_refuse_grant(void);

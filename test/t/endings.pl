@@ -223,18 +223,45 @@ ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeou
 	$holder->quit;
 	clean('after a client quit in a transaction');
 
-	# The server does not notice by itself that the client of a waiter is gone.
-	$holder = $gate->holder;
-	my $waiter = $gate->session;
-	$waiter->start('SELECT count(*) FROM t');
-	$gate->await_queued($waiter);
-	$waiter->hang_up;
-	$holder->query('COMMIT');
-	clean('after the client of a waiter hung up');
+	# Of a waiter, whose statement is then for nobody
+	my $hangs_up_in_queue = sub {
+		my ($sql) = @_;
 
-	# Unless it is told to look.
+		my $waiter = $gate->session;
+		$waiter->start($sql);
+		$gate->await_queued($waiter);
+		$waiter->hang_up;
+	};
+	my $insert = 'INSERT INTO t VALUES (1000, 0)';
+	$holder = $gate->holder;
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$hangs_up_in_queue->($insert);
+	$gate->await_waiting(0);
+	is($gate->gauges, '1|0|0', 'a waiter leaves the queue when its client has hung up');
+	is($gate->counter('cancels'), '1', 'which is counted');
+	$holder->query('COMMIT');
+
+	# Just before it enters: called, or granted a slot
+	for my $handoff_after (20, 0)
+	{
+		$gate->set(handoff_after => $handoff_after);
+		for my $sql ($insert, "BEGIN; $insert; COMMIT")
+		{
+			$holder->query('BEGIN');
+			$gate->value('SELECT pg_stat_admission_gate_reset()');
+			$hangs_up_in_queue->($sql);
+			$holder->query('COMMIT');
+			clean("after the client of a waiter hung up, handoff_after = $handoff_after");
+			is($gate->counter('ARRAY[cancels, completed]'),
+				'{1,2}', "the waiter does not enter, handoff_after = $handoff_after: $sql");
+		}
+	}
+	$gate->set(handoff_after => 20);
+	is($gate->value('SELECT count(*) FROM t WHERE id = 1000'), '0', 'no statement ran for a client that was gone');
+
+	# client_connection_check_interval looks more often.
 	$holder->query('BEGIN');
-	$waiter = $gate->session(session => { client_connection_check_interval => '100ms' });
+	my $waiter = $gate->session(session => { client_connection_check_interval => '100ms' });
 	my $next = $gate->session;
 	$waiter->start('SELECT 1');
 	$gate->await_waiting(1);

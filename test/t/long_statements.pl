@@ -271,7 +271,10 @@ sub ok_pauses
 	$gate->value('SELECT pg_terminate_backend(' . $paused->pid . ')');
 	ok($gate->await_true(sub { $gate->counter('long + paused') == 1 }, 'its end'), 'or terminated');
 	@sessions = grep { $_ != $paused } @sessions;
-	ok_cancels($_, 'the last one is still there') foreach @sessions;
+	$gate->await_true(sub { $gate->counter('paused') > 0 }, 'the last one to pause');
+	$_->hang_up foreach @sessions;
+	ok($gate->await_true(sub { $gate->counter('long + paused') == 0 }, 'its end'),
+		'one that pauses ends when its client has hung up');
 	stop(@short);
 	$gate->ok_quiet('after pauses');
 	$gate->ok_adds_up('after pauses');
