@@ -26,7 +26,8 @@ core/entries
 core/counting
 core/wait_queue
 core/hot_spots core/watch_duty core/counters
-core/pools core/lending core/long_share core/limits
+core/pools core/lending core/limits
+core/long_share
 core/semaphore
 core/shmem
 bypass client process pool_parser hot_spot_names

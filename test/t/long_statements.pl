@@ -147,8 +147,7 @@ sub stop
 
 	# However many there are, short ones find the slots.
 	my @sessions = map { endless() } 1 .. 5;
-	ok( $gate->await_true(
-			sub { $gate->counter('long + paused = 5 AND running = 0 AND waiting = 0') eq 't' }, 'all'),
+	ok($gate->await_true(sub { $gate->counter('long + paused = 5 AND running = 0 AND waiting = 0') eq 't' }, 'all'),
 		'more statements than slots can be long');
 	my $short = $gate->session;
 	$short->start('SELECT 1');

@@ -22,7 +22,7 @@ my $node = $gate->node;
 $gate->value('CREATE ROLE plain LOGIN');
 
 # With a holder in the only slot, the session starts a statement and queues; then
-# the code ends the wait.
+# the code ends the wait.  Returns the result.
 sub wait_that_ends_by
 {
 	my ($session, $sql, $code) = @_;
@@ -31,10 +31,10 @@ sub wait_that_ends_by
 	$session->start($sql);
 	$gate->await_queued($session);
 	$code->($holder);
-	$session->result;
+	my $result = $session->result;
 	$holder->query('ROLLBACK');    # if it has not ended
 	$holder->quit;
-	return;
+	return $result;
 }
 
 # A wait that ends because its turn has come
@@ -164,6 +164,44 @@ sub waits_logged_by
 	$plain = $gate->session(user => 'plain');
 	is(waits_logged_by(sub { wait_once($plain) }), '', 'log_min_wait can be set for a role');
 	$plain->quit;
+}
+
+# ----------------------------------------------------------------
+# What a wait changes for an application
+# ----------------------------------------------------------------
+
+{
+	my $session = $gate->session;
+	my $begun = $gate->value('SELECT clock_timestamp()');
+	my $after;
+	$session->query('CREATE TEMP TABLE arrived (at timestamptz)');
+	wait_that_ends_by(
+		$session,
+		'INSERT INTO arrived VALUES (now())',
+		sub { $after = $gate->value('SELECT clock_timestamp()'); $_[0]->query('COMMIT') });
+	is($session->query("SELECT at BETWEEN '$begun' AND '$after' FROM arrived"), 't', 'now() is the time of arrival');
+
+	# It has been looked up before the wait.
+	$gate->value('CREATE FUNCTION seven() RETURNS int LANGUAGE sql AS $$ SELECT 7 $$');
+	my $ddl = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+	my $call_while = sub {
+		my @ddl = @_;
+		return wait_that_ends_by($session, 'SELECT seven()',
+			sub { $ddl->query($_) foreach @ddl; $_[0]->query('COMMIT') });
+	};
+	my $replaced = $call_while->('CREATE OR REPLACE FUNCTION seven() RETURNS int LANGUAGE sql AS $$ SELECT 8 $$');
+	ok(!$replaced->{error}, 'a function can be replaced during the wait');
+	my $dropped =
+	  $call_while->('DROP FUNCTION seven()', 'CREATE FUNCTION seven() RETURNS int LANGUAGE sql AS $$ SELECT 9 $$');
+	like($dropped->{error}{C}, qr/^(?:XX000|42704|42883)$/, 'one that is dropped and created anew is not found');
+	is($session->query('SELECT seven()'), '9', 'the statement succeeds when it is repeated');
+
+	$session->query(q{SET statement_timeout = '300ms'});
+	my $holder = $gate->holder;
+	$session->start('SELECT 1');
+	is($session->sqlstate, '57014', 'statement_timeout counts the wait');
+	$holder->query('COMMIT');
+	$_->quit foreach ($holder, $session, $ddl);
 }
 
 # However they ended, and without a slot as well
