@@ -639,8 +639,8 @@ gate_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * A statement has failed inside a savepoint, or a part of one: it is not long
- * any more.  In statement scope, release the slot of a top-level one.
+ * A statement has failed inside a savepoint, or a part of one.  In statement
+ * scope, release the slot of a top-level one.
  */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -648,7 +648,7 @@ gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
-	long_statements_end(true);
+	long_statements_abort_subtransaction();
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 		admission_leave(true);
 }

@@ -94,7 +94,7 @@
 /*
  * 19: a wait for a buffer's content lock is no LWLock wait any more.  Its
  * class is that of a wait for a cleanup lock, which other sessions may delay
- * for long.
+ * for long; before, that was the only one of its class, BufferPin.
  */
 #if PG_VERSION_NUM >= 190000
 #define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
@@ -102,7 +102,7 @@
 	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
 	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
 #else
-#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == PG_WAIT_BUFFER_PIN)
+#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 

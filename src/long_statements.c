@@ -64,6 +64,7 @@
 #include "client.h"
 #include "compat.h"
 #include "core/entries.h"
+#include "core/lending.h"
 #include "core/long_share.h"
 #include "long_statements.h"
 #include "process.h"
@@ -75,7 +76,8 @@
 
 /*
  * How often a process that pauses wakes up, ms: the first, which sees to the
- * samples that resume the others, and all others
+ * samples that resume the others, and workers, whose leader may wait for their
+ * end; and all others
  */
 #define SAMPLE_AGAIN	50
 #define LOOK_AGAIN		500
@@ -97,6 +99,9 @@ static SuspendedQuery *suspended = NULL;
  */
 static const QueryDesc *volatile counted_query = NULL;
 static volatile TimestampTz counted_statement;
+
+/* The subtransaction in which it was called */
+static int	counted_level;
 
 /* How many ticks it has seen */
 static volatile uint32 ticks;
@@ -270,7 +275,7 @@ pause_statement(void)
 		if (!slots_long_pauses(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
 			break;
 		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							   is_first ? SAMPLE_AGAIN : LOOK_AGAIN,
+							   is_first || IsParallelWorker() ? SAMPLE_AGAIN : LOOK_AGAIN,
 							   wait_event) & WL_TIMEOUT) != 0;
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
@@ -295,22 +300,25 @@ worker_exits(int code, Datum arg)
 static pg_noinline void
 tick(void)
 {
-	bool		is_first = !is_long;
+	bool		begins_turn = !is_long;
 
 	tick_is_due = false;
 	if (!is_counting() || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
-	if (may_have_written || TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (may_have_written || xact_predates_gate() ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (!IsParallelWorker())
 			long_statements_end(true);
 		return;
 	}
-	if (is_first && IsParallelWorker())
+	if (begins_turn && IsParallelWorker())
 		on_shmem_exit(worker_exits, (Datum) 0);
 	is_long = true;
+	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
+		slots_end_lending();
 	sampler_sample_long();
-	if (!slots_tick_long(MY_PROC_NUMBER, holder(), is_first))
+	if (!slots_tick_long(MY_PROC_NUMBER, holder(), begins_turn, is_in_the_way()))
 		pause_statement();
 }
 
@@ -323,7 +331,7 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
-/* The same before the first call, which checks the stack as PostgreSQL's does */
+/* The same for the first call: checks the stack as PostgreSQL's own does. */
 static TupleTableSlot *
 exec_first_and_tick(PlanState *node)
 {
@@ -396,7 +404,7 @@ forget_suspended(void *arg)
 		*link = (*link)->next;
 }
 
-/* Remember what the counted query has used: its executor may be called again. */
+/* Remember what the counted query has used: it may go on. */
 static pg_noinline void
 remember_ticks(const QueryDesc *query)
 {
@@ -426,12 +434,13 @@ start_counting(const QueryDesc *query)
 	is_long = ticks > 0 && (ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
 	counted_statement = GetCurrentStatementStartTimestamp();
+	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
 }
 
 /*
- * The executor is about to run this query: have it pause when it is long and
- * not its turn.
+ * The executor is about to run this query.  If it may write, this transaction
+ * keeps its slot; else have it pause when it is long and not its turn.
  */
 void
 long_statements_begin(const QueryDesc *query)
@@ -441,7 +450,7 @@ long_statements_begin(const QueryDesc *query)
 		long_statements_note_write();
 	if (unlikely(query->plannedstmt->parallelModeNeeded) && !IsParallelWorker() &&
 		slots_my_procno() >= 0)
-		slots_keep_slot(may_have_written);
+		slots_keep_slot(may_have_written || xact_predates_gate());
 	if (may_have_written || !can_be_long())
 		return;
 	if (!is_counting())
@@ -474,25 +483,25 @@ long_statements_leave(const QueryDesc *query, bool ends_statement)
 	if (query != counted_query)
 		return;
 	if (unlikely(ticks > 0))
-	{
 		remember_ticks(query);
-		if (ends_statement)
-			long_statements_end(false);
-	}
+	if (ends_statement)
+		long_statements_end(false);
 	counted_query = NULL;
 	is_long = false;
 }
 
 /*
  * If the statement of this backend is long, it is no more.  works: the backend
- * goes on working.
+ * goes on working; else it is long up to the end of its transaction, if that
+ * comes now.
  */
 void
 long_statements_end(bool works)
 {
 	uint64		cpu = 0;
 
-	if (slots_my_procno() < 0 || slots_state(slots_my_procno()) != SLOT_LONG)
+	if (slots_my_procno() < 0 || likely(slots_state(slots_my_procno()) != SLOT_LONG) ||
+		!(works || IsTransactionBlock()))
 		return;
 	(void) process_cpu_time(MyProcPid, &cpu);
 	slots_end_long(works, cpu);
@@ -509,6 +518,25 @@ long_statements_note_write(void)
 	if (!may_have_written)
 		long_statements_end(true);
 	may_have_written = true;
+	if (slots_my_procno() >= 0)
+		slots_keep_slot(true);
+}
+
+/*
+ * A subtransaction is aborted.  If the query that is counted was called inside
+ * it, that has ended; else it may have caught an error where it paused.
+ */
+void
+long_statements_abort_subtransaction(void)
+{
+	if (counted_query == NULL || counted_level >= GetCurrentTransactionNestLevel())
+	{
+		counted_query = NULL;
+		is_long = false;
+		long_statements_end(true);
+	}
+	else if (slots_long_pauses(MY_PROC_NUMBER))
+		slots_long_resume(MY_PROC_NUMBER);
 }
 
 /* The transaction has ended. */

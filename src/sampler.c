@@ -9,7 +9,8 @@
  * taken every few milliseconds, with many connections less often: by a backend
  * that is about to queue; by the watcher, one of the waiters
  * (core/watch_duty.c); by a backend that begins a statement, as there may be
- * no queue; by a process of a long statement.  There is no background process for this.
+ * no queue; by a process of a long statement.  There is no background process
+ * for this.
  *
  * Hot spots (core/hot_spots.c): a backend that waits for a lock contends for
  * it if the backend that holds it works, or waits itself.  So the waiters of
@@ -432,6 +433,14 @@ is_idle_owner(int procno, const Sample *sample)
 		GetPGProcByNumber(procno)->pid == 0;
 }
 
+/* May this backend have parallel workers that pause? */
+static inline bool
+may_have_paused_workers(int procno)
+{
+	return slots_any_long_pauses() &&
+		GetPGProcByNumber(procno)->lockGroupLeader == GetPGProcByNumber(procno);
+}
+
 /*
  * Other backends wait for a lock of this one: let it in if it waits at the
  * gate, and resume it and its parallel workers if they pause.
@@ -481,13 +490,16 @@ find_owner(WaitGroup *group, const Sample *sample)
 
 		if (held->holdMask == 0 || is_of_group(held, waiter) || !is_in_the_way(lock, held))
 			continue;
-		if (owner < slots_backend_count() &&
-			(slots_state(owner) == SLOT_WAITING ||
-			 slots_state(owner) == SLOT_LONG || slots_long_pauses(owner)) &&
-			nheld_up < lengthof(held_up))
-			held_up[nheld_up++] = owner;
-		if (owner < slots_backend_count() && slots_state(owner) == SLOT_WAITING)
-			continue;
+		if (owner < slots_backend_count())
+		{
+			bool		is_held_up = slots_state(owner) == SLOT_WAITING || slots_long_pauses(owner);
+
+			if ((is_held_up || may_have_paused_workers(owner)) && nheld_up < lengthof(held_up))
+				held_up[nheld_up++] = owner;
+			/* It goes on now. */
+			if (is_held_up || slots_long_works(owner, false, sample->now))
+				continue;
+		}
 		if (is_idle_owner(owner, sample))
 		{
 			group->owner = owner;
@@ -743,7 +755,7 @@ static inline bool
 is_at_work(const LOCK *lock, uint32 event)
 {
 	return lock == NULL && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
-							is_for_lwlock(event));
+							event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
 }
 
 /* Take a sample of all backends. */

@@ -5,7 +5,7 @@
  *
  * Every backend has an entry in shared memory, known by its proc number, since
  * pointers need not mean the same in every process.  An entry is in one list
- * at a time: its queue, or one of the lists of long statements.
+ * at a time: its queue, or the list of processes that pause.
  *
  * Locking: see shared.h.
  *

@@ -115,12 +115,15 @@ slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
 
+	bool		needed = even_if_few || others_wait ||
+	slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+
 	if (!(even_if_few || slots_have_hot_spots()) ||
-		!claim_turn(&Slots->sample.claimed, sample_interval() * (others_wait ? 1 : OPEN_INTERVALS)))
+		(needed &&
+		 !claim_turn(&Slots->sample.claimed, sample_interval() * (others_wait ? 1 : OPEN_INTERVALS))))
 		return false;
 	pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
-	return even_if_few || others_wait ||
-		slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+	return needed;
 }
 
 /* ----------------------------------------------------------------

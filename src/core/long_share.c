@@ -39,6 +39,12 @@
 /* How long a process works before one that pauses may take its turn, us */
 #define TURN			INT64CONST(200000)
 
+/*
+ * How long after its last tick a process at work counts, us: it may sort for
+ * minutes without coming to where it would pause, but others must have turns
+ */
+#define TICKED_WITHIN	INT64CONST(3000000)
+
 /* How long after it was resumed a process may not be awake yet, us */
 #define AWAKE_AFTER		INT64CONST(50000)
 
@@ -125,8 +131,16 @@ static void
 resume(int procno, uint64 now, LockedSection *section)
 {
 	change_state(procno, LONG_RUNNING, section->now);
-	entry_of(procno)->turn_began = now;
+	entry_of(procno)->turn_began = entry_of(procno)->ticked = now;
 	slots_wake_later(section, procno);
+}
+
+/* That process was the first that paused: the next sees to the samples. */
+static void
+wake_first(int was_first, int procno, LockedSection *section)
+{
+	if (was_first == procno && Slots->long_paused.head != INVALID_PROC_NUMBER)
+		slots_wake_later(section, Slots->long_paused.head);
 }
 
 /*
@@ -222,12 +236,12 @@ demote(int procno, LockedSection *section)
 
 /*
  * This process has used another tick of CPU time for the statement of a
- * holder, its own or its leader's, that is long; is_first: its turn begins
- * now.  Returns false if it must pause: when its turn is over, or does not
- * begin as too many work.
+ * holder, its own or its leader's, that is long.  begins_turn: it has not
+ * before; in_the_way: others want what it holds.  Returns false if it must
+ * pause: when its turn is over, or does not begin as too many work.
  */
 bool
-slots_tick_long(int procno, int holder, bool is_first)
+slots_tick_long(int procno, int holder, bool begins_turn, bool in_the_way)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint64		now = monotonic_us();
@@ -238,18 +252,21 @@ slots_tick_long(int procno, int holder, bool is_first)
 	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
 		(slots_state(holder) == SLOT_LONG || demote(holder, &section)))
 	{
+		bool		has_run = entry->long_state == LONG_RUNNING;
 		bool		is_over;
 
-		if (is_first)
+		entry->ticked = now;
+		entry->in_the_way = in_the_way;
+		if (begins_turn)
 			entry->turn_began = now;
 		change_state(procno, LONG_RUNNING, section.now);
 		is_over = (int64) (now - entry->turn_began) >= TURN;
-		must_pause = !Slots->others_need_long && (is_first || is_over) &&
+		must_pause = !in_the_way && !Slots->others_need_long && (begins_turn || is_over) &&
 			(Slots->long_working > may_work(now) ||
 			 (is_over && (Slots->long_paused.head != INVALID_PROC_NUMBER || rest_after_turn() > 0)));
 		if (must_pause)
 			change_state(procno, LONG_PAUSED, section.now);
-		if (must_pause && is_over)
+		if (must_pause && is_over && has_run)
 			Slots->long_turn_ended = now;
 		if (must_pause)
 			resume_next(now, &section);
@@ -280,27 +297,36 @@ slots_long_pauses(int procno)
 }
 
 /*
- * Does this process work for a long statement, if it is seen to work?  One
- * that was just resumed and may not be awake yet does.  A hint, no lock.
+ * Does this process count as one that works for a long statement, if it is
+ * seen to work?  One that was just resumed and may not be awake yet does; one
+ * that may not pause does not, lest the others never have a turn.  A hint, no
+ * lock.
  */
 bool
 slots_long_works(int procno, bool is_seen_to_work, uint64 now)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	return *(volatile uint8 *) &entry->long_state == LONG_RUNNING &&
-		(is_seen_to_work || (int64) (now - entry->turn_began) < AWAKE_AFTER);
+	return *(volatile uint8 *) &entry->long_state == LONG_RUNNING && !entry->in_the_way &&
+		(is_seen_to_work ? (int64) (now - entry->ticked) < TICKED_WITHIN :
+		 (int64) (now - entry->turn_began) < AWAKE_AFTER);
 }
 
 /* Resume a process out of turn, if it pauses. */
 void
 slots_long_resume(int procno)
 {
+	uint64		now = monotonic_us();
+	int			was_first;
 	LockedSection section;
 
 	slots_lock(&section);
+	was_first = Slots->long_paused.head;
 	if (entry_of(procno)->long_state == LONG_PAUSED)
-		resume(procno, monotonic_us(), &section);
+	{
+		resume(procno, now, &section);
+		wake_first(was_first, procno, &section);
+	}
 	slots_unlock(&section);
 }
 
@@ -308,7 +334,11 @@ slots_long_resume(int procno)
 static void
 end_turn(int procno, LockedSection *section)
 {
+	int			was_first = Slots->long_paused.head;
+
 	change_state(procno, LONG_NOT, section->now);
+	entry_of(procno)->in_the_way = false;
+	wake_first(was_first, procno, section);
 	resume_next(monotonic_us(), section);
 }
 
@@ -327,8 +357,8 @@ slots_forget_long(int procno)
 }
 
 /*
- * If this backend's statement is long, it is no more.  works: the backend goes
- * on working, with a slot, above the limit if need be; else it lends the slot
+ * This backend's statement is not long any more.  works: the backend goes on
+ * working, with a slot, above the limit if need be; else it lends the slot
  * that it has on paper.  cpu: CPU time (us) that it has used.
  */
 void
@@ -336,8 +366,7 @@ slots_end_long(bool works, uint64 cpu)
 {
 	LockedSection section;
 
-	if (slots_state(my_slot_procno) != SLOT_LONG)
-		return;
+	Assert(slots_state(my_slot_procno) == SLOT_LONG);
 	slots_lock(&section);
 	end_turn(my_slot_procno, &section);
 	pg_atomic_write_u64(&MySlotEntry->since, section.now);

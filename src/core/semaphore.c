@@ -102,6 +102,7 @@ attach_entry(void)
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->keeps_slot = false;
+	MySlotEntry->turn_began = 0;
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 

@@ -125,10 +125,13 @@ typedef struct SlotEntry
 									 * under the lock, cleared by the backend
 									 * without */
 	bool		reserved;		/* holds a reserved slot; set by the backend
-								 * under pools_lock, cleared without */
+								 * under pools_lock, cleared without, also by
+								 * the process that makes it long */
 	uint8		long_state;		/* LongState: lock */
 	bool		keeps_slot;		/* its parallel workers do not make its
-								 * statement long */
+								 * statement long; written by the backend */
+	bool		in_the_way;		/* does not pause, as others want what it
+								 * holds: lock */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
 												 * its present pool; moved to
 												 * past_totals when it changes
@@ -145,6 +148,8 @@ typedef struct SlotEntry
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
 	uint64		turn_began;		/* of a process of a long statement, by
 								 * monotonic_us(): lock */
+	uint64		ticked;			/* when it was last found to use CPU time:
+								 * likewise */
 	TimestampTz quiet_since;	/* of a holder: since when it has done next to
 								 * nothing, by the looks at it: lock */
 } SlotEntry;
@@ -265,7 +270,9 @@ typedef struct SlotShared
 	int			patience;		/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
 	EntryList	long_paused;	/* entries in LONG_PAUSED */
-	int			long_working;	/* processes of long statements at work */
+	int			long_working;	/* processes of long statements at work, by
+								 * the latest sample, and since then by what
+								 * was resumed and paused */
 	double		short_working;	/* short statements at work or waiting, on
 								 * average */
 	bool		others_need_long;	/* others wait for what a paused one may

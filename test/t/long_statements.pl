@@ -183,7 +183,7 @@ sub stop
 	$gate->ok_quiet('after the transaction');
 
 	# What is fetched piece by piece is one query.
-	my $demotions = $gate->counter('demotions');
+	$demotions = $gate->counter('demotions');
 	my $cursor = $gate->holder;
 	$cursor->query("DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0");
 	ok( $gate->await_true(
