@@ -182,6 +182,32 @@ sub stop
 	$block->quit;
 	$gate->ok_quiet('after the transaction');
 
+	# The leader of a parallel query may only wait for its workers.
+	my $leader = $gate->holder;
+	$leader->query("SET LOCAL $_")
+	  foreach (
+		'max_parallel_workers_per_gather = 2',
+		'parallel_setup_cost = 0',
+		'min_parallel_table_scan_size = 0',
+		'parallel_leader_participation = off');
+	$demotions = $gate->counter('demotions');
+	is($leader->query($long), $rows, 'a parallel query ends');
+	is($gate->counter('demotions'), $demotions + 1, 'which its workers have made long');
+	is($gate->state($leader), 'lent', 'and it is not long any more');
+	$leader->query('COMMIT');
+	$leader->quit;
+
+	# An error that a function of it has caught does not end it.
+	$gate->value(
+		'CREATE FUNCTION catches(i int) RETURNS int LANGUAGE plpgsql AS $$
+		BEGIN RETURN i / 0; EXCEPTION WHEN division_by_zero THEN RETURN 0; END $$');
+	$demotions = $gate->counter('demotions');
+	my $catching = $gate->session;
+	is($catching->query('SELECT sum(catches(a.i)) FROM numbers a, numbers b WHERE b.i < 20'),
+		'0', 'a statement that catches errors ends');
+	is($gate->counter('demotions'), $demotions + 1, 'and was made long once');
+	$catching->quit;
+
 	# What is fetched piece by piece is one query.
 	$demotions = $gate->counter('demotions');
 	my $cursor = $gate->holder;
