@@ -533,6 +533,76 @@ SKIP:
 	}
 }
 
+# ----------------------------------------------------------------
+# Another module that counts the calls of a node
+# ----------------------------------------------------------------
+
+my $counting_module = <<'END';
+#include "postgres.h"
+#include "executor/executor.h"
+#include "fmgr.h"
+PG_MODULE_MAGIC;
+extern PGDLLEXPORT void _PG_init(void);
+static ExecutorStart_hook_type next_start;
+static ExecutorEnd_hook_type next_end;
+static long calls;
+
+static TupleTableSlot *
+count_call(PlanState *node)
+{
+	calls++;
+	return node->ExecProcNodeReal(node);
+}
+
+static void
+start(QueryDesc *query, int eflags)
+{
+	PlanState  *node;
+
+	if (next_start)
+		next_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+	calls = 0;
+	for (node = query->planstate; outerPlanState(node) != NULL; node = outerPlanState(node))
+		 /* to the first leaf */ ;
+	node->ExecProcNode = count_call;
+}
+
+static void
+end(QueryDesc *query)
+{
+	elog(INFO, "%ld calls", calls);
+	if (next_end)
+		next_end(query);
+	else
+		standard_ExecutorEnd(query);
+}
+
+void
+_PG_init(void)
+{
+	next_start = ExecutorStart_hook;
+	ExecutorStart_hook = start;
+	next_end = ExecutorEnd_hook;
+	ExecutorEnd_hook = end;
+}
+END
+
+SKIP:
+{
+	my $module = PostgreSQL::Test::Utils::tempdir() . '/counts_calls';
+	my $headers = $gate->node->config_data('--includedir-server');
+	append_to_file("$module.c", $counting_module);
+	chmod 0755, $module =~ s{/[^/]*$}{}r;
+	skip 'no C compiler', 1 if system("cc -shared -fPIC -w -I '$headers' -o '$module.so' '$module.c' 2>&1") != 0;
+
+	$gate->set(long_after => 0);
+	my $err;
+	$gate->node->psql('postgres', "LOAD '$module'; SELECT count(*) FROM numbers", stderr => \$err);
+	like($err, qr/INFO:  3001 calls/, 'the function that another module has put into a node is called');
+}
+
 $gate->node->stop;
 
 done_testing();
