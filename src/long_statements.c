@@ -103,8 +103,9 @@ static volatile TimestampTz counted_statement;
 /* The subtransaction in which it was called */
 static int	counted_level;
 
-/* How many ticks it has seen */
+/* How many ticks it has seen, and how many of them core/long_share.c knows */
 static volatile uint32 ticks;
+static uint32 ticks_told;
 
 /* Is it long? */
 static bool is_long = false;
@@ -300,7 +301,8 @@ worker_exits(int code, Datum arg)
 static pg_noinline void
 tick(void)
 {
-	bool		begins_turn = !is_long;
+	bool		is_first = !is_long;
+	int64		used;
 
 	tick_is_due = false;
 	if (!is_counting() || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
@@ -312,13 +314,15 @@ tick(void)
 			long_statements_end(true);
 		return;
 	}
-	if (begins_turn && IsParallelWorker())
+	if (is_first && IsParallelWorker())
 		on_shmem_exit(worker_exits, (Datum) 0);
 	is_long = true;
 	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
 		slots_end_lending();
 	sampler_sample_long();
-	if (!slots_tick_long(MY_PROC_NUMBER, holder(), begins_turn, is_in_the_way()))
+	used = is_first ? 0 : (int64) (ticks - ticks_told) * TICK * 1000;
+	ticks_told = ticks;
+	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used, is_first, is_in_the_way()))
 		pause_statement();
 }
 
@@ -430,7 +434,7 @@ start_counting(const QueryDesc *query)
 	const SuspendedQuery *before = unlikely(suspended != NULL) ? find_suspended(query) : NULL;
 
 	counted_query = NULL;
-	ticks = before != NULL ? before->ticks : 0;
+	ticks = ticks_told = before != NULL ? before->ticks : 0;
 	is_long = ticks > 0 && (ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
 	counted_statement = GetCurrentStatementStartTimestamp();

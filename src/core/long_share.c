@@ -7,9 +7,10 @@
  * is long until it ends.  Its slot passes to the next in the queue, and it
  * runs on without one.  While short statements work, only as many processes of
  * long ones work at a time as there are CPUs left, and a LEAST_SHARE of the
- * CPUs in any case; the others pause.  Each works for TURN, then the one that
- * has paused for the longest time does; if their share is less than a CPU,
- * after a rest.  While no short statement works, all do.
+ * CPUs in any case; the others pause.  Each works until it has used TURN of
+ * CPU time, then the one that has paused for the longest time does; if their
+ * share is less than a CPU and they have had that, after a rest.  While no
+ * short statement works, all do.
  *
  * The process is what has turns: the backend of a statement, and each of its
  * parallel workers.  A sample (src/sampler.c) counts those at work, as it
@@ -36,7 +37,7 @@
 #include "core/shared.h"
 #include "core/wait_queue.h"
 
-/* How long a process works before one that pauses may take its turn, us */
+/* CPU time of a process before one that pauses may take its turn, us */
 #define TURN			INT64CONST(200000)
 
 /*
@@ -85,24 +86,29 @@ long_share(void)
 }
 
 /*
- * How long (us) no long statement works after each turn, so that together they
- * have no more than their share of less than a CPU.  Lock held.
+ * How long (us) after the begin of a turn of TURN no other one begins, so that
+ * together they have no more than their share of less than a CPU.  Where short
+ * ones leave a turn so little of a CPU that it takes longer, none rests.  Lock
+ * held.
  */
 static int64
-rest_after_turn(void)
+time_per_turn(void)
 {
 	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / LEAST_SHARE);
 
 	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK || share >= 1)
 		return 0;
-	return (int64) (TURN * (1 / share - 1));
+	return (int64) (TURN / share);
 }
 
-/* How many may work now.  now: by monotonic_us().  Lock held. */
+/*
+ * How many may work after a turn that began then.  Times by monotonic_us().
+ * Lock held.
+ */
 static int
-may_work(uint64 now)
+may_work(uint64 last_turn_began, uint64 now)
 {
-	return (int64) (now - Slots->long_turn_ended) >= rest_after_turn() ? long_share() : 0;
+	return (int64) (now - last_turn_began) >= time_per_turn() ? long_share() : 0;
 }
 
 /* Set what a process does, and move it to or from the list.  Lock held. */
@@ -126,12 +132,20 @@ change_state(int procno, LongState state, TimestampTz now)
 		pg_atomic_write_u64(&entry->since, now);
 }
 
+static void
+begin_turn(SlotEntry *entry, uint64 now)
+{
+	entry->turn_began = now;
+	entry->turn_used = 0;
+}
+
 /* Let a process that pauses go on.  Lock held. */
 static void
 resume(int procno, uint64 now, LockedSection *section)
 {
 	change_state(procno, LONG_RUNNING, section->now);
-	entry_of(procno)->turn_began = entry_of(procno)->ticked = now;
+	begin_turn(entry_of(procno), now);
+	entry_of(procno)->ticked = now;
 	slots_wake_later(section, procno);
 }
 
@@ -154,7 +168,7 @@ resume_next(uint64 now, LockedSection *section)
 	int			resumed = 0;
 
 	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_working < may_work(now) && resumed < MAX_RESUMED)
+		   Slots->long_working < may_work(Slots->long_turn_began, now) && resumed < MAX_RESUMED)
 	{
 		resume(first, now, section);
 		resumed++;
@@ -235,13 +249,13 @@ demote(int procno, LockedSection *section)
 }
 
 /*
- * This process has used another tick of CPU time for the statement of a
- * holder, its own or its leader's, that is long.  begins_turn: it has not
- * before; in_the_way: others want what it holds.  Returns false if it must
- * pause: when its turn is over, or does not begin as too many work.
+ * This process has used so much more CPU time (us) for the statement of a
+ * holder, its own or its leader's, that is long.  is_first: it has not before;
+ * in_the_way: others want what it holds.  Returns false if it must pause: when
+ * its turn is over, or does not begin as too many work.
  */
 bool
-slots_tick_long(int procno, int holder, bool begins_turn, bool in_the_way)
+slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_way)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint64		now = monotonic_us();
@@ -252,22 +266,24 @@ slots_tick_long(int procno, int holder, bool begins_turn, bool in_the_way)
 	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
 		(slots_state(holder) == SLOT_LONG || demote(holder, &section)))
 	{
-		bool		has_run = entry->long_state == LONG_RUNNING;
 		bool		is_over;
 
 		entry->ticked = now;
 		entry->in_the_way = in_the_way;
-		if (begins_turn)
-			entry->turn_began = now;
+		if (is_first)
+			begin_turn(entry, now);
+		entry->turn_used += used;
 		change_state(procno, LONG_RUNNING, section.now);
-		is_over = (int64) (now - entry->turn_began) >= TURN;
-		must_pause = !in_the_way && !Slots->others_need_long && (begins_turn || is_over) &&
-			(Slots->long_working > may_work(now) ||
-			 (is_over && (Slots->long_paused.head != INVALID_PROC_NUMBER || rest_after_turn() > 0)));
+		is_over = entry->turn_used >= TURN;
+		if (is_over)
+			Slots->long_turn_began = entry->turn_began;
+		must_pause = !in_the_way && !Slots->others_need_long && (is_first || is_over) &&
+			(Slots->long_working > may_work(Slots->long_turn_began, now) ||
+			 (is_over && Slots->long_paused.head != INVALID_PROC_NUMBER));
 		if (must_pause)
 			change_state(procno, LONG_PAUSED, section.now);
-		if (must_pause && is_over && has_run)
-			Slots->long_turn_ended = now;
+		else if (is_over)
+			begin_turn(entry, now);
 		if (must_pause)
 			resume_next(now, &section);
 	}

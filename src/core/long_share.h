@@ -18,7 +18,7 @@ extern void slots_set_long_after(int long_after);
 extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
 extern bool slots_may_be_long(int procno);
 extern void slots_keep_slot(bool keep);
-extern bool slots_tick_long(int procno, int holder, bool begins_turn, bool in_the_way);
+extern bool slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_way);
 extern bool slots_long_is_first(int procno);
 extern bool slots_any_long_pauses(void);
 extern bool slots_long_pauses(int procno);

@@ -131,7 +131,7 @@ typedef struct SlotEntry
 	bool		keeps_slot;		/* its parallel workers do not make its
 								 * statement long; written by the backend */
 	bool		in_the_way;		/* does not pause, as others want what it
-								 * holds: lock */
+								 * holds: lock; a hint without */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
 												 * its present pool; moved to
 												 * past_totals when it changes
@@ -147,9 +147,10 @@ typedef struct SlotEntry
 
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
 	uint64		turn_began;		/* of a process of a long statement, by
-								 * monotonic_us(): lock */
-	uint64		ticked;			/* when it was last found to use CPU time:
-								 * likewise */
+								 * monotonic_us(): lock; a hint without */
+	int64		turn_used;		/* us of CPU since then: lock */
+	uint64		ticked;			/* when it was last found to use CPU time: as
+								 * turn_began */
 	TimestampTz quiet_since;	/* of a holder: since when it has done next to
 								 * nothing, by the looks at it: lock */
 } SlotEntry;
@@ -279,8 +280,7 @@ typedef struct SlotShared
 									 * hold: none pauses */
 	int			cpus;			/* usable ones, by the latest sample */
 	uint64		long_sampled;	/* when these were set, by monotonic_us() */
-	uint64		long_turn_ended;	/* when one last paused after its turn:
-									 * likewise */
+	uint64		long_turn_began;	/* the last turn that is over: likewise */
 	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
 									 * barge, or NO_PRIORITY */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
