@@ -10,7 +10,7 @@
  *
  * A hook here decides when a statement meets the gate, src/admission.c whether
  * its backend has to wait, src/snapshot.c releases its snapshot meanwhile, and
- * src/core implements the semaphore and its queues (core/shared.h lists the
+ * src/core implements the semaphore and its queues (core/slots_internal.h lists the
  * files).  src/sampler.c finds holders that do nothing and what backends
  * contend for, and src/long_statements.c makes long statements pause.
  * src/settings.c defines the parameters, src/pool_parser.c parses the list of
@@ -57,13 +57,7 @@
 #include "storage/lwlock.h"
 #include "tcop/utility.h"
 
-#include "admission.h"
-#include "bypass.h"
-#include "compat.h"
-#include "core/shmem.h"
-#include "long_statements.h"
-#include "sampler.h"
-#include "settings.h"
+#include "gate.h"
 
 GATE_MODULE_MAGIC;
 
@@ -229,16 +223,16 @@ all_levels_count(void)
  * so that transactions cost nothing while the gate is off.
  */
 static inline void
-introduce_session(void)
+register_callbacks(void)
 {
-	static bool introduced = false;
+	static bool registered = false;
 
-	if (unlikely(!introduced))
+	if (unlikely(!registered))
 	{
 		bypass_look_at_name();
 		RegisterXactCallback(gate_xact_callback, NULL);
 		RegisterSubXactCallback(gate_subxact_callback, NULL);
-		introduced = true;
+		registered = true;
 	}
 }
 
@@ -246,26 +240,26 @@ introduce_session(void)
  * A statement begins: at top level, see admission_enter().
  */
 static inline void
-enter(QueryDesc *query, bool begins_block)
+enter_statement(QueryDesc *query, bool begins_block)
 {
 	if (nesting_level == 0)
 	{
-		introduce_session();
+		register_callbacks();
 		admission_enter(query, begins_block);
 		statement = query;
 	}
 }
 
 /*
- * A statement goes on: at top level, see admission_continue().
+ * A statement goes on: at top level, see admission_resume().
  */
 static inline void
-go_on(QueryDesc *query)
+resume_statement(QueryDesc *query)
 {
 	if (nesting_level == 0)
 	{
-		introduce_session();
-		admission_continue();
+		register_callbacks();
+		admission_resume();
 		statement = query;
 	}
 }
@@ -275,7 +269,7 @@ go_on(QueryDesc *query)
  * its slot.
  */
 static inline void
-statement_ends(void)
+leave_statement(void)
 {
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 	{
@@ -300,7 +294,7 @@ planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
 
-	enter(NULL, false);
+	enter_statement(NULL, false);
 	if (!all_levels_count())
 		return next_planner(PLANNER_ARGS);
 
@@ -333,7 +327,7 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
-	enter(queryDesc, false);
+	enter_statement(queryDesc, false);
 	if (!all_levels_count())
 	{
 		next_ExecutorStart(queryDesc, eflags);
@@ -377,7 +371,7 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
-	go_on(queryDesc);
+	resume_statement(queryDesc);
 	long_statements_begin(queryDesc);
 	if (!all_levels_count())
 	{
@@ -400,7 +394,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 	long_statements_leave(queryDesc, nesting_level == 0);
 	if (queryDesc->operation == CMD_SELECT &&
 		!queryDesc->plannedstmt->hasModifyingCTE)
-		statement_ends();
+		leave_statement();
 }
 
 /*
@@ -440,7 +434,7 @@ gate_ExecutorEnd(QueryDesc *queryDesc)
 	if (gate_is_on() && gate_scope == SCOPE_STATEMENT && queryDesc == statement)
 	{
 		next_ExecutorEnd(queryDesc);
-		statement_ends();
+		leave_statement();
 	}
 	else
 		next_ExecutorEnd(queryDesc);
@@ -572,15 +566,15 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	bool		needs_slot = utility_needs_slot(kind, context);
 
 	if (needs_slot)
-		enter(NULL, kind == UTILITY_BEGIN);
+		enter_statement(NULL, kind == UTILITY_BEGIN);
 	else if (kind == UTILITY_HEAVY && nesting_level == 0)
 	{
-		introduce_session();
+		register_callbacks();
 		admission_pass();
 	}
 	if (utility_may_write(kind, pstmt->utilityStmt))
 	{
-		introduce_session();
+		register_callbacks();
 		long_statements_note_write();
 	}
 
@@ -599,7 +593,7 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	{
 		if (nesting_level == 0)
 			long_statements_end(false);
-		statement_ends();
+		leave_statement();
 	}
 }
 

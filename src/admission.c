@@ -15,7 +15,7 @@
  * Instead of waiting, up to superuser_reserved_connections superusers enter
  * above the limit, so that the gate never keeps an administrator out.
  *
- * If BEGIN is refused, the block begins all the same, and its first statement
+ * If BEGIN is refused, the block begins nevertheless, and its first statement
  * that needs a slot fails with the error.  An error of BEGIN itself would
  * leave the session outside a block, and a client that goes on would commit
  * the statements of its transaction one by one.
@@ -40,20 +40,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "admission.h"
-#include "bypass.h"
-#include "client.h"
-#include "compat.h"
-#include "core/counters.h"
-#include "core/hot_spots.h"
-#include "core/pools.h"
-#include "core/semaphore.h"
-#include "core/watch_duty.h"
-#include "hot_spot_names.h"
-#include "sampler.h"
-#include "settings.h"
-#include "snapshot.h"
-#include "wait_log.h"
+#include "gate.h"
 
 /*
  * How often a waiter checks that the watcher still watches, ms.  A stopped one
@@ -78,7 +65,7 @@ typedef struct QueueWait
  * Is this backend admitted?  Its slot may be lent, or given up by a long
  * statement.
  */
-static bool holds_slot = false;
+static bool admitted = false;
 
 /* Has the present transaction been admitted, even if it has left since? */
 static bool admitted_in_xact = false;
@@ -88,13 +75,6 @@ static bool bypassed_in_xact = false;
 
 /* The error of its refused BEGIN, to be raised later; or NULL */
 static ErrorData *refusal = NULL;
-
-static inline void
-note_admission(void)
-{
-	holds_slot = true;
-	admitted_in_xact = true;
-}
 
 /*
  * May this backend wait?  Not if other backends may wait for its transaction,
@@ -205,7 +185,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 	for (;;)
 	{
-		long		timeout = slots_am_watcher() ? sampler_watch() : GUARD_INTERVAL;
+		long		timeout = slots_try_become_watcher() ? sampler_watch() : GUARD_INTERVAL;
 		int			max_wait = queue_timeout();
 
 		if (max_wait > 0)
@@ -265,7 +245,7 @@ abandon_wait(int code, Datum wait)
 
 /* Error context callback of a wait */
 static void
-say_waiting(void *arg)
+wait_error_callback(void *arg)
 {
 	errcontext("while waiting for admission");
 }
@@ -283,24 +263,24 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	SlotLimit	limit;
 	char		hot_spot[HOT_SPOT_NAME_LENGTH];
 	QueueWait	wait;
+	SlotEnqueued enqueued;
 	bool		granted;
 	ErrorContextCallback context = {
-		.callback = say_waiting,
+		.callback = wait_error_callback,
 		.previous = error_context_stack
 	};
 
 	sampler_sample();
 	wait.start = GetCurrentTimestamp();
 
-	switch (slots_enqueue(gate_max_queue_length, &wait.queue_length))
+	enqueued = slots_enqueue(gate_max_queue_length, &wait.queue_length);
+	switch (enqueued)
 	{
 		case SLOT_ENQUEUE_ACQUIRED:
-			note_admission();
-			return;
-
 		case SLOT_ENQUEUE_OBSERVED:
-			note_admission();
-			sampler_sample_holders();	/* there is no watcher */
+			admitted = admitted_in_xact = true;
+			if (enqueued == SLOT_ENQUEUE_OBSERVED)
+				sampler_sample_holders();	/* there is no watcher */
 			return;
 
 		case SLOT_ENQUEUE_FULL:
@@ -327,7 +307,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
 
 	if (granted)
-		note_admission();
+		admitted = admitted_in_xact = true;
 	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
 	if (!granted)
 	{
@@ -365,7 +345,7 @@ wait_for_slot_at_begin(void)
 	PG_CATCH();
 	{
 		/* An error after admission is not a refusal. */
-		if (holds_slot)
+		if (admitted)
 			PG_RE_THROW();
 		LWLockReleaseAll();
 		pgstat_report_wait_end();
@@ -400,24 +380,24 @@ enter_reserved(TimestampTz since)
 }
 
 /*
- * Yield the CPU, then try to acquire a slot once more.  If more processes want
- * a CPU than there are CPUs, holders are among them, and one may have released
- * its slot when this backend runs again: it has then waited in the kernel's
- * queue, as without the gate, but not in ours as well.  Otherwise this costs
- * next to nothing.  since: as for slots_try_acquire().
- */
-static pg_noinline bool
-try_after_yield(TimestampTz since)
-{
-	if (gate_handoff_after == 0)
-		return false;
-	sched_yield();
-	return slots_try_barge(since);
-}
-
-/*
- * slots_try_acquire() failed: barge if a slot is free, enter above the limit
- * if this backend may not wait or may use the reserve, or else wait.
+ * slots_try_acquire() failed.  What a statement passes before it sleeps, in
+ * this order:
+ *
+ *	1. Lenders that work again get their slots back, before any is given out.
+ *	2. It barges: it takes a free slot although others wait, if handoff_after
+ *	   and priorities allow.
+ *	3. If it may not wait, it enters, above the limit if need be.
+ *	4. It yields the CPU, then barges.  If more processes want a CPU than there
+ *	   are CPUs, holders are among them, and one may have released its slot
+ *	   meanwhile: the backend has then waited in the kernel's queue, as without
+ *	   the gate, but not in ours as well.  Otherwise this costs next to nothing.
+ *	5. It takes a place of the reserve, if the session may.
+ *	6. A sample is taken, if one is due.
+ *	7. Under the lock (slots_enqueue): it overtakes waiters of lower priority;
+ *	   enters if the gate is off by now, or only observes; fails if the queue is
+ *	   full; or enters the queue.
+ *	8. It sleeps until it is granted a slot or may claim one.
+ *
  * Arguments: as for admission_enter().
  */
 static pg_noinline void
@@ -425,15 +405,22 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 {
 	sampler_recall_lenders();
 
-	if (slots_try_barge(since))
-		note_admission();
-	else if (!may_wait())
+	admitted = slots_try_barge(since);
+	if (!admitted && !may_wait())
 	{
 		slots_force(since);
-		note_admission();
+		admitted = true;
 	}
-	else if (try_after_yield(since) || enter_reserved(since))
-		note_admission();
+	if (!admitted && gate_handoff_after != 0)
+	{
+		sched_yield();
+		admitted = slots_try_barge(since);
+	}
+	if (!admitted)
+		admitted = enter_reserved(since);
+
+	if (admitted)
+		admitted_in_xact = true;
 	else if (begins_block)
 		wait_for_slot_at_begin();
 	else
@@ -452,7 +439,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 {
 	TimestampTz since;
 
-	if (holds_slot)
+	if (admitted)
 	{
 		slots_resume();
 		return;
@@ -467,7 +454,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_acquire(since)))
-		note_admission();
+		admitted = admitted_in_xact = true;
 	else
 		enter_or_wait(query, begins_block, since);
 	if (unlikely(slots_sample_is_due(since)))
@@ -490,14 +477,14 @@ admission_pass(void)
  * never waits.
  */
 void
-admission_continue(void)
+admission_resume(void)
 {
-	if (holds_slot)
+	if (admitted)
 		slots_resume();
 	else if (!bypass_in_force)
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
-		note_admission();
+		admitted = admitted_in_xact = true;
 	}
 }
 
@@ -508,9 +495,9 @@ admission_continue(void)
 void
 admission_leave(bool failed)
 {
-	if (holds_slot)
+	if (admitted)
 	{
-		holds_slot = false;
+		admitted = false;
 		slots_release(failed);
 	}
 }

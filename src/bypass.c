@@ -18,8 +18,7 @@
 
 #include "utils/varlena.h"
 
-#include "bypass.h"
-#include "compat.h"
+#include "gate.h"
 
 bool		bypass_in_force = false;
 

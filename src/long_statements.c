@@ -60,16 +60,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "bypass.h"
-#include "client.h"
-#include "compat.h"
-#include "core/entries.h"
-#include "core/lending.h"
-#include "core/long_share.h"
-#include "long_statements.h"
-#include "process.h"
-#include "sampler.h"
-#include "settings.h"
+#include "gate.h"
 
 /* CPU time between two ticks, ms */
 #define TICK	25
@@ -241,7 +232,7 @@ is_in_the_way(void)
 
 /* Error context callback of a pause */
 static void
-say_pausing(void *arg)
+pause_error_callback(void *arg)
 {
 	errcontext("while pausing for short statements");
 }
@@ -255,7 +246,7 @@ pause_statement(void)
 	static uint32 wait_event = 0;
 	bool		timed_out = false;
 	ErrorContextCallback context = {
-		.callback = say_pausing,
+		.callback = pause_error_callback,
 		.previous = error_context_stack
 	};
 
@@ -273,7 +264,7 @@ pause_statement(void)
 		 */
 		if (is_first || timed_out)
 			sampler_sample_long();
-		if (!slots_long_pauses(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
+		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
 			break;
 		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							   is_first || IsParallelWorker() ? SAMPLE_AGAIN : LOOK_AGAIN,
@@ -539,7 +530,7 @@ long_statements_abort_subtransaction(void)
 		is_long = false;
 		long_statements_end(true);
 	}
-	else if (slots_long_pauses(MY_PROC_NUMBER))
+	else if (slots_is_paused(MY_PROC_NUMBER))
 		slots_long_resume(MY_PROC_NUMBER);
 }
 

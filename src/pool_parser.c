@@ -24,10 +24,7 @@
 #include "parser/scansup.h"
 #include "utils/guc.h"
 
-#include "compat.h"
-#include "core/limits.h"
-#include "core/pools.h"
-#include "pool_parser.h"
+#include "gate.h"
 
 /* Size of the buffer for a value; longer ones are invalid */
 #define VALUE_SIZE	32

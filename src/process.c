@@ -2,12 +2,17 @@
  *
  * process.c
  *		What the kernel tells about another process: how much CPU time it has
- *		used, and whether it sleeps.
+ *		used, and whether it sleeps; and whether this one's client is there.
  *
  * POSIX has a CPU-time clock for each process, which other processes can read;
  * that costs two system calls and well under a microsecond.  Where there is
  * none, as on macOS, the CPU time is unknown.  Only Linux tells whether a
  * process sleeps, in a file that takes some microseconds to read.
+ *
+ * A client that gives up and tries again leaves its first statement behind,
+ * which PostgreSQL would run for nobody: it notices only when it reads or
+ * writes.  A queue makes that likely, so a backend that waits looks at its
+ * socket.  It ends as with client_connection_check_interval.
  *
  * No locks.
  *
@@ -22,7 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "process.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+
+#include "gate.h"
 
 #if defined(_POSIX_CPUTIME) && _POSIX_CPUTIME >= 0
 #define HAVE_CPU_CLOCK
@@ -102,4 +110,29 @@ process_rest(int pid)
 		default:
 			return PROCESS_REST_UNKNOWN;
 	}
+}
+
+/*
+ * As in libpq/libpq.h, which includes headers of GSSAPI: these need not be
+ * installed where the server was built with it.
+ */
+extern bool pq_check_connection(void);
+
+/*
+ * End this backend, by FATAL, if its client has hung up.  Does nothing in a
+ * process without a client, nor where the platform does not tell.  May reset
+ * the latch, and so checks for interrupts; look afterwards at whatever else it
+ * stands for.
+ */
+void
+client_check(void)
+{
+	if (MyProcPort == NULL || !WaitEventSetCanReportClosed())
+		return;
+	if (!pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
 }

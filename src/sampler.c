@@ -8,7 +8,7 @@
  * and if it is time to look for holders that do nothing, its CPU time.  It is
  * taken every few milliseconds, with many connections less often: by a backend
  * that is about to queue; by the watcher, one of the waiters
- * (core/watch_duty.c); by a backend that begins a statement, as there may be
+ * (core/wait_queue.c); by a backend that begins a statement, as there may be
  * no queue; by a process of a long statement.  There is no background process
  * for this.
  *
@@ -75,14 +75,7 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "core/entries.h"
-#include "core/hot_spots.h"
-#include "core/lending.h"
-#include "core/long_share.h"
-#include "core/watch_duty.h"
-#include "process.h"
-#include "sampler.h"
+#include "gate.h"
 
 /* How long a wait is slow, us */
 #define SLOW_WAIT		INT64CONST(100000)
@@ -437,7 +430,7 @@ is_idle_owner(int procno, const Sample *sample)
 static inline bool
 may_have_paused_workers(int procno)
 {
-	return slots_any_long_pauses() &&
+	return slots_any_paused() &&
 		GetPGProcByNumber(procno)->lockGroupLeader == GetPGProcByNumber(procno);
 }
 
@@ -450,9 +443,9 @@ let_go_on(int procno)
 {
 	if (slots_state(procno) == SLOT_WAITING)
 		slots_let_in(procno);
-	for (int other = 0; slots_any_long_pauses() && other < slots_backend_count(); other++)
+	for (int other = 0; slots_any_paused() && other < slots_backend_count(); other++)
 	{
-		if (slots_long_pauses(other) &&
+		if (slots_is_paused(other) &&
 			(other == procno ||
 			 GetPGProcByNumber(other)->lockGroupLeader == GetPGProcByNumber(procno)))
 			slots_long_resume(other);
@@ -492,7 +485,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 			continue;
 		if (owner < slots_backend_count())
 		{
-			bool		is_held_up = slots_state(owner) == SLOT_WAITING || slots_long_pauses(owner);
+			bool		is_held_up = slots_state(owner) == SLOT_WAITING || slots_is_paused(owner);
 
 			if ((is_held_up || may_have_paused_workers(owner)) && nheld_up < lengthof(held_up))
 				held_up[nheld_up++] = owner;
@@ -715,7 +708,7 @@ is_at_rest(const PGPROC *proc)
 
 /* Look at a holder: lend its slot, or take a lent one back. */
 static void
-look_at_holder(int procno, bool is_stuck)
+sample_holder(int procno, bool is_stuck)
 {
 	const PGPROC *proc = GetPGProcByNumber(procno);
 	HolderSample holder = {0};
@@ -802,9 +795,9 @@ sample_all(bool with_holders)
 		if (is_holder && (with_holders ||
 						  (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 						   slots_lend_after() >= 0)))
-			look_at_holder(procno, activity == ACTIVITY_STUCK);
+			sample_holder(procno, activity == ACTIVITY_STUCK);
 	}
-	if (slots_any_long_pauses())
+	if (slots_any_paused())
 		sample.needs_long |= replay_waits();
 	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
 	if (hot_spots)
@@ -827,7 +820,7 @@ sampler_sample(void)
 void
 sampler_sample_holders(void)
 {
-	if (slots_claim_look_at_holders(holders_interval()))
+	if (slots_claim_holder_scan(holders_interval()))
 		sample_all(true);
 }
 
@@ -853,12 +846,12 @@ sampler_watch(void)
 void
 sampler_recall_lenders(void)
 {
-	if (!slots_claim_look_at_lenders())
+	if (!slots_claim_lender_scan())
 		return;
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		if (slots_state(procno) == SLOT_LENT && !slots_is_stuck(procno))
-			look_at_holder(procno, false);
+			sample_holder(procno, false);
 	}
 }
 

@@ -22,16 +22,7 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "bypass.h"
-#include "compat.h"
-#include "core/entries.h"
-#include "core/hot_spots.h"
-#include "core/lending.h"
-#include "core/limits.h"
-#include "core/long_share.h"
-#include "core/pools.h"
-#include "pool_parser.h"
-#include "settings.h"
+#include "gate.h"
 
 int			gate_max_active_backends = 0;
 int			gate_scope = SCOPE_TRANSACTION;
@@ -273,7 +264,7 @@ settings_define(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.handoff_after",
-							"Sets after which wait of the first in the queue a slot is handed to it.",
+							"Sets the wait after which the first backend in the queue is handed a slot.",
 							"Until then, a running backend may take a free slot before it. Zero means strictly first come, first served.",
 							&gate_handoff_after,
 							20, 0, INT_MAX,
@@ -282,14 +273,14 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes backends that wait for each other queue for what they contend for.",
-							 "Where that gets more done, only so many of those that contend for the same relation, advisory lock or lock inside the server are at work at a time. Others pass.",
+							 "Backends that contend for the same relation, advisory lock or lock inside the server work a few at a time where that gets more done. Others pass.",
 							 &gate_hot_spots,
 							 true,
 							 PGC_SIGHUP, 0,
 							 NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
-							"Sets the minimum time of waiting for a slot above which the wait is logged.",
+							"Sets the minimum wait for a slot that is logged.",
 							"Zero logs every wait. -1 turns this off.",
 							&gate_log_min_wait,
 							-1, -1, INT_MAX,
@@ -297,7 +288,7 @@ settings_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lend_after",
-							"Sets after which time of doing nothing a backend lends its slot to the queue.",
+							"Sets the idle time after which a backend lends its slot to the queue.",
 							"It does nothing while it uses next to no CPU time and waits neither for a disk nor for an LWLock. -1 means never.",
 							&gate_lend_after,
 							100, -1, INT_MAX,

@@ -33,7 +33,7 @@
 #include "tcop/pquery.h"
 #include "utils/snapmgr.h"
 
-#include "snapshot.h"
+#include "gate.h"
 
 /*
  * Pop the active snapshot if it is the only one; it is freed unless it has

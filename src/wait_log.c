@@ -16,9 +16,7 @@
 
 #include "miscadmin.h"
 
-#include "core/pools.h"
-#include "settings.h"
-#include "wait_log.h"
+#include "gate.h"
 
 static const char *
 name_of_end(WaitEnd end)

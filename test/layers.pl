@@ -20,27 +20,24 @@ use File::Basename qw(dirname);
 my @layers = map { [split] } split /\n/, <<'END';
 compat
 core/limit_control
-core/types
-core/shared
-core/entries
-core/counting
+core/slots
+core/slots_internal
 core/wait_queue
-core/hot_spots core/watch_duty core/counters
-core/pools core/lending core/limits
+core/hot_spots core/counters
+core/pools core/lending
 core/long_share
 core/semaphore
-core/shmem
-bypass client process pool_parser hot_spot_names
+gate
+bypass process pool_parser views
 settings
 wait_log snapshot sampler
 long_statements
 admission
-stats
 admission_gate
 END
 
 # What the other files do not see of the core
-my %inside = map { ("core/$_" => 1) } qw(shared counting wait_queue);
+my %inside = ('core/slots_internal' => 1);
 
 my %layer;
 for my $number (0 .. $#layers)

@@ -9,7 +9,7 @@
  * in a pool stays there when it changes to another.  Gauges are counted from
  * the states of all entries whenever a view is read.
  *
- * Locking: see shared.h.  pools_lock besides keeps totals in their place while
+ * Locking: see slots_internal.h.  pools_lock besides keeps totals in their place while
  * they are added up: a process that reads them has it exclusively, one that
  * moves them shared.
  *
@@ -22,9 +22,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/proc.h"
 
-#include "core/counters.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
 
 /* ----------------------------------------------------------------
  *		Counting
@@ -98,7 +96,7 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 static SlotState
 state_to_show(SlotEntry *entry)
 {
-	SlotState	state = state_in(pg_atomic_read_u32(&entry->state));
+	SlotState	state = state_of(entry);
 
 	return state == SLOT_LONG && entry->long_state == LONG_PAUSED ? SLOT_PAUSED : state;
 }
@@ -195,7 +193,7 @@ slots_get_my_limit(SlotLimit *limit)
 		while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
 			limit->waiting += queue_at(queue)->waiters.length;
 	}
-	if (state_in(pg_atomic_read_u32(&MySlotEntry->state)) == SLOT_WAITING)
+	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;
 	strlcpy(limit->pool, pool_of(MySlotEntry)->definition.name, sizeof(limit->pool));
 	slots_unlock(&section);

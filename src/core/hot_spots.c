@@ -31,7 +31,7 @@
  * one and found in line for another one, MERGE_AFTER times within some
  * seconds, make them one, with one queue and one limit, until that ends.
  *
- * Locking: see shared.h.  Marks, and what else only samples write, are written
+ * Locking: see slots_internal.h.  Marks, and what else only samples write, are written
  * without a lock: samples may overlap if one is delayed, and each corrects
  * what the last one did.
  *
@@ -41,11 +41,7 @@
  */
 #include "postgres.h"
 
-#include "core/counting.h"
-#include "core/entries.h"
-#include "core/hot_spots.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
 
 /*
  * The time between two samples while backends wait, us: longer where there are
@@ -156,24 +152,27 @@ slots_note_place_left(int place)
 
 /*
  * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder
- * with a place in its pool stays there.  word: what its state was; it may have
+ * with a place in its pool stays there.  state: what its state was; it may have
  * left since.
  */
 static void
-move_to_place(int procno, int to, uint32 word)
+move_to_place(int procno, int to, uint32 state)
 {
 	SlotEntry  *entry = entry_of(procno);
-	int			from = place_in(word);
+	int			from = place_in(state);
+	uint32		moved = state_with_place(state_in(state), to);
 	LockedSection section;
 
 	if (from == to || (from != NO_QUEUE && !is_of_hot_spot(from)))
 		return;
 	slots_lock(&section);
+	/* Count first: from the exchange on, the backend may release it. */
 	if (to != NO_QUEUE)
-		pg_atomic_fetch_add_u32(&queue_at(to)->word, 1);
-	(void) count_place_out(pg_atomic_compare_exchange_u32(&entry->state, &word,
-														  state_with_place(state_in(word), to)) ?
-						   from : to);
+		pg_atomic_fetch_add_u32(&queue_at(to)->usage, 1);
+	if (pg_atomic_compare_exchange_u32(&entry->state, &state, moved))
+		(void) count_place_out(from);
+	else
+		(void) count_place_out(to);
 	slots_unlock(&section);
 }
 
@@ -187,7 +186,7 @@ slots_let_in(int procno)
 	LockedSection section;
 
 	slots_lock(&section);
-	if (slots_state(procno) == SLOT_WAITING)
+	if (state_of(entry_of(procno)) == SLOT_WAITING)
 		slots_grant_above_limit(procno, &section);
 	slots_unlock(&section);
 }
@@ -531,8 +530,8 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 					uint64 now, HotSpotCounts *counts)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		word = pg_atomic_read_u32(&entry->state);
-	bool		is_holder = state_in(word) == SLOT_RUNNING || state_in(word) == SLOT_LENT;
+	uint32		state = pg_atomic_read_u32(&entry->state);
+	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
 	int			found;
 
@@ -552,11 +551,11 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	if (is_holder && is_active)
 		counts->working++;
 	if (is_holder && (found < 0 || !is_active))
-		move_to_place(procno, NO_QUEUE, word);
+		move_to_place(procno, NO_QUEUE, state);
 	if (found < 0)
 		return;
 
-	counts->of[found].contenders += is_holder || state_in(word) == SLOT_WAITING;
+	counts->of[found].contenders += is_holder || state_in(state) == SLOT_WAITING;
 	if (!is_holder || !is_active)
 		return;
 	counts->of[found].working++;
@@ -564,7 +563,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	{
 		counts->of[found].blocked++;
 		counts->of[found].slow += is_slow;
-		move_to_place(procno, SLOTS_MAX_POOLS + found, word);
+		move_to_place(procno, SLOTS_MAX_POOLS + found, state);
 	}
 	else if (activity == ACTIVITY_WORKS &&
 			 !limit_control_is_held_down(&Slots->hot_spots[found].control, now))
@@ -690,20 +689,6 @@ slots_schedule_samples(void)
 	}
 	clear_marks_for(-1);
 	slots_grant_free();
-}
-
-/*
- * Set whether hot spots have queues of their own.
- */
-void
-slots_set_hot_spots(bool on)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	Slots->hot_spots_on = on;
-	slots_unlock(&section);
-	slots_schedule_samples();
 }
 
 /*

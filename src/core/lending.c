@@ -21,7 +21,7 @@
  * in use, as other queues may move.  There, the first enters if nobody has
  * entered from its queue for 60 s.
  *
- * Locking: see shared.h.
+ * Locking: see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -29,11 +29,7 @@
  */
 #include "postgres.h"
 
-#include "core/counting.h"
-#include "core/lending.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
-#include "core/watch_duty.h"
+#include "core/slots_internal.h"
 
 /* How often an arriving backend looks for returned lenders, at most: us. */
 #define LENDERS_UNSEEN_AFTER	10000
@@ -46,16 +42,8 @@
 #define IDLE_PART		20
 
 /* Bounds of the time for which a queue may stand still, ms */
-#define MIN_PATIENCE	1000
-#define MAX_PATIENCE	60000
-
-/* Set for how long a holder must have done nothing to lend: ms, -1 = never. */
-void
-slots_set_lend_after(int lend_after)
-{
-	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
-	slots_wake_watcher();
-}
+#define MIN_STALL	1000
+#define MAX_STALL	60000
 
 int
 slots_lend_after(void)
@@ -73,9 +61,9 @@ slots_lend_after(void)
  * Yes if there are any and no other has looked lately.
  */
 bool
-slots_claim_look_at_lenders(void)
+slots_claim_lender_scan(void)
 {
-	return (pg_atomic_read_u32(&Slots->word) & WORD_LENDERS) != 0 &&
+	return (pg_atomic_read_u32(&Slots->usage) & USAGE_LENDERS) != 0 &&
 		claim_turn(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER);
 }
 
@@ -85,7 +73,7 @@ slots_claim_look_at_lenders(void)
  * more often.
  */
 bool
-slots_claim_look_at_holders(long interval)
+slots_claim_holder_scan(long interval)
 {
 	return claim_turn(&Slots->holders_seen, (uint64) interval * 1000);
 }
@@ -102,7 +90,7 @@ forget_lender(SlotPool *pool)
 	Assert(Slots->lent > 0);
 	pool->lent--;
 	if (--Slots->lent == 0)
-		pg_atomic_fetch_and_u32(&Slots->word, ~WORD_LENDERS);
+		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_LENDERS);
 }
 
 /*
@@ -126,7 +114,7 @@ slots_note_lender(SlotPool *pool)
 	Slots->lent++;
 	pool->lent++;
 	pool->totals[TOTAL_LENDS]++;
-	pg_atomic_fetch_or_u32(&Slots->word, WORD_LENDERS);
+	pg_atomic_fetch_or_u32(&Slots->usage, USAGE_LENDERS);
 }
 
 /*
@@ -183,7 +171,7 @@ end_lending(SlotEntry *entry, TimestampTz now)
 	 * change its pool.
 	 */
 	place = kept != NO_QUEUE ? kept : count_place(entry->pool);
-	pg_atomic_fetch_add_u32(&Slots->word, 1);
+	pg_atomic_fetch_add_u32(&Slots->usage, 1);
 	pg_atomic_write_u64(&entry->since, now);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent,
 									   state_with_place(SLOT_RUNNING, place)))
@@ -223,7 +211,7 @@ slots_seems_idle(int procno, uint64 cpu)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	return state_in(pg_atomic_read_u32(&entry->state)) == SLOT_RUNNING &&
+	return state_of(entry) == SLOT_RUNNING &&
 		!has_worked(entry, admission_of(entry), cpu, false, GetCurrentTimestamp());
 }
 
@@ -252,7 +240,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 		lend(entry, section.now);
 
 	/* How much a lender did long ago must not hide that it works now. */
-	if (worked || state_in(pg_atomic_read_u32(&entry->state)) == SLOT_LENT)
+	if (worked || state_of(entry) == SLOT_LENT)
 	{
 		entry->admission_seen = admission;
 		entry->cpu_seen = cpu;
@@ -303,8 +291,8 @@ relieve_next(LockedSection *section)
 	/* Both settings may delay waiters by right. */
 	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after);
 	int64		delay = Max(handoff_after, slots_lend_after());
-	int			first = Min(MIN_PATIENCE + delay, MAX_PATIENCE);
-	int			patience = Max(Slots->patience, first);
+	int			first = Min(MIN_STALL + delay, MAX_STALL);
+	int			patience = Max(Slots->stall_after, first);
 	int			next = slots_next_waiter(section->now);
 
 	if (next == INVALID_PROC_NUMBER)
@@ -320,7 +308,7 @@ relieve_next(LockedSection *section)
 		return false;
 	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
-	Slots->patience = Min(2 * patience, MAX_PATIENCE);
+	Slots->stall_after = Min(2 * patience, MAX_STALL);
 	return true;
 }
 
@@ -338,7 +326,7 @@ relieve_full_queue(LockedSection *section)
 	{
 		if (!queue_has_place_free(queue) &&
 			stands_still(&queue_at(queue)->moved, queue_at(queue)->waiters.head,
-						 MAX_PATIENCE, section->now))
+						 MAX_STALL, section->now))
 		{
 			slots_grant_above_limit(queue_at(queue)->waiters.head, section);
 			return;

@@ -10,7 +10,7 @@
  * it.  So:
  *
  *	 - If more than CONTENDED percent of the contenders at work wait for each
- *	   other, at nearly every sample for EVIDENCE, the hot spot gets a limit: so
+ *	   other, at nearly every sample for LIMIT_AFTER, the hot spot gets a limit: so
  *	   many that TARGET percent of them would wait.  From there it goes down by
  *	   a quarter at a time, once the last step has taken effect, while more than
  *	   TOO_MANY percent wait, and up while TOO_FEW percent or fewer do, as about
@@ -24,15 +24,15 @@
  *	   than a tenth, the limit was a mistake: the contenders may mostly do
  *	   something else.  Then there is none, and none is tried for a while, the
  *	   longer the more often this has happened.
- *	 - When no contender waits in the queue at nearly every sample for QUIET, or
+ *	 - When no contender waits in the queue at nearly every sample for OPEN_AFTER, or
  *	   the limit has grown to the number of contenders, there is none any more.
  *
  * What in test/simulator needs the less obvious rules: the judgement of the
  * rate, ten rows on 64 cores; STANDSTILL, that a limit is not raised after it,
  * and that a judgement waits for ENOUGH_DONE, 60 sessions that lock 4 of 60
  * rows; that many are seen before a step, a row that a tenth of the
- * transactions want.  No load there notices RARE, MIN_SLOW_PLACES, QUIET or
- * DOUBT.
+ * transactions want.  No load there notices RARE, MIN_SLOW_PLACES, OPEN_AFTER or
+ * CONTRARY_WEIGHT.
  *
  * Nothing here knows of shared memory, processes or clocks: test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
@@ -73,8 +73,8 @@
  * there is a crowd, which takes the longer to dissolve the later that comes:
  * at least CROWD contenders, more than CROWDED percent of them blocked
  */
-#define EVIDENCE		(1 * SECOND)
-#define QUICK_EVIDENCE	(100 * MS)
+#define LIMIT_AFTER		(1 * SECOND)
+#define LIMIT_CROWD_AFTER	(100 * MS)
 #define CROWD			64
 #define CROWDED			90
 
@@ -82,7 +82,7 @@
  * A sample to the contrary takes this many times its time from the evidence
  * that there is contention, or that nobody waits.
  */
-#define DOUBT			2
+#define CONTRARY_WEIGHT			2
 
 /*
  * So few contenders do not hinder each other: there is no limit for them, and
@@ -119,7 +119,7 @@
  * higher one of both rates makes less than ENOUGH_DONE in that time.  With
  * less than NO_LOSS of the rate before, the limit is a loss.
  */
-#define TRIAL			(2 * SECOND)
+#define JUDGE_AFTER			(2 * SECOND)
 #define ENOUGH_DONE		32
 #define NO_LOSS			0.9
 
@@ -138,7 +138,7 @@
  * How long nobody must wait in the queue, at nearly every sample, to end the
  * limit
  */
-#define QUIET			(1 * SECOND)
+#define OPEN_AFTER			(1 * SECOND)
 
 /*
  * Begin without a limit.  hurries: a blocked crowd is evidence enough after a
@@ -205,7 +205,7 @@ static void
 open_up(LimitControl *control)
 {
 	control->limit = LIMIT_OPEN;
-	control->evidence = 0;
+	control->contended_for = 0;
 	control->is_counting = false;
 }
 
@@ -231,8 +231,8 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 
 	if (!blocked_above(sample, CONTENDED))
 	{
-		control->evidence = Max(control->evidence - DOUBT * passed, 0);
-		control->is_counting &= control->evidence > 0;
+		control->contended_for = Max(control->contended_for - CONTRARY_WEIGHT * passed, 0);
+		control->is_counting &= control->contended_for > 0;
 		return;
 	}
 	if (!control->is_counting)
@@ -242,8 +242,8 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 	}
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
-	control->evidence = Min(control->evidence + passed, EVIDENCE);
-	if (control->evidence < (is_crowd && control->hurries ? QUICK_EVIDENCE : EVIDENCE) ||
+	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
+	if (control->contended_for < (is_crowd && control->hurries ? LIMIT_CROWD_AFTER : LIMIT_AFTER) ||
 		sample->now < control->open_until ||
 		Min(sample->in_use, sample->working) <= MIN_CONTENDERS)
 		return;
@@ -324,7 +324,7 @@ judge(LimitControl *control, const LoadSample *sample)
 	int64		passed = sample->now - control->count_start;
 	double		rate = rate_since_start(control, sample);
 
-	if (passed < TRIAL || Max(rate, control->open_rate) * passed < ENOUGH_DONE * SECOND)
+	if (passed < JUDGE_AFTER || Max(rate, control->open_rate) * passed < ENOUGH_DONE * SECOND)
 		return;
 
 	if (control->limited_rate == 0)
@@ -356,10 +356,10 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	bool		too_many;
 
 	if (sample->waiting > 0 || !has_taken_effect)
-		control->quiet = Max(control->quiet - DOUBT * passed, 0);
+		control->quiet = Max(control->quiet - CONTRARY_WEIGHT * passed, 0);
 	else
 		control->quiet += passed;
-	if (control->quiet >= QUIET)
+	if (control->quiet >= OPEN_AFTER)
 	{
 		open_up(control);
 		return;
@@ -397,7 +397,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 static void
 start_anew(LimitControl *control, const LoadSample *sample)
 {
-	control->evidence = control->quiet = 0;
+	control->contended_for = control->quiet = 0;
 	control->moved = sample->now;
 	start_counting(control, sample);
 	start_seeing(control, sample->now);

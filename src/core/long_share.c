@@ -6,7 +6,7 @@
  * A statement that has used much CPU time (src/long_statements.c measures it)
  * is long until it ends.  Its slot passes to the next in the queue, and it
  * runs on without one.  While short statements work, only as many processes of
- * long ones work at a time as there are CPUs left, and a LEAST_SHARE of the
+ * long ones work at a time as there are CPUs left, and a MIN_SHARE of the
  * CPUs in any case; the others pause.  Each works until it has used TURN of
  * CPU time, then the one that has paused for the longest time does; if their
  * share is less than a CPU and they have had that, after a rest.  While no
@@ -21,7 +21,7 @@
  * Only statements of the pool "default" can be long, and only if it has no
  * limit of its own: an administrator who defines pools knows better.
  *
- * Locking: see shared.h.  A backend makes its own statement long, or a
+ * Locking: see slots_internal.h.  A backend makes its own statement long, or a
  * parallel worker does that for its leader, under the lock.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -30,12 +30,7 @@
  */
 #include "postgres.h"
 
-#include "core/counting.h"
-#include "core/entries.h"
-#include "core/lending.h"
-#include "core/long_share.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
 
 /* CPU time of a process before one that pauses may take its turn, us */
 #define TURN			INT64CONST(200000)
@@ -50,10 +45,10 @@
 #define AWAKE_AFTER		INT64CONST(50000)
 
 /*
- * Long statements have one in LEAST_SHARE of the CPUs in any case: if that is
+ * Long statements have one in MIN_SHARE of the CPUs in any case: if that is
  * less than a CPU, one works for a part of the time.
  */
-#define LEAST_SHARE		4
+#define MIN_SHARE		4
 
 /* Over which time the number of short statements at work is averaged, us */
 #define AVERAGE_OVER	INT64CONST(1000000)
@@ -64,16 +59,6 @@
 /* How many one section resumes, at most */
 #define MAX_RESUMED		2
 
-/*
- * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
- * paused statements resume at their next look.
- */
-void
-slots_set_long_after(int long_after)
-{
-	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
-}
-
 /* How many processes of long statements may work at a time?  Lock held. */
 static int
 long_share(void)
@@ -82,7 +67,7 @@ long_share(void)
 
 	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK)
 		return Slots->nentries;
-	return Max(Max(left, Slots->cpus / LEAST_SHARE), 1);
+	return Max(Max(left, Slots->cpus / MIN_SHARE), 1);
 }
 
 /*
@@ -94,7 +79,7 @@ long_share(void)
 static int64
 time_per_turn(void)
 {
-	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / LEAST_SHARE);
+	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / MIN_SHARE);
 
 	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK || share >= 1)
 		return 0;
@@ -264,7 +249,7 @@ slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_w
 
 	slots_lock(&section);
 	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
-		(slots_state(holder) == SLOT_LONG || demote(holder, &section)))
+		(state_of(entry_of(holder)) == SLOT_LONG || demote(holder, &section)))
 	{
 		bool		is_over;
 
@@ -300,14 +285,14 @@ slots_long_is_first(int procno)
 
 /* Does any process pause?  A hint, no lock. */
 bool
-slots_any_long_pauses(void)
+slots_any_paused(void)
 {
 	return *(volatile int *) &Slots->long_paused.head != INVALID_PROC_NUMBER;
 }
 
 /* Does this process pause?  A hint, no lock. */
 bool
-slots_long_pauses(int procno)
+slots_is_paused(int procno)
 {
 	return *(volatile uint8 *) &entry_of(procno)->long_state == LONG_PAUSED;
 }
@@ -382,7 +367,7 @@ slots_end_long(bool works, uint64 cpu)
 {
 	LockedSection section;
 
-	Assert(slots_state(my_slot_procno) == SLOT_LONG);
+	Assert(state_of(entry_of(my_slot_procno)) == SLOT_LONG);
 	slots_lock(&section);
 	end_turn(my_slot_procno, &section);
 	pg_atomic_write_u64(&MySlotEntry->since, section.now);

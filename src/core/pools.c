@@ -12,7 +12,7 @@
  * the same name gets its index and totals back if the index has not been
  * reused.
  *
- * Locking: see shared.h.
+ * Locking: see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -20,11 +20,7 @@
  */
 #include "postgres.h"
 
-#include "core/counters.h"
-#include "core/entries.h"
-#include "core/pools.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
 
 /* What this backend knows of its pool. */
 MyPool		my_pool = {.generation = PG_UINT32_MAX};
@@ -186,7 +182,7 @@ pool_is_in_use(int pool)
 {
 	for (int procno = 0; procno < Slots->nentries; procno++)
 	{
-		if (entry_of(procno)->pool == pool && slots_state(procno) != SLOT_NONE)
+		if (entry_of(procno)->pool == pool && state_of(entry_of(procno)) != SLOT_NONE)
 			return true;
 	}
 	return places_in_use(pool) > 0;

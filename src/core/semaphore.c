@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * semaphore.c
- *		The shared semaphore: acquire, wait, release, barge.  Knows nothing of
- *		SQL, time-outs, wait events or settings.
+ *		The shared semaphore: acquire, wait, release, barge; its settings and
+ *		its shared memory.  Knows nothing of SQL, time-outs or wait events.
  *
  * While no backend waits, a slot is acquired and released by one
- * compare-and-exchange (counting.h).  Else a backend enters the queue of its
+ * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of its
  * pool, or of the hot spot whose contender it is, and is granted a slot or
  * called to claim one (wait_queue.c).  A backend counts itself in its queue,
  * too, if that has a limit of its own: it has a place there.  The waiters'
- * flag of a queue's word says that it is not empty; that of the word for all,
+ * flag of a queue's count says that it is not empty; that of the count for all,
  * that a backend waits whose queue has a place free, and that there is a limit
  * for all.  So other backends do not notice a queue that only waits for its
  * own places.
  *
  * No wake-up is lost, because:
- *	 - a backend releases a slot, or undoes a count, without the lock only if the
- *	   atomic operation that does so finds the waiters' flag clear.  An arriving waiter
- *	   sets the flags before its last check for a free slot.  The queue's count is lowered
- *	   before the count of all;
- *	 - only slots_unlock() releases the lock, and it calls the next waiter if a slot is
- *	   free.
+ *	 - a backend releases a slot, or undoes a count, without the lock only if
+ *	   the atomic operation that does so finds the waiters' flag clear.  An
+ *	   arriving waiter sets the flags before its last check for a free slot.
+ *	   The queue's count is lowered before the count of all;
+ *	 - only slots_unlock() releases the lock, and it calls the next waiter if a
+ *	   slot is free.
  * test/model mirrors this protocol in a model checker's language.
  *
  * A holder that has done nothing for long enough lends its slot: it keeps it
@@ -46,7 +46,7 @@
  * decide which comes first: the backend releases what the state that it found
  * says.
  *
- * Locking: see shared.h.
+ * Locking: see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -54,17 +54,11 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/shmem.h"
 
-#include "core/counting.h"
-#include "core/entries.h"
-#include "core/hot_spots.h"
-#include "core/lending.h"
-#include "core/long_share.h"
-#include "core/pools.h"
-#include "core/semaphore.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
 
 /* Does this backend hold a slot that it acquired from the reserve? */
 static bool in_reserve = false;
@@ -81,12 +75,6 @@ my_pool_is_current(void)
 	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
 }
 
-static inline SlotState
-my_state(void)
-{
-	return state_in(pg_atomic_read_u32(&MySlotEntry->state));
-}
-
 /*
  * Take possession of this backend's entry, and release it at exit.  MyProc
  * exists and remains ours until the on_shmem_exit callbacks have run.
@@ -97,7 +85,7 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
 	MySlotEntry = &Slots->entries[my_slot_procno].entry;
-	Assert(my_state() == SLOT_NONE);
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process left */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
@@ -144,7 +132,7 @@ count_in_with_place(bool barge)
 	}
 	if (!count_place_if_free(my_queue(), barge, &place))
 		return false;
-	if (count_up_if_free(&Slots->word, &Slots->limit, barge))
+	if (count_up_if_free(&Slots->usage, &Slots->limit, barge))
 	{
 		slots_note_place_taken(place);
 		next_state = state_with_place(SLOT_RUNNING, place);
@@ -181,7 +169,7 @@ count_admission(void)
 static inline void
 become_holder(TimestampTz since)
 {
-	Assert(my_state() == SLOT_NONE);
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
 	pg_atomic_write_u32(&MySlotEntry->state, next_state);
@@ -197,7 +185,7 @@ count_me_in(bool barge)
 	if (unlikely(my_pool.has_limit || MySlotEntry->hot_spot != 0))
 		return count_in_with_place(barge);
 	next_state = SLOT_RUNNING;
-	return count_up_if_free(&Slots->word, &Slots->limit, barge);
+	return count_up_if_free(&Slots->usage, &Slots->limit, barge);
 }
 
 /*
@@ -222,7 +210,7 @@ static inline bool
 others_are_waiting(void)
 {
 	return waiters_flag_is_set() ||
-		(pg_atomic_read_u32(&queue_at(my_queue())->word) & WORD_WAITERS) != 0;
+		(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 }
 
 /*
@@ -389,7 +377,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	int			place;
 	LockedSection section;
 
-	Assert(my_state() == SLOT_NONE);
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 
 	lock_as_member(&section);
 	MySlotEntry->queue = my_queue();
@@ -404,13 +392,13 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	 */
 	if (!Slots->observing && Slots->max_active != 0)
 	{
-		pg_atomic_fetch_or_u32(&queue->word, WORD_WAITERS);
+		pg_atomic_fetch_or_u32(&queue->usage, USAGE_WAITERS);
 		if (slots_are_limited())
-			pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
 	result = enter_queue(max_queue_length, &place, &section);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
-		pg_atomic_fetch_and_u32(&queue->word, ~WORD_WAITERS);
+		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock(&section);
 
 	if (result == SLOT_ENQUEUE_ACQUIRED || result == SLOT_ENQUEUE_OBSERVED)
@@ -444,7 +432,7 @@ claim_free_slot(void)
 	bool		mine;
 
 	slots_lock(&section);
-	mine = my_state() != SLOT_WAITING;
+	mine = state_of(MySlotEntry) != SLOT_WAITING;
 	if (!mine)
 	{
 		int			place;
@@ -469,7 +457,7 @@ claim_free_slot(void)
 bool
 slots_may_claim(void)
 {
-	return my_state() != SLOT_WAITING || MySlotEntry->wakeup_pending;
+	return state_of(MySlotEntry) != SLOT_WAITING || MySlotEntry->wakeup_pending;
 }
 
 /*
@@ -479,7 +467,7 @@ slots_may_claim(void)
 bool
 slots_claim(void)
 {
-	if (my_state() == SLOT_WAITING &&
+	if (state_of(MySlotEntry) == SLOT_WAITING &&
 		!(MySlotEntry->wakeup_pending && claim_free_slot()))
 		return false;
 
@@ -487,7 +475,7 @@ slots_claim(void)
 								 * slots_make_holder() */
 	finish_handoff();
 	count_admission();
-	if (my_state() == SLOT_LENT)
+	if (state_of(MySlotEntry) == SLOT_LENT)
 		slots_end_lending();	/* we were slow to wake up */
 	return true;
 }
@@ -504,7 +492,7 @@ slots_leave_queue(SlotLeaveReason reason)
 	bool		left = false;
 
 	slots_lock(&section);
-	if (my_state() == SLOT_WAITING)
+	if (state_of(MySlotEntry) == SLOT_WAITING)
 	{
 		slots_queue_remove(my_slot_procno, &section);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
@@ -539,15 +527,15 @@ free_slot_to_waiters(int had_place)
 static void
 free_slot(int place)
 {
-	uint32		word;
+	uint32		usage;
 	bool		others_wait;
 
 	others_wait = count_place_out(place);
-	word = pg_atomic_read_u32(&Slots->word);
-	Assert((word & WORD_COUNT) > 0);
-	while (likely(!others_wait) && (word & WORD_WAITERS) == 0)
+	usage = pg_atomic_read_u32(&Slots->usage);
+	Assert((usage & USAGE_COUNT) > 0);
+	while (likely(!others_wait) && (usage & USAGE_WAITERS) == 0)
 	{
-		if (pg_atomic_compare_exchange_u32(&Slots->word, &word, word - 1))
+		if (pg_atomic_compare_exchange_u32(&Slots->usage, &usage, usage - 1))
 			return;
 	}
 	free_slot_to_waiters(place);
@@ -560,9 +548,9 @@ free_slot(int place)
 static void
 drop_slot(bool completed)
 {
-	uint32		word = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
-	SlotState	state = state_in(word);
-	int			place = place_in(word);
+	uint32		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
+	SlotState	state = state_in(held);
+	int			place = place_in(held);
 
 	if (unlikely(in_reserve))
 		in_reserve = MySlotEntry->reserved = false;
@@ -602,7 +590,7 @@ void
 slots_resume(void)
 {
 	show_statement();
-	if (unlikely(my_state() == SLOT_LENT) && MySlotEntry->hot_spot != STUCK)
+	if (unlikely(state_of(MySlotEntry) == SLOT_LENT) && MySlotEntry->hot_spot != STUCK)
 		slots_end_lending();
 }
 
@@ -624,11 +612,11 @@ slots_release(bool failed)
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (my_state() == SLOT_WAITING &&
+	if (state_of(MySlotEntry) == SLOT_WAITING &&
 		!slots_leave_queue(SLOT_LEAVE_CANCEL))
 		slots_refuse_grant();
 
-	if (my_state() != SLOT_NONE)
+	if (state_of(MySlotEntry) != SLOT_NONE)
 	{
 		pg_read_barrier();		/* pairs with pg_write_barrier() in
 								 * slots_make_holder() */
@@ -636,10 +624,285 @@ slots_at_exit(int code, Datum arg)
 		slots_release(true);
 	}
 
-	Assert(my_state() == SLOT_NONE);
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	Assert(!MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->reserved = false;	/* it may have ended on the way to its
 									 * slot */
 	MySlotEntry = NULL;
+}
+
+/* ----------------------------------------------------------------
+ *		Settings
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * One step towards empty queues, while there is no limit or it is only
+ * observed: let a waiter in, above the limits if need be.  Returns false if
+ * there was nothing to do.
+ */
+static bool
+release_one(void)
+{
+	LockedSection section;
+	int			waiter;
+
+	slots_lock(&section);
+	waiter = slots_any_waiter();
+	if (Slots->max_active != 0 && !Slots->observing)
+		waiter = INVALID_PROC_NUMBER;	/* another process has set a limit
+										 * since */
+	if (waiter != INVALID_PROC_NUMBER)
+	{
+		slots_grant(waiter, count_in(entry_of(waiter)->queue), &section);
+	}
+	slots_unlock(&section);
+	return waiter != INVALID_PROC_NUMBER;
+}
+
+/*
+ * Empty the queues.  The caller has seen to it that no backend enters one any
+ * more.
+ */
+static void
+release_all(void)
+{
+	while (release_one())
+		 /* the lock is free in between */ ;
+}
+
+/*
+ * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot
+ * spots).  If it was raised, waiters enter; if there is none, all do, as the
+ * limits of pools do not hold then; if it was lowered, holders finish and new
+ * ones wait.
+ */
+void
+slots_set_limit(int limit)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	Slots->max_active = limit;
+	pg_atomic_write_u32(&Slots->limit, limit > 0 ? limit : NO_LIMIT);
+	slots_unlock(&section);
+	slots_schedule_samples();
+
+	if (limit == 0)
+		release_all();
+	else
+		slots_grant_free();
+}
+
+/*
+ * Set whether the limits are only observed: then no backend queues, and those
+ * that wait are let in.  When they are enforced again, new ones wait until
+ * those at work are fewer than the limit, as if it had been lowered.
+ */
+void
+slots_set_observing(bool observing)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	Slots->observing = observing;
+	slots_unlock(&section);
+
+	if (observing)
+		release_all();
+}
+
+/*
+ * Set how long (ms) the first in the queue waits before a released slot is
+ * handed off to it; 0 = not at all.
+ */
+void
+slots_set_handoff_after(int handoff_after)
+{
+	pg_atomic_write_u32(&Slots->handoff_after, (uint32) handoff_after);
+}
+
+/* Set for how long a holder must have done nothing to lend: ms, -1 = never. */
+void
+slots_set_lend_after(int lend_after)
+{
+	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
+	slots_wake_watcher();
+}
+
+/*
+ * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
+ * paused statements resume at their next look.
+ */
+void
+slots_set_long_after(int long_after)
+{
+	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
+}
+
+/*
+ * Set whether hot spots have queues of their own.
+ */
+void
+slots_set_hot_spots(bool on)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	Slots->hot_spots_on = on;
+	slots_unlock(&section);
+	slots_schedule_samples();
+}
+
+/* ----------------------------------------------------------------
+ *		Looking at entries
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Is there a semaphore, that is, was the library preloaded?
+ */
+bool
+slots_available(void)
+{
+	return Slots != NULL;
+}
+
+/* How many backends there can be: proc numbers are below this. */
+int
+slots_backend_count(void)
+{
+	return Slots->nentries;
+}
+
+/*
+ * This backend's proc number, or INVALID_PROC_NUMBER if it has not come to the
+ * gate.
+ */
+int
+slots_my_procno(void)
+{
+	return my_slot_procno;
+}
+
+/* The state of that backend.  A hint, no lock. */
+SlotState
+slots_state(int procno)
+{
+	return state_of(entry_of(procno));
+}
+
+/* Another number whenever that backend meets the gate. */
+uint32
+slots_progress(int procno)
+{
+	return *(volatile uint16 *) &entry_of(procno)->statement;
+}
+
+/*
+ * How many of its transactions, or statements, have failed while it is in its
+ * pool.
+ */
+uint64
+slots_failures(int procno)
+{
+	return pg_atomic_read_u64(&entry_of(procno)->own_totals[TOTAL_FAILED]);
+}
+
+/* ----------------------------------------------------------------
+ *		Shared memory
+ * ----------------------------------------------------------------
+ */
+
+#define SLOTS_TRANCHE	"admission_gate"
+
+/*
+ * How many bytes it will take.  MaxBackends must be known.
+ */
+static Size
+shmem_size(void)
+{
+	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotShared, entries),
+					mul_size(MaxBackends, sizeof(PaddedSlotEntry)));
+}
+
+/*
+ * Request shared memory and pools_lock.  Call from a shmem_request_hook.
+ */
+void
+slots_shmem_request(void)
+{
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche(SLOTS_TRANCHE, 1);
+}
+
+static void
+init_list(EntryList *list)
+{
+	list->head = list->tail = INVALID_PROC_NUMBER;
+	list->length = 0;
+}
+
+static void
+init_entry(SlotEntry *entry)
+{
+	memset(entry, 0, sizeof(SlotEntry));
+	pg_atomic_init_u32(&entry->state, SLOT_NONE);
+	pg_atomic_init_u64(&entry->since, 0);
+	pg_atomic_init_u64(&entry->last_wait, 0);
+	pg_atomic_init_u64(&entry->max_wait, 0);
+	for (int t = 0; t < OWN_TOTALS; t++)
+		pg_atomic_init_u64(&entry->own_totals[t], 0);
+}
+
+/*
+ * Create the semaphore with these settings, or find it if it exists.
+ */
+void
+slots_shmem_init(const SlotsSettings *settings)
+{
+	bool		found;
+	void	   *area;
+
+	area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
+	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
+	slots_sample_time = &Slots->sample;
+	if (found)
+		return;
+
+	memset(Slots, 0, offsetof(SlotShared, entries));
+	pg_atomic_init_u32(&Slots->usage, 0);
+	pg_atomic_init_u32(&Slots->limit, settings->limit > 0 ? settings->limit : NO_LIMIT);
+	pg_atomic_init_u32(&Slots->generation, 0);
+	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
+	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
+	pg_atomic_init_u32(&Slots->handoff_after, (uint32) settings->handoff_after);
+	pg_atomic_init_u32(&Slots->lend_after, (uint32) settings->lend_after);
+	pg_atomic_init_u32(&Slots->long_after, (uint32) settings->long_after);
+	pg_atomic_init_u32(&Slots->unknown_logged, 0);
+	pg_atomic_init_u64(&Slots->lenders_seen, 0);
+	pg_atomic_init_u64(&Slots->holders_seen, 0);
+	pg_atomic_init_u64(&Slots->sample.taken, 0);
+	pg_atomic_init_u64(&Slots->sample.claimed, 0);
+	pg_atomic_init_u64(&Slots->sample.interval, 0);
+	SpinLockInit(&Slots->mutex);
+	Slots->max_active = settings->limit;
+	Slots->hot_spots_on = settings->hot_spots;
+	Slots->observing = settings->observing;
+	init_list(&Slots->long_paused);
+	Slots->watcher = INVALID_PROC_NUMBER;
+	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
+	Slots->nentries = MaxBackends;
+	for (int i = 0; i < SLOTS_QUEUES; i++)
+	{
+		pg_atomic_init_u32(&queue_at(i)->usage, 0);
+		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
+		init_list(&queue_at(i)->waiters);
+	}
+	slots_init_hot_spots();
+
+	for (int i = 0; i < Slots->nentries; i++)
+		init_entry(&Slots->entries[i].entry);
+	slots_init_pools(settings->pools);
 }

@@ -36,11 +36,14 @@
  * what that takes with 31 pools.
  *
  * One of the waiters is the watcher, which wakes up from time to time
- * (src/sampler.c). When appointed, it is the last in a queue and so waits
- * longest: the duty changes hands, which costs a wake-up, about once per
- * length of the queue.
+ * (src/sampler.c).  It is appointed when a backend enters or leaves a queue:
+ * the last in a queue, which waits longest, so that the duty changes hands,
+ * which costs a wake-up, about once per length of the queue.  If it is late,
+ * for instance because it was stopped, its duty passes to the next backend
+ * that enters a queue, or to another waiter: each wakes up about once a second
+ * to check.
  *
- * Locking: "the lock" is the one of this file; see shared.h.
+ * Locking: "the lock" is the one of this file; see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -52,9 +55,11 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 
-#include "core/counting.h"
-#include "core/shared.h"
-#include "core/wait_queue.h"
+#include "core/slots_internal.h"
+
+SlotShared *Slots = NULL;
+SlotEntry  *MySlotEntry = NULL;
+int			my_slot_procno = INVALID_PROC_NUMBER;
 
 /* How late a watcher may be before another backend takes its duty over, ms. */
 #define WATCH_GRACE		200
@@ -210,14 +215,14 @@ slots_lock(LockedSection *section)
 
 /*
  * Have that backend's latch set once the lock is released.  If there are more
- * than MOST_WAKEUPS, set it at once: that raises no errors and waits for
+ * than MAX_WAKEUPS, set it at once: that raises no errors and waits for
  * nothing, it only takes the lock's time, and the backend may have to wait for
  * the lock.  Lock held.
  */
 void
 slots_wake_later(LockedSection *section, int procno)
 {
-	if (section->nwakeups < MOST_WAKEUPS)
+	if (section->nwakeups < MAX_WAKEUPS)
 		section->wakeups[section->nwakeups++] = procno;
 	else
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
@@ -254,7 +259,7 @@ slots_is_its_turn(int procno, TimestampTz now)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->word, and if a slot is free, call
+ * Set or clear the waiters' flag of Slots->usage, and if a slot is free, call
  * the next waiter.  While there is no limit for all, those who wait have no
  * claim to the slots of others: the flag stays clear.  Lock held.
  */
@@ -269,10 +274,10 @@ wake_next(LockedSection *section)
 	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
 		if (waiters_flag_is_set())
-			pg_atomic_fetch_and_u32(&Slots->word, ~WORD_WAITERS);
+			pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_WAITERS);
 	}
 	else if (!waiters_flag_is_set())
-		pg_atomic_fetch_or_u32(&Slots->word, WORD_WAITERS);
+		pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 
 	if (!slots_are_limited())
 		next = head_to_call();
@@ -336,10 +341,90 @@ last_in_a_queue(void)
 	return queue != NO_QUEUE ? queue_at(queue)->waiters.tail : INVALID_PROC_NUMBER;
 }
 
+/*
+ * A waiter calls this whenever it is awake.  Returns whether it is the
+ * watcher; if the watcher is late, the caller becomes it.
+ */
+bool
+slots_try_become_watcher(void)
+{
+	LockedSection section;
+
+	if (Slots->watcher == my_slot_procno)
+		return true;
+	if (!slots_watcher_is_late(GetCurrentTimestamp()))
+		return false;
+
+	slots_lock(&section);
+	if (slots_watcher_is_late(section.now) &&
+		pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+		slots_appoint_watcher(my_slot_procno, section.now);
+	slots_unlock(&section);
+	return Slots->watcher == my_slot_procno;
+}
+
+/* The watcher goes to sleep, for that many ms at most. */
+void
+slots_watch_again_in(long ms)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if (Slots->watcher == my_slot_procno)
+		Slots->watch_due = TimestampTzPlusMilliseconds(section.now, ms);
+	slots_unlock(&section);
+}
+
+/* Have the watcher go by a new setting. */
+void
+slots_wake_watcher(void)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if (Slots->watcher != INVALID_PROC_NUMBER)
+		slots_wake_later(&section, Slots->watcher);
+	slots_unlock(&section);
+}
+
 /* ----------------------------------------------------------------
  *		The queues
  * ----------------------------------------------------------------
  */
+
+/* Put an entry at the end of a list.  Lock held. */
+void
+slots_list_append(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->prev = list->tail;
+	entry->next = INVALID_PROC_NUMBER;
+	if (list->tail == INVALID_PROC_NUMBER)
+		list->head = procno;
+	else
+		entry_of(list->tail)->next = procno;
+	list->tail = procno;
+	list->length++;
+}
+
+/* Take an entry out of its list.  Lock held. */
+void
+slots_list_remove(EntryList *list, int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (entry->prev == INVALID_PROC_NUMBER)
+		list->head = entry->next;
+	else
+		entry_of(entry->prev)->next = entry->next;
+	if (entry->next == INVALID_PROC_NUMBER)
+		list->tail = entry->prev;
+	else
+		entry_of(entry->next)->prev = entry->prev;
+	list->length--;
+	Assert((list->length == 0) == (list->head == INVALID_PROC_NUMBER));
+}
 
 /* Put an entry into its queue, whose flag is set.  Lock held. */
 static void
@@ -361,7 +446,7 @@ take_out_of_queue(int procno)
 	slots_list_remove(&queue->waiters, procno);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
 	{
-		pg_atomic_fetch_and_u32(&queue->word, ~WORD_WAITERS);
+		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 		queue->passed_over_since = 0;
 		set_waiting(index, false);
 	}
@@ -407,7 +492,7 @@ slots_queue_move(int procno, int to)
 {
 	take_out_of_queue(procno);
 	entry_of(procno)->queue = to;
-	pg_atomic_fetch_or_u32(&queue_at(to)->word, WORD_WAITERS);
+	pg_atomic_fetch_or_u32(&queue_at(to)->usage, USAGE_WAITERS);
 	add_to_queue(procno);
 }
 
@@ -445,7 +530,7 @@ void
 slots_note_moved(TimestampTz now)
 {
 	Slots->moved = now;
-	Slots->patience = 0;
+	Slots->stall_after = 0;
 }
 
 /*
@@ -529,7 +614,7 @@ may_hand_off(int next, TimestampTz now)
 }
 
 /*
- * Release a slot that Slots->word counts and that has no place any more,
+ * Release a slot that Slots->usage counts and that has no place any more,
  * having had that one or none: hand it off to the next waiter if that is
  * allowed, else leave it free for any backend to acquire.  Lock held.
  */
@@ -553,5 +638,5 @@ slots_hand_off(int had_place, LockedSection *section)
 		slots_grant(next, place, section);
 	}
 	else
-		pg_atomic_fetch_sub_u32(&Slots->word, 1);
+		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }

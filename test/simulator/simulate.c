@@ -959,7 +959,7 @@ begin_run(uint64 seed)
 
 /* Go on to that time, or to when the next one is due: who is that? */
 static int
-go_on(double until, bool *at_work)
+resume_statement(double until, bool *at_work)
 {
 	double		speed = Min(1.0, (double) load->cores / Max(workers.size, 1));
 	double		timer = timers.size > 0 ? sessions[timers.members[0]].due : until;
@@ -990,7 +990,7 @@ run(const Load *which, uint64 seed, uint32 limit)
 		bool		at_work;
 		int			session;
 
-		while ((session = go_on(tick * TICK, &at_work)) != NONE)
+		while ((session = resume_statement(tick * TICK, &at_work)) != NONE)
 		{
 			if (at_work)
 				end_work(session);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * stats.c
+ * views.c
  *		The SQL functions, most of them behind the views.
  *
  * Locking: none here; the functions that return copies of shared memory take
@@ -18,14 +18,11 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "compat.h"
-#include "core/counters.h"
-#include "core/entries.h"
-#include "core/hot_spots.h"
-#include "hot_spot_names.h"
+#include "gate.h"
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
@@ -95,6 +92,76 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	Assert(i == lengthof(values));
 
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+const char *
+hot_spot_kind_name(HotSpotKind kind)
+{
+	switch (kind)
+	{
+		case HOT_SPOT_RELATION:
+			return "relation";
+		case HOT_SPOT_ADVISORY:
+			return "advisory";
+		case HOT_SPOT_OBJECT:
+			return "object";
+		case HOT_SPOT_LWLOCK:
+			return "lwlock";
+		case HOT_SPOT_TRANSACTION:
+			return "transaction";
+		case HOT_SPOT_NONE:
+			break;
+	}
+	pg_unreachable();
+}
+
+/* The name of a lock inside the server, as in pg_stat_activity. */
+const char *
+hot_spot_lock_name(const HotSpotKey *key)
+{
+	const char *name = pgstat_get_wait_event(key->fields[0]);
+
+	return name != NULL ? name : "unknown";
+}
+
+/*
+ * Describe what backends contend for, for an error.  by_name: look relations
+ * of this database up in the catalog, which may raise errors; no lock is held
+ * on them.
+ */
+void
+hot_spot_describe(const HotSpotKey *key, bool by_name, char name[HOT_SPOT_NAME_LENGTH])
+{
+	char	   *relation = NULL;
+
+	switch (key->kind)
+	{
+		case HOT_SPOT_RELATION:
+			if (by_name && key->database == MyDatabaseId)
+				relation = get_rel_name(key->fields[0]);
+			if (relation != NULL)
+				snprintf(name, HOT_SPOT_NAME_LENGTH, "relation \"%s\"", relation);
+			else
+				snprintf(name, HOT_SPOT_NAME_LENGTH, "relation %u of database %u",
+						 key->fields[0], key->database);
+			break;
+		case HOT_SPOT_ADVISORY:
+			snprintf(name, HOT_SPOT_NAME_LENGTH, "advisory lock (%u, %u, %u)",
+					 key->fields[0], key->fields[1], key->fields[2]);
+			break;
+		case HOT_SPOT_OBJECT:
+			snprintf(name, HOT_SPOT_NAME_LENGTH, "object %u of class %u of database %u",
+					 key->fields[1], key->fields[0], key->database);
+			break;
+		case HOT_SPOT_LWLOCK:
+			snprintf(name, HOT_SPOT_NAME_LENGTH, "the lock \"%s\" inside the server",
+					 hot_spot_lock_name(key));
+			break;
+		case HOT_SPOT_TRANSACTION:
+		case HOT_SPOT_NONE:
+			snprintf(name, HOT_SPOT_NAME_LENGTH, "other transactions");
+			break;
+	}
 }
 
 /*

@@ -1,26 +1,20 @@
 /*-------------------------------------------------------------------------
  *
- * shared.h
- *		The shared memory of the semaphore: for the files of src/core only.
+ * slots_internal.h
+ *		The shared memory of the semaphore, and what its files see of each other:
+ *		for the files of src/core only.
  *
- * The files of the core, lowest layer first.  A file uses only those listed
- * before it (checked by test/layers.pl).
+ * Every backend has an entry, known by its proc number, since pointers need
+ * not mean the same in every process.  An entry is in one list at a time: its
+ * queue, or the list of processes that pause.
  *
- *	 limit_control	how many contenders work at a time: a pure function
- *	 types			what the interfaces are made of
- *	 shared			this file
- *	 entries		the backends' entries, and lists of them
- *	 counting		counts slots in and out: inline, the hot path
- *	 wait_queue		the queues, the order in them, and the lock
- *	 hot_spots		what backends contend for, and their places there
- *	 watch_duty		which of the waiters is the watcher
- *	 counters		totals and gauges
- *	 pools			which pools there are, and which one a backend belongs to
- *	 lending		slots of holders that do nothing; the last resort
- *	 long_share		slots of long statements, turns of their processes
- *	 limits			sets the limit, and whether it is only observed
- *	 semaphore		acquire, wait, release
- *	 shmem			creates all of it
+ * The semaphore is one 32-bit word: the number of slots in use, and two flags
+ * in its highest bits.  While no flag is set, a slot is acquired and released
+ * by one compare-and-exchange; as the flags are larger than any limit, "usage <
+ * limit" tests all of it.  A queue with a limit of its own, that of a pool or
+ * of a hot spot, has a word of its own: a slot is counted there first, then in
+ * the word for all; if that fails, the first step is taken back.  Where a
+ * backend is counted is its place; its state names it.
  *
  * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
  * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
@@ -36,8 +30,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ADMISSION_GATE_SHARED_H
-#define ADMISSION_GATE_SHARED_H
+#ifndef ADMISSION_GATE_SLOTS_INTERNAL_H
+#define ADMISSION_GATE_SLOTS_INTERNAL_H
 
 #include "postgres.h"
 
@@ -49,14 +43,14 @@
 
 #include "compat.h"
 #include "core/limit_control.h"
-#include "core/types.h"
+#include "core/slots.h"
 
-#define WORD_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotPool */
-#define WORD_LENDERS	0x40000000	/* backends have lent their slots */
-#define WORD_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
+#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotPool */
+#define USAGE_LENDERS	0x40000000	/* backends have lent their slots */
+#define USAGE_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
 
 /* The limit when there is none; smaller than any flag. */
-#define NO_LIMIT		WORD_COUNT
+#define NO_LIMIT		USAGE_COUNT
 
 /*
  * Value of next_priority while no waiter could use a free slot: any backend
@@ -176,12 +170,12 @@ typedef struct EntryList
 typedef struct SlotQueue
 {
 	/*
-	 * Slots in use by backends that have their place here, and WORD_WAITERS
+	 * Slots in use by backends that have their place here, and USAGE_WAITERS
 	 * if the queue is not empty: a cache line of its own.  The queue of a
 	 * pool counts those that came while it had a limit, that of a hot spot
 	 * all of its contenders.
 	 */
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 word;
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, NO_LIMIT if there is none; the lock
 								 * to change */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
@@ -244,7 +238,7 @@ typedef struct HotSpot
 typedef struct SlotShared
 {
 	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 word;		/* slots in use; WORD_WAITERS: there is a
+	pg_atomic_uint32 usage;		/* slots in use; USAGE_WAITERS: there is a
 								 * limit, and a backend waits whose queue has
 								 * a place free */
 	pg_atomic_uint32 limit;		/* slots; NO_LIMIT if there is none; the lock
@@ -268,7 +262,7 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT */
 	TimestampTz moved;			/* when a waiter last entered, but for those
 								 * let into a full queue: see lending.c */
-	int			patience;		/* ms from then on until one enters above the
+	int			stall_after;		/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
 	EntryList	long_paused;	/* entries in LONG_PAUSED */
 	int			long_working;	/* processes of long statements at work, by
@@ -313,15 +307,9 @@ typedef struct SlotShared
 
 extern GATE_HIDDEN SlotShared *Slots;
 
-/*
- * This backend's entry, once it has come to the gate: all of these are in
- * entries.c
- */
+/* This backend's entry, once it has come to the gate */
 extern GATE_HIDDEN SlotEntry *MySlotEntry;
 extern GATE_HIDDEN int my_slot_procno;
-
-extern void slots_list_append(EntryList *list, int procno);
-extern void slots_list_remove(EntryList *list, int procno);
 
 /* ----------------------------------------------------------------
  *		Small steps
@@ -369,6 +357,13 @@ state_in(uint32 word)
 	return (SlotState) (word & STATE_MASK);
 }
 
+/* The state of an entry.  A hint, unless it is this backend's own. */
+static inline SlotState
+state_of(SlotEntry *entry)
+{
+	return state_in(pg_atomic_read_u32(&entry->state));
+}
+
 static inline int
 place_in(uint32 word)
 {
@@ -393,14 +388,14 @@ add_to_own(OwnTotal total, uint64 n)
 static inline uint32
 slots_in_use(void)
 {
-	return pg_atomic_read_u32(&Slots->word) & WORD_COUNT;
+	return pg_atomic_read_u32(&Slots->usage) & USAGE_COUNT;
 }
 
 /* Does a backend wait that could have a free slot? */
 static inline bool
 waiters_flag_is_set(void)
 {
-	return (pg_atomic_read_u32(&Slots->word) & WORD_WAITERS) != 0;
+	return (pg_atomic_read_u32(&Slots->usage) & USAGE_WAITERS) != 0;
 }
 
 /* Is there a limit for all pools together? */
@@ -425,7 +420,7 @@ queue_has_limit(int queue)
 static inline uint32
 places_in_use(int queue)
 {
-	return pg_atomic_read_u32(&queue_at(queue)->word) & WORD_COUNT;
+	return pg_atomic_read_u32(&queue_at(queue)->usage) & USAGE_COUNT;
 }
 
 static inline bool
@@ -455,4 +450,193 @@ claim_turn(pg_atomic_uint64 *last, uint64 interval)
 	return now >= seen + interval && pg_atomic_compare_exchange_u64(last, &seen, now);
 }
 
-#endif							/* ADMISSION_GATE_SHARED_H */
+/* ----------------------------------------------------------------
+ *		Counting slots in and out
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Raise a count if it is below the limit; with barge, whatever the flags say.
+ */
+static inline bool
+count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
+{
+	uint32		old = pg_atomic_read_u32(usage);
+
+	while ((barge ? old & USAGE_COUNT : old) < pg_atomic_read_u32(limit))
+	{
+		if (pg_atomic_compare_exchange_u32(usage, &old, old + 1))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does this queue count its backends?  That of a hot spot does, also while it
+ * has no limit; that of a pool only if it has one.
+ */
+static inline bool
+queue_counts(int queue)
+{
+	return is_of_hot_spot(queue) || queue_has_limit(queue);
+}
+
+/*
+ * Count a place in that queue, if it counts.  *place receives the queue or
+ * NO_QUEUE. Returns false if none is free.
+ */
+static inline bool
+count_place_if_free(int queue, bool barge, int *place)
+{
+	*place = NO_QUEUE;
+	if (!queue_counts(queue))
+		return true;
+	if (!count_up_if_free(&queue_at(queue)->usage, &queue_at(queue)->limit, barge))
+		return false;
+	*place = queue;
+	return true;
+}
+
+/* The same, above the limit if need be: returns the place. */
+static inline int
+count_place(int queue)
+{
+	if (!queue_counts(queue))
+		return NO_QUEUE;
+	pg_atomic_fetch_add_u32(&queue_at(queue)->usage, 1);
+	return queue;
+}
+
+/*
+ * Release a place, if there is one.  Returns true if that queue has waiters: a
+ * caller that does not hold the lock must then take and release it, so that
+ * slots_unlock() wakes one.
+ */
+static inline bool
+count_place_out(int place)
+{
+	uint32		usage;
+
+	if (likely(place == NO_QUEUE))
+		return false;
+	usage = pg_atomic_fetch_sub_u32(&queue_at(place)->usage, 1);
+	Assert((usage & USAGE_COUNT) > 0);
+	return (usage & USAGE_WAITERS) != 0;
+}
+
+/*
+ * Count a slot in that queue and in all, if both have one free.  Lock held.
+ */
+static inline bool
+count_in_if_free(int queue, int *place)
+{
+	if (!count_place_if_free(queue, true, place))
+		return false;
+	if (count_up_if_free(&Slots->usage, &Slots->limit, true))
+		return true;
+	(void) count_place_out(*place);
+	*place = NO_QUEUE;
+	return false;
+}
+
+/*
+ * Count a slot in that queue and in all, above the limits if need be: returns
+ * the place.
+ */
+static inline int
+count_in(int queue)
+{
+	int			place = count_place(queue);
+
+	pg_atomic_fetch_add_u32(&Slots->usage, 1);
+	return place;
+}
+
+/* A slot with that place is no longer in use.  Lock held. */
+static inline void
+count_out(int place)
+{
+	(void) count_place_out(place);
+	pg_atomic_fetch_sub_u32(&Slots->usage, 1);
+}
+
+/* ----------------------------------------------------------------
+ *		wait_queue.c
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * The most latches that one section sets after the lock is released.  More are
+ * not expected: those of a waiter that is granted a slot, the next one, a new
+ * watcher, and three long statements.
+ */
+#define MAX_WAKEUPS	6
+
+/*
+ * One critical section: the time just before it began, and the latches to set
+ * after the lock is released
+ */
+typedef struct LockedSection
+{
+	TimestampTz now;
+	int			nwakeups;
+	int			wakeups[MAX_WAKEUPS];	/* proc numbers */
+} LockedSection;
+
+extern void slots_lock(LockedSection *section);
+extern void slots_unlock(LockedSection *section);
+extern void slots_wake_later(LockedSection *section, int procno);
+
+extern void slots_list_append(EntryList *list, int procno);
+extern void slots_list_remove(EntryList *list, int procno);
+
+extern int	slots_next_waiter(TimestampTz now);
+extern int	slots_priority_of(int next, TimestampTz now);
+extern int	slots_next_waiting_queue(QueueSet *left);
+extern int	slots_any_waiter(void);
+
+extern void slots_queue_append(int procno, LockedSection *section);
+extern void slots_queue_remove(int procno, LockedSection *section);
+extern void slots_queue_move(int procno, int to);
+extern void slots_make_holder(int procno, int place, LockedSection *section);
+extern void slots_note_moved(TimestampTz now);
+extern void slots_grant(int procno, int place, LockedSection *section);
+extern void slots_grant_above_limit(int procno, LockedSection *section);
+extern bool slots_is_its_turn(int procno, TimestampTz now);
+extern void slots_hand_off(int had_place, LockedSection *section);
+extern void slots_grant_free(void);
+
+extern void slots_note_passed_over(int priority, TimestampTz since);
+extern bool slots_watcher_is_late(TimestampTz now);
+extern void slots_appoint_watcher(int procno, TimestampTz now);
+
+/* ----------------------------------------------------------------
+ *		Between the files
+ * ----------------------------------------------------------------
+ */
+
+/* What this backend knows of its pool, as of that generation. */
+typedef struct MyPool
+{
+	uint32		generation;
+	bool		has_limit;
+	int			priority;
+} MyPool;
+
+extern GATE_HIDDEN MyPool my_pool;
+
+extern void slots_init_pools(const PoolDefinitions *definitions);
+extern void slots_join_pool(void);
+extern void slots_wake_watcher(void);
+extern void slots_note_lender(SlotPool *pool);
+extern void slots_enter_as_lender(void);
+extern void slots_forget_lending(int place);
+extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
+extern void slots_start_totals(int pool);
+extern void slots_init_hot_spots(void);
+extern void slots_schedule_samples(void);
+extern int	slots_hot_spot_queue(int hot_spot);
+extern void slots_note_place_taken(int place);
+extern void slots_note_place_left(int place);
+
+#endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

@@ -1,0 +1,382 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.h
+ *		What the other files see of the core.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_SLOTS_H
+#define ADMISSION_GATE_SLOTS_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "portability/instr_time.h"
+
+/* A variable of the hot path that other files see, but no other library. */
+#define GATE_HIDDEN __attribute__((visibility("hidden")))
+
+/* What one backend is to the semaphore. */
+typedef enum SlotState
+{
+	SLOT_NONE,					/* neither holds nor wants a slot */
+	SLOT_WAITING,				/* is in a queue */
+	SLOT_RUNNING,				/* holds a slot */
+	SLOT_LENT,					/* holds a slot on paper; it counts as free */
+	SLOT_LONG,					/* runs a long statement, without a slot */
+	SLOT_PAUSED					/* the same, while it pauses: for the views */
+} SlotState;
+
+/* How many pools can be defined, the default pool included. */
+#define POOLS_MAX			32
+
+/*
+ * Pools that can be there at the same time: more than can be defined, as a
+ * pool that was removed is there as long as backends of it are at work.
+ */
+#define SLOTS_MAX_POOLS		(2 * POOLS_MAX)
+
+#define POOLS_DEFAULT_NAME	"default"
+
+/* max_queue_length of a pool that goes by the setting for all. */
+#define POOLS_QUEUE_LENGTH_UNSET	(-2)
+
+typedef struct PoolDefinition
+{
+	char		name[NAMEDATALEN];	/* in lower case */
+	int			max_active;		/* slots; 0 = no limit of its own */
+	int			priority;		/* higher ones first */
+	int			max_queue_length;	/* waiters; -1 = unlimited, or unset */
+	int			queue_timeout;	/* ms; 0 = none of its own */
+} PoolDefinition;
+
+typedef struct PoolDefinitions
+{
+	int			n;
+	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
+} PoolDefinitions;
+
+/* Totals kept by each backend for itself, without any lock */
+typedef enum OwnTotal
+{
+	TOTAL_ADMITTED,
+	TOTAL_COMPLETED,
+	TOTAL_FAILED,
+	TOTAL_BARGED,
+	TOTAL_FORCED,
+	TOTAL_WAIT_TIME,			/* us */
+	OWN_TOTALS
+} OwnTotal;
+
+/* Totals kept in the pool */
+typedef enum PoolTotal
+{
+	TOTAL_QUEUED,
+	TOTAL_WOULD_QUEUE,
+	TOTAL_LENDS,
+	TOTAL_STALLS,
+	TOTAL_TIMEOUTS,
+	TOTAL_REJECTIONS,
+	TOTAL_CANCELS,
+	TOTAL_DEMOTIONS,
+	POOL_TOTALS
+} PoolTotal;
+
+/*
+ * The histogram of waits: the first bucket has those of less than 1 ms, each
+ * next one ends at twice the time of the one before, the last has no end.
+ */
+#define SLOTS_WAIT_BUCKETS	24
+
+/* How many hot spots there can be */
+#define MAX_HOT_SPOTS		32
+
+/* What backends contend for */
+typedef enum HotSpotKind
+{
+	HOT_SPOT_NONE,
+	HOT_SPOT_RELATION,			/* its rows, its pages or itself */
+	HOT_SPOT_ADVISORY,			/* an advisory lock */
+	HOT_SPOT_OBJECT,			/* another object of a database */
+	HOT_SPOT_LWLOCK,			/* a lock inside the server */
+	HOT_SPOT_TRANSACTION		/* the ends of other transactions */
+} HotSpotKind;
+
+/* Fields that a kind does not use are 0. */
+typedef struct HotSpotKey
+{
+	HotSpotKind kind;
+	Oid			database;
+	uint32		fields[3];		/* as in LOCKTAG, from field2 on; or the wait
+								 * event of a lock inside the server */
+} HotSpotKey;
+
+/*
+ * Time of the last sample of the backends, and the interval between samples
+ * while no backend waits
+ */
+typedef struct SampleTime
+{
+	pg_atomic_uint64 taken;		/* TimestampTz; written by the one that
+								 * samples */
+	pg_atomic_uint64 claimed;	/* the same by monotonic_us() */
+	pg_atomic_uint64 interval;	/* us, and SAMPLE_SLACK more; the lock to
+								 * change */
+} SampleTime;
+
+/*
+ * Statements that began up to this long (us) before the last sample need not
+ * take another; a larger difference means that the clock was set back
+ */
+#define SAMPLE_SLACK		INT64CONST(1000000)
+
+/*
+ * A clock for intervals, us: unlike that of timestamps, nobody sets it.
+ */
+static inline uint64
+monotonic_us(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_MICROSEC(now);
+}
+
+/* Creating the semaphore */
+
+/* What is set when the server starts; later each has a function of its own. */
+typedef struct SlotsSettings
+{
+	int			limit;			/* slots, 0 = off, -1 = only those of hot
+								 * spots */
+	bool		observing;		/* the limit is not enforced */
+	const PoolDefinitions *pools;
+	int			handoff_after;	/* ms, 0 = strictly first come */
+	int			lend_after;		/* ms, -1 = never */
+	int			long_after;		/* ms of CPU time, -1 = never */
+	bool		hot_spots;
+} SlotsSettings;
+
+extern void slots_shmem_request(void);
+extern void slots_shmem_init(const SlotsSettings *settings);
+
+/* Settings */
+
+/* The most slots a limit can name: PostgreSQL's own bound on backends. */
+#define SLOTS_MAX_LIMIT		0x3FFFF
+
+extern void slots_set_limit(int limit);
+extern void slots_set_observing(bool observing);
+extern void slots_set_handoff_after(int handoff_after);
+extern void slots_set_lend_after(int lend_after);
+extern void slots_set_long_after(int long_after);
+extern void slots_set_hot_spots(bool on);
+extern void slots_set_pools(const PoolDefinitions *definitions);
+
+/* Backends */
+
+extern bool slots_available(void);
+extern int	slots_backend_count(void);
+extern int	slots_my_procno(void);
+extern SlotState slots_state(int procno);
+extern uint32 slots_progress(int procno);
+extern uint64 slots_failures(int procno);
+
+/* Acquire, wait, release */
+
+/* What became of an attempt to enter the queue. */
+typedef enum SlotEnqueued
+{
+	SLOT_ENQUEUED,				/* the backend is in the queue */
+	SLOT_ENQUEUE_ACQUIRED,		/* a slot was free after all: it has it */
+	SLOT_ENQUEUE_OBSERVED,		/* none was, but the limit is only observed:
+								 * it has one above the limit */
+	SLOT_ENQUEUE_FULL			/* the queue was full */
+} SlotEnqueued;
+
+/* Why a backend leaves the queue without a slot. */
+typedef enum SlotLeaveReason
+{
+	SLOT_LEAVE_TIMEOUT,
+	SLOT_LEAVE_CANCEL
+} SlotLeaveReason;
+
+extern bool slots_try_acquire(TimestampTz since);
+extern bool slots_try_barge(TimestampTz since);
+extern bool slots_force(TimestampTz since);
+extern bool slots_acquire_reserved(int size, TimestampTz since);
+extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
+extern bool slots_may_claim(void);
+extern bool slots_claim(void);
+extern bool slots_leave_queue(SlotLeaveReason reason);
+extern void slots_refuse_grant(void);
+extern void slots_resume(void);
+extern void slots_release(bool failed);
+
+/* The watcher */
+
+extern bool slots_try_become_watcher(void);
+extern void slots_watch_again_in(long ms);
+
+/* Pools */
+
+extern void pools_fold_name(char *name, const char *original);
+extern const PoolDefinition *pools_find(const PoolDefinitions *definitions,
+										const char *name);
+
+extern void slots_choose_pool(const char *name);
+extern const char *slots_pool_name(void);
+extern int	slots_pool_queue_timeout(void);
+extern bool slots_pool_has_queue_length(void);
+
+/* Hot spots */
+
+/* What a sample finds an admitted backend doing */
+typedef enum Activity
+{
+	ACTIVITY_WORKS,
+	ACTIVITY_CONTENDS,			/* waits for backends that work or contend */
+	ACTIVITY_STUCK,				/* waits for one that does nothing */
+	ACTIVITY_IDLE,				/* does nothing: its client has been idle */
+	ACTIVITY_RESTS				/* waits for its client, a timer or an
+								 * extension, for less long */
+} Activity;
+
+/* What a sample finds of the contenders of one hot spot */
+typedef struct ContenderCounts
+{
+	uint32		contenders;
+	uint32		working;		/* work, rest or wait for each other */
+	uint32		blocked;		/* of these, those that wait */
+	uint32		slow;			/* of these, those that have waited for long */
+} ContenderCounts;
+
+/* The same of all, by index; and of all holders, contenders or not */
+typedef struct HotSpotCounts
+{
+	ContenderCounts of[MAX_HOT_SPOTS];
+	uint32		working;
+} HotSpotCounts;
+
+/* A hot spot, for the views */
+typedef struct HotSpotView
+{
+	int			index;
+	int			part_of;		/* or index */
+	HotSpotKey	key;
+	TimestampTz since;
+	int			limit;			/* places; 0 = no limit */
+	int			contenders;
+	int			running;
+	int			blocked;
+	int			waiting;
+	uint64		admitted;
+	uint64		wait_time;		/* us */
+} HotSpotView;
+
+extern GATE_HIDDEN SampleTime *slots_sample_time;
+
+extern bool slots_have_hot_spots(void);
+extern bool slots_claim_sample(bool even_if_few);
+extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
+								bool is_slow, uint64 now, HotSpotCounts *counts);
+extern bool slots_is_marked(int procno, bool what_for);
+extern bool slots_is_stuck(int procno);
+extern void slots_get_hot_spot_key(int procno, HotSpotKey *key);
+extern void slots_let_in(int procno);
+extern void slots_adapt_hot_spots(const HotSpotCounts *counts);
+extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
+
+/*
+ * Should a backend whose statement began at since take a sample?  A hint for
+ * the hot path; slots_claim_sample() decides.
+ */
+static inline bool
+slots_sample_is_due(TimestampTz since)
+{
+	return (uint64) since - pg_atomic_read_u64(&slots_sample_time->taken) + SAMPLE_SLACK >=
+		pg_atomic_read_u64(&slots_sample_time->interval);
+}
+
+/* Lending */
+
+extern int	slots_lend_after(void);
+extern bool slots_claim_lender_scan(void);
+extern bool slots_claim_holder_scan(long interval);
+extern bool slots_seems_idle(int procno, uint64 cpu);
+extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);
+extern void slots_end_lending(void);
+extern void slots_relieve_stall(void);
+
+/* Long statements */
+
+extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
+extern bool slots_may_be_long(int procno);
+extern void slots_keep_slot(bool keep);
+extern bool slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_way);
+extern bool slots_long_is_first(int procno);
+extern bool slots_any_paused(void);
+extern bool slots_is_paused(int procno);
+extern bool slots_long_works(int procno, bool is_seen_to_work, uint64 now);
+extern void slots_long_resume(int procno);
+extern void slots_forget_long(int procno);
+extern void slots_end_long(bool works, uint64 cpu);
+
+/* Counters */
+
+/* The gauges and totals of a pool; docs/views.md says what each means. */
+typedef struct SlotStats
+{
+	char		pool[NAMEDATALEN];
+	int			priority;
+	int			limit;			/* slots, its own or else those of all pools;
+								 * 0 = the gate is off, -1 = none but those of
+								 * hot spots */
+	bool		observing;		/* the limit is not enforced */
+	int			running;		/* backends */
+	int			lent;			/* backends */
+	int			long_running;	/* backends */
+	int			paused;			/* backends */
+	int			waiting;		/* backends */
+	uint64		own_totals[OWN_TOTALS];
+	uint64		pool_totals[POOL_TOTALS];
+	uint64		max_wait_time;	/* us */
+	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
+	TimestampTz stats_reset;
+} SlotStats;
+
+/* How a limit stands */
+typedef struct SlotLimit
+{
+	bool		is_of_queue;	/* of its pool or hot spot, else of all pools
+								 * together */
+	HotSpotKey	hot_spot;		/* if it is of one */
+	char		pool[NAMEDATALEN];
+	int			slots;
+	int			in_use;			/* slots */
+	int			lent;			/* backends */
+	int			waiting;		/* backends */
+} SlotLimit;
+
+/* What is known of one backend. */
+typedef struct SlotBackend
+{
+	int			pid;
+	Oid			roleid;
+	char		pool[NAMEDATALEN];
+	SlotState	state;
+	TimestampTz since;			/* when it came into this state */
+	uint64		wait_time;		/* us, of its present or else its last wait */
+} SlotBackend;
+
+extern void slots_record_wait(uint64 waited);
+
+extern bool slots_get_backend(int procno, SlotBackend *backend);
+extern void slots_get_my_limit(SlotLimit *limit);
+extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
+extern void slots_reset_stats(void);
+
+#endif							/* ADMISSION_GATE_SLOTS_H */

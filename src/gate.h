@@ -1,0 +1,185 @@
+/*-------------------------------------------------------------------------
+ *
+ * gate.h
+ *		What the files of src, and admission_gate.c, see of each other.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ADMISSION_GATE_GATE_H
+#define ADMISSION_GATE_GATE_H
+
+#include "postgres.h"
+
+#include "executor/execdesc.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/portal.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "core/slots.h"
+
+/* admission.c */
+
+extern void admission_enter(QueryDesc *query, bool begins_block);
+extern void admission_pass(void);
+extern void admission_resume(void);
+extern void admission_leave(bool failed);
+extern void admission_end_transaction(bool failed);
+
+/* long_statements.c */
+
+extern void long_statements_begin(const QueryDesc *query);
+extern void long_statements_leave(const QueryDesc *query, bool ends_statement);
+extern void long_statements_end(bool works);
+extern void long_statements_note_write(void);
+extern void long_statements_abort_subtransaction(void);
+extern void long_statements_end_transaction(void);
+
+/* sampler.c */
+
+extern void sampler_shmem_request(void);
+extern void sampler_shmem_init(void);
+extern void sampler_sample(void);
+extern long sampler_watch(void);
+extern void sampler_sample_holders(void);
+extern void sampler_recall_lenders(void);
+extern void sampler_sample_long(void);
+
+/* snapshot.c */
+
+/* The references to the released snapshot, which need the fresh one */
+typedef struct SnapshotUsers
+{
+	bool		active_stack;
+	QueryDesc  *query;			/* or NULL */
+	Portal		portal;			/* its portalSnapshot; or NULL */
+	Portal		holding_portal; /* its holdSnapshot; or NULL */
+} SnapshotUsers;
+
+extern void snapshot_release(QueryDesc *query, SnapshotUsers *users);
+extern void snapshot_retake(const SnapshotUsers *users);
+
+/* wait_log.c */
+
+/* How a wait ended */
+typedef enum WaitEnd
+{
+	WAIT_END_ADMITTED,
+	WAIT_END_TIMEOUT,			/* by queue_timeout */
+	WAIT_END_CANCEL				/* by anything else */
+} WaitEnd;
+
+extern void wait_log_if_long(WaitEnd end, uint64 waited, int queue_length);
+
+/* settings.c */
+
+typedef enum GateScope
+{
+	SCOPE_TRANSACTION,
+	SCOPE_STATEMENT
+} GateScope;
+
+typedef enum GateMode
+{
+	GATE_MODE_ENFORCE,
+	GATE_MODE_OBSERVE
+} GateMode;
+
+/*
+ * This backend's copies, constant while a command runs unless the command
+ * itself sets them: a backend rereads the configuration only between two
+ * commands.  A backend that waits goes by those in shared memory.
+ */
+extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = finds
+										 * itself; also in shared memory */
+extern int	gate_scope;			/* GateScope */
+extern int	gate_queue_timeout; /* ms; 0 = wait forever */
+extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
+extern bool gate_utility;
+extern int	gate_handoff_after; /* ms; 0 = strictly first come; also in shared
+								 * memory */
+extern int	gate_long_after;	/* ms of CPU time; -1 = never; also in shared
+								 * memory */
+extern int	gate_log_min_wait;	/* ms; -1 = log none */
+extern int	gate_mode;			/* GateMode; also in shared memory */
+extern const PoolDefinitions *gate_pools;	/* also in shared memory */
+extern int	gate_lend_after;	/* ms; -1 = never; also in shared memory */
+extern bool gate_hot_spots;		/* also in shared memory */
+
+extern bool xact_predates_gate(void);
+extern void settings_define(void);
+
+/* pool_parser.c */
+
+extern bool pools_check(char **newval, void **extra, GucSource source);
+
+/* views.c */
+
+/* Room for what hot_spot_describe() writes */
+#define HOT_SPOT_NAME_LENGTH	(NAMEDATALEN + 64)
+
+extern const char *hot_spot_kind_name(HotSpotKind kind);
+extern const char *hot_spot_lock_name(const HotSpotKey *key);
+extern void hot_spot_describe(const HotSpotKey *key, bool by_name,
+							  char name[HOT_SPOT_NAME_LENGTH]);
+
+/* bypass.c */
+
+/* Does this session pass? */
+extern bool bypass_in_force;
+
+extern void bypass_assign(bool newval, void *extra);
+extern bool bypass_check_names(char **newval, void **extra, GucSource source);
+extern void bypass_assign_names(const char *newval, void *extra);
+extern void bypass_look_at_name(void);
+
+extern void client_check(void);
+
+/* process.c */
+
+/* The class of a wait event in PGPROC.wait_event_info */
+#define WAIT_CLASS_MASK		0xFF000000
+
+/* What a backend waits for now, 0 if for nothing.  A hint, no lock. */
+static inline uint32
+wait_event_of(const PGPROC *proc)
+{
+	return *(const volatile uint32 *) &proc->wait_event_info;
+}
+
+/*
+ * Is this a wait for the outside: a client, a timer or whatever an extension
+ * waits for?
+ */
+static inline bool
+is_idle_wait(uint32 event)
+{
+	uint32		wait_class = event & WAIT_CLASS_MASK;
+
+	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
+		wait_class == PG_WAIT_EXTENSION;
+}
+
+/* The same, or for a heavyweight lock? */
+static inline bool
+is_idle_or_lock_wait(uint32 event)
+{
+	return is_idle_wait(event) || (event & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
+}
+
+/* Is a process at rest? */
+typedef enum ProcessRest
+{
+	PROCESS_RESTS,				/* sleeps or is stopped */
+	PROCESS_WORKS,				/* runs, wants a CPU, or waits for a disk */
+	PROCESS_REST_UNKNOWN
+} ProcessRest;
+
+extern bool process_cpu_time(int pid, uint64 *used);
+extern int	usable_cpus(void);
+extern ProcessRest process_rest(int pid);
+
+#endif							/* ADMISSION_GATE_GATE_H */
