@@ -57,7 +57,7 @@
 /* A wait in the queue */
 typedef struct QueueWait
 {
-	TimestampTz start;
+	uint64		start;			/* by monotonic_us() */
 	int			queue_length;	/* waiters in its queue when it began */
 } QueueWait;
 
@@ -141,13 +141,6 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 				   setting);
 }
 
-/* Time since start in us, 0 if the clock was set back */
-static inline uint64
-elapsed_since(TimestampTz start)
-{
-	return Max(GetCurrentTimestamp() - start, 0);
-}
-
 /* Does the pool's queue_timeout count, as the shorter of the two? */
 static bool
 queue_timeout_is_of_pool(void)
@@ -170,15 +163,15 @@ queue_timeout(void)
 
 /*
  * Sleep in the queue until there is a slot.  start: when the backend entered
- * it.  Returns false if queue_timeout expires first: the backend has then left
+ * it, by monotonic_us().  Returns false if queue_timeout expires first: the backend has then left
  * the queue, and *limit receives what kept it waiting.  Raises whatever
  * interrupts bring.
  */
 static bool
-sleep_in_queue(TimestampTz start, SlotLimit *limit)
+sleep_in_queue(uint64 start, SlotLimit *limit)
 {
 	static uint32 wait_event = 0;
-	TimestampTz client_seen = start;
+	uint64		client_seen = start;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
@@ -190,11 +183,10 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 		if (max_wait > 0)
 		{
-			long		left;
+			int64		waited = (monotonic_us() - start) / 1000;
+			long		left = Max(max_wait - waited, 0);
 
-			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-												   TimestampTzPlusMilliseconds(start, max_wait));
-			if (left <= 0)
+			if (left == 0)
 			{
 				slots_get_my_limit(limit);
 				if (slots_leave_queue(SLOT_LEAVE_TIMEOUT))
@@ -210,10 +202,10 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 
 		/* Do these first: they may reset the latch once more. */
 		CHECK_FOR_INTERRUPTS();
-		if (slots_may_claim() || elapsed_since(client_seen) >= CLIENT_INTERVAL)
+		if (slots_may_claim() || monotonic_us() - client_seen >= CLIENT_INTERVAL)
 		{
 			client_check();
-			client_seen = GetCurrentTimestamp();
+			client_seen = monotonic_us();
 			if (slots_claim())
 				return true;
 		}
@@ -226,7 +218,7 @@ sleep_in_queue(TimestampTz start, SlotLimit *limit)
 static void
 note_wait(const QueueWait *wait, WaitEnd end)
 {
-	uint64		waited = elapsed_since(wait->start);
+	uint64		waited = monotonic_us() - wait->start;
 
 	slots_record_wait(waited);
 	wait_log_if_long(end, waited, wait->queue_length);
@@ -271,7 +263,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	};
 
 	sampler_sample();
-	wait.start = GetCurrentTimestamp();
+	wait.start = monotonic_us();
 
 	enqueued = slots_enqueue(gate_max_queue_length, &wait.queue_length);
 	switch (enqueued)
@@ -315,7 +307,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(&limit, hot_spot, elapsed_since(wait.start) / 1000),
+				 errdetail_gate(&limit, hot_spot, (monotonic_us() - wait.start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 	}
 

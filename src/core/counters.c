@@ -122,7 +122,7 @@ slots_get_backend(int procno, SlotBackend *backend)
 	strlcpy(backend->pool, pool_of(entry)->definition.name, sizeof(backend->pool));
 	LWLockRelease(Slots->pools_lock);
 	if (backend->state == SLOT_WAITING)
-		backend->wait_time = Max(GetCurrentTimestamp() - backend->since, 0);
+		backend->wait_time = monotonic_us() - entry->queued;
 	else
 		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
 	return true;
@@ -337,7 +337,7 @@ slots_reset_stats(void)
 	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
 		reset_pool(&Slots->pools[p], own[p]);
 	slots_lock(&section);
-	Slots->stats_reset = section.now;
+	Slots->stats_reset = section.timestamp;
 	slots_unlock(&section);
 	LWLockRelease(Slots->pools_lock);
 }

@@ -304,7 +304,7 @@ find_or_form(const HotSpotKey *key, uint64 now)
 		found = find(key);		/* samples may overlap */
 		if (found < 0)
 		{
-			found = form(key, now, section.now);
+			found = form(key, now, section.timestamp);
 			is_new = found >= 0;
 		}
 		slots_unlock(&section);
@@ -576,55 +576,75 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
  */
 
 /*
+ * Forget a hot spot that has not been seen for long enough, with its parts.
+ * Lock held.
+ */
+static bool
+forget_if_over(int hot_spot, uint64 now)
+{
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	bool		is_part = spot->part_of != hot_spot;
+
+	if ((int64) (now - spot->seen) < (is_part ? FORGET_PART_AFTER : FORGET_AFTER) ||
+		(!is_part && spot->control.limit != LIMIT_OPEN))
+		return false;
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		if (i == hot_spot || (!is_part && Slots->hot_spots[i].part_of == hot_spot &&
+							  Slots->hot_spots[i].key.kind != HOT_SPOT_NONE))
+			forget(i);
+	}
+	return true;
+}
+
+/*
  * Adapt the limit of one hot spot to what a sample found.  Returns whether
- * more places are free than before.
+ * more places are free than before.  The limit control works on a copy, not
+ * under the lock; if another sample was faster, its result counts.
  */
 static bool
 adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	SlotQueue  *queue = queue_at(SLOTS_MAX_POOLS + hot_spot);
-	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
-	uint32		new_limit;
+	uint32		old_limit = NO_LIMIT;
+	LimitControl control;
+	LoadSample	sample = {
+		.now = now,
+		.contenders = counts->contenders,
+		.working = counts->working,
+		.blocked = counts->blocked,
+		.slow = counts->slow,
+		.completed = pg_atomic_read_u32(&spot->completed)
+	};
+	bool		is_due;
 	LockedSection section;
 
 	slots_lock(&section);
-	if (spot->key.kind == HOT_SPOT_NONE || !slots_have_hot_spots())
-		 /* forgotten meanwhile */ ;
-	else if (spot->part_of != hot_spot)
-	{
-		if ((int64) (now - spot->seen) >= FORGET_PART_AFTER)
-			forget(hot_spot);
-	}
-	else if (spot->control.limit == LIMIT_OPEN && (int64) (now - spot->seen) >= FORGET_AFTER)
-	{
-		for (int i = 0; i < MAX_HOT_SPOTS; i++)
-		{
-			if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE &&
-				Slots->hot_spots[i].part_of == hot_spot)
-				forget(i);
-		}
-	}
-	else
-	{
-		LoadSample	sample = {
-			.now = now,
-			.contenders = counts->contenders,
-			.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot),
-			/* A lock inside the server concerns everybody. */
-			.working = spot->key.kind == HOT_SPOT_LWLOCK ? working : counts->working,
-			.blocked = counts->blocked,
-			.slow = counts->slow,
-			.waiting = queue->waiters.length,
-			.completed = pg_atomic_read_u32(&spot->completed)
-		};
-
-		limit_control_sample(&spot->control, &sample);
-		pg_atomic_write_u32(&queue->limit, Min(spot->control.limit, NO_LIMIT));
-	}
-	new_limit = pg_atomic_read_u32(&queue->limit);
+	is_due = spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() &&
+		!forget_if_over(hot_spot, now) && spot->part_of == hot_spot;
+	control = spot->control;
+	sample.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot);
+	sample.waiting = queue->waiters.length;
+	/* A lock inside the server concerns everybody. */
+	if (spot->key.kind == HOT_SPOT_LWLOCK)
+		sample.working = working;
 	slots_unlock(&section);
-	return new_limit > old_limit;
+	if (!is_due)
+		return false;
+
+	limit_control_sample(&control, &sample);
+
+	slots_lock(&section);
+	if (spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() && spot->part_of == hot_spot &&
+		(int64) (now - spot->control.last.now) >= 0)
+	{
+		old_limit = pg_atomic_read_u32(&queue->limit);
+		spot->control = control;
+		pg_atomic_write_u32(&queue->limit, Min(control.limit, NO_LIMIT));
+	}
+	slots_unlock(&section);
+	return Min(control.limit, NO_LIMIT) > old_limit;
 }
 
 /*

@@ -137,7 +137,7 @@ slots_enter_as_lender(void)
  * longer.  Lock held.
  */
 static void
-lend(SlotEntry *entry, TimestampTz now)
+lend(SlotEntry *entry, TimestampTz since)
 {
 	uint32		running = pg_atomic_read_u32(&entry->state);
 	int			place = place_in(running);
@@ -151,12 +151,12 @@ lend(SlotEntry *entry, TimestampTz now)
 		return;
 	slots_note_lender(pool_of(entry));
 	count_out(kept == NO_QUEUE ? place : NO_QUEUE);
-	pg_atomic_write_u64(&entry->since, now);
+	pg_atomic_write_u64(&entry->since, since);
 }
 
 /* If an entry's slot is lent, take it back: it counts again.  Lock held. */
 static void
-end_lending(SlotEntry *entry, TimestampTz now)
+end_lending(SlotEntry *entry, TimestampTz since)
 {
 	uint32		lent = pg_atomic_read_u32(&entry->state);
 	int			kept = place_in(lent);
@@ -172,7 +172,7 @@ end_lending(SlotEntry *entry, TimestampTz now)
 	 */
 	place = kept != NO_QUEUE ? kept : count_place(entry->pool);
 	pg_atomic_fetch_add_u32(&Slots->usage, 1);
-	pg_atomic_write_u64(&entry->since, now);
+	pg_atomic_write_u64(&entry->since, since);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent,
 									   state_with_place(SLOT_RUNNING, place)))
 		forget_lender(pool);
@@ -194,11 +194,10 @@ admission_of(const SlotEntry *entry)
  * with them when they exit.  Lock held, or a hint.
  */
 static bool
-has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, bool busy, TimestampTz now)
+has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, bool busy, uint64 now)
 {
-	return busy || entry->quiet_since > now ||	/* the clock was set back */
-		admission != entry->admission_seen || cpu < entry->cpu_seen ||
-		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max(now - entry->quiet_since, 0);
+	return busy || admission != entry->admission_seen || cpu < entry->cpu_seen ||
+		(int64) ((cpu - entry->cpu_seen) * IDLE_PART) > (int64) (now - entry->quiet_since);
 }
 
 /*
@@ -212,7 +211,7 @@ slots_seems_idle(int procno, uint64 cpu)
 	SlotEntry  *entry = entry_of(procno);
 
 	return state_of(entry) == SLOT_RUNNING &&
-		!has_worked(entry, admission_of(entry), cpu, false, GetCurrentTimestamp());
+		!has_worked(entry, admission_of(entry), cpu, false, monotonic_us());
 }
 
 /*
@@ -234,10 +233,10 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	admission = admission_of(entry);
 	worked = !is_stuck && has_worked(entry, admission, cpu, busy, section.now);
 	if (worked)
-		end_lending(entry, section.now);
+		end_lending(entry, section.timestamp);
 	else if (lend_after >= 0 &&
 			 (is_stuck || passed_since(entry->quiet_since, lend_after, section.now)))
-		lend(entry, section.now);
+		lend(entry, section.timestamp);
 
 	/* How much a lender did long ago must not hide that it works now. */
 	if (worked || state_of(entry) == SLOT_LENT)
@@ -259,7 +258,7 @@ slots_end_lending(void)
 	LockedSection section;
 
 	slots_lock(&section);
-	end_lending(MySlotEntry, section.now);
+	end_lending(MySlotEntry, section.timestamp);
 	slots_unlock(&section);
 }
 
@@ -269,17 +268,13 @@ slots_end_lending(void)
  */
 
 /*
- * Has nobody entered for that long (ms), while this waiter was there?  Lock
- * held.
+ * Has no backend entered for that long (ms) since then, and since this waiter
+ * came?  Lock held.
  */
 static bool
-stands_still(TimestampTz *moved, int waiter, int patience, TimestampTz now)
+stands_still(uint64 moved, int waiter, int stall, uint64 now)
 {
-	TimestampTz arrived = pg_atomic_read_u64(&entry_of(waiter)->since);
-
-	/* The system's clock may have been set back. */
-	*moved = Min(*moved, now);
-	return passed_since(arrived > now ? *moved : Max(*moved, arrived), patience, now);
+	return passed_since(Max(moved, entry_of(waiter)->queued), stall, now);
 }
 
 /*
@@ -292,7 +287,7 @@ relieve_next(LockedSection *section)
 	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after);
 	int64		delay = Max(handoff_after, slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
-	int			patience = Max(Slots->stall_after, first);
+	int			stall = Max(Slots->stall_after, first);
 	int			next = slots_next_waiter(section->now);
 
 	if (next == INVALID_PROC_NUMBER)
@@ -302,13 +297,13 @@ relieve_next(LockedSection *section)
 	 * After a time without waiters, it begins again; but not for each of
 	 * those that come one by one, or all of them would enter at once.
 	 */
-	if (passed_since(Slots->moved, patience, pg_atomic_read_u64(&entry_of(next)->since)))
-		patience = first;
-	if (!stands_still(&Slots->moved, next, patience, section->now))
+	if (passed_since(Slots->moved, stall, entry_of(next)->queued))
+		stall = first;
+	if (!stands_still(Slots->moved, next, stall, section->now))
 		return false;
 	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
-	Slots->stall_after = Min(2 * patience, MAX_STALL);
+	Slots->stall_after = Min(2 * stall, MAX_STALL);
 	return true;
 }
 
@@ -325,7 +320,7 @@ relieve_full_queue(LockedSection *section)
 	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
 	{
 		if (!queue_has_place_free(queue) &&
-			stands_still(&queue_at(queue)->moved, queue_at(queue)->waiters.head,
+			stands_still(queue_at(queue)->moved, queue_at(queue)->waiters.head,
 						 MAX_STALL, section->now))
 		{
 			slots_grant_above_limit(queue_at(queue)->waiters.head, section);

@@ -98,7 +98,7 @@ may_work(uint64 last_turn_began, uint64 now)
 
 /* Set what a process does, and move it to or from the list.  Lock held. */
 static void
-change_state(int procno, LongState state, TimestampTz now)
+change_state(int procno, LongState state, TimestampTz since)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -114,7 +114,7 @@ change_state(int procno, LongState state, TimestampTz now)
 		Slots->long_working++;
 	entry->long_state = state;
 	if (state != LONG_NOT)
-		pg_atomic_write_u64(&entry->since, now);
+		pg_atomic_write_u64(&entry->since, since);
 }
 
 static void
@@ -128,7 +128,7 @@ begin_turn(SlotEntry *entry, uint64 now)
 static void
 resume(int procno, uint64 now, LockedSection *section)
 {
-	change_state(procno, LONG_RUNNING, section->now);
+	change_state(procno, LONG_RUNNING, section->timestamp);
 	begin_turn(entry_of(procno), now);
 	entry_of(procno)->ticked = now;
 	slots_wake_later(section, procno);
@@ -218,7 +218,7 @@ static bool
 demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
-	TimestampTz held_since = pg_atomic_read_u64(&entry->since);
+	uint64		held_since = began(entry, section);
 	uint32		running = pg_atomic_read_u32(&entry->state);
 
 	if (state_in(running) != SLOT_RUNNING ||
@@ -226,7 +226,7 @@ demote(int procno, LockedSection *section)
 		return false;
 	entry->reserved = false;
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
-	pg_atomic_write_u64(&entry->since, section->now);
+	pg_atomic_write_u64(&entry->since, section->timestamp);
 	(void) count_place_out(place_in(running));
 	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
 	slots_hand_off(place_in(running), section);
@@ -258,7 +258,7 @@ slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_w
 		if (is_first)
 			begin_turn(entry, now);
 		entry->turn_used += used;
-		change_state(procno, LONG_RUNNING, section.now);
+		change_state(procno, LONG_RUNNING, section.timestamp);
 		is_over = entry->turn_used >= TURN;
 		if (is_over)
 			Slots->long_turn_began = entry->turn_began;
@@ -266,7 +266,7 @@ slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_w
 			(Slots->long_working > may_work(Slots->long_turn_began, now) ||
 			 (is_over && Slots->long_paused.head != INVALID_PROC_NUMBER));
 		if (must_pause)
-			change_state(procno, LONG_PAUSED, section.now);
+			change_state(procno, LONG_PAUSED, section.timestamp);
 		else if (is_over)
 			begin_turn(entry, now);
 		if (must_pause)
@@ -337,7 +337,7 @@ end_turn(int procno, LockedSection *section)
 {
 	int			was_first = Slots->long_paused.head;
 
-	change_state(procno, LONG_NOT, section->now);
+	change_state(procno, LONG_NOT, section->timestamp);
 	entry_of(procno)->in_the_way = false;
 	wake_first(was_first, procno, section);
 	resume_next(monotonic_us(), section);
@@ -370,7 +370,7 @@ slots_end_long(bool works, uint64 cpu)
 	Assert(state_of(entry_of(my_slot_procno)) == SLOT_LONG);
 	slots_lock(&section);
 	end_turn(my_slot_procno, &section);
-	pg_atomic_write_u64(&MySlotEntry->since, section.now);
+	pg_atomic_write_u64(&MySlotEntry->since, section.timestamp);
 	MySlotEntry->quiet_since = section.now;
 	MySlotEntry->cpu_seen = cpu;
 	MySlotEntry->admission_seen = MySlotEntry->admission;

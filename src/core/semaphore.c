@@ -299,7 +299,7 @@ slots_acquire_reserved(int size, TimestampTz since)
  * the next waiter or INVALID_PROC_NUMBER?  Lock held.
  */
 static bool
-may_overtake(int next, TimestampTz now)
+may_overtake(int next, uint64 now)
 {
 	return queue_at(MySlotEntry->queue)->waiters.head == INVALID_PROC_NUMBER &&
 		my_pool.priority > slots_priority_of(next, now);
@@ -357,7 +357,8 @@ enter_queue(int max_queue_length, int *place, LockedSection *section)
 	}
 
 	pool->totals[TOTAL_QUEUED]++;
-	pg_atomic_write_u64(&MySlotEntry->since, section->now);
+	pg_atomic_write_u64(&MySlotEntry->since, section->timestamp);
+	MySlotEntry->queued = section->now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
 	slots_queue_append(my_slot_procno, section);
 	return SLOT_ENQUEUED;
@@ -405,7 +406,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	{
 		slots_note_place_taken(place);
 		next_state = state_with_place(SLOT_RUNNING, place);
-		become_holder(section.now);
+		become_holder(section.timestamp);
 	}
 	return result;
 }
@@ -515,7 +516,7 @@ free_slot_to_waiters(int had_place)
 
 	slots_lock(&section);
 	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
-						   pg_atomic_read_u64(&MySlotEntry->since));
+						   began(MySlotEntry, &section));
 	slots_hand_off(had_place, &section);
 	slots_unlock(&section);
 }

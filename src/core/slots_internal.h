@@ -92,8 +92,8 @@ typedef enum LongState
 } LongState;
 
 /*
- * One backend.  The hot path writes the first half, up to TOTAL_FORCED, which
- * is a cache line of its own on most machines; the second half is what waiting
+ * One backend.  The hot path writes what comes before TOTAL_FORCED, which
+ * is a cache line of its own on most machines; the rest is what waiting
  * and lending need.
  */
 typedef struct SlotEntry
@@ -145,8 +145,9 @@ typedef struct SlotEntry
 	int64		turn_used;		/* us of CPU since then: lock */
 	uint64		ticked;			/* when it was last found to use CPU time: as
 								 * turn_began */
-	TimestampTz quiet_since;	/* of a holder: since when it has done next to
-								 * nothing, by the looks at it: lock */
+	uint64		quiet_since;	/* of a holder: since when it has done next to
+								 * nothing, by the samples of it: lock */
+	uint64		queued;			/* when it entered the queue: lock */
 } SlotEntry;
 
 /* One cache line, or more where 64-bit atomics have to be emulated. */
@@ -181,8 +182,8 @@ typedef struct SlotQueue
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	EntryList	waiters;
-	TimestampTz moved;			/* when a waiter last entered */
-	TimestampTz passed_over_since;	/* when a backend of a higher priority was
+	uint64		moved;			/* when a waiter last entered */
+	uint64		passed_over_since;	/* when a backend of a higher priority was
 									 * first admitted ahead of this queue; 0 =
 									 * not since one of its waiters was */
 } SlotQueue;
@@ -256,11 +257,11 @@ typedef struct SlotShared
 	pg_atomic_uint32 handoffs_in_flight;	/* backends granted a slot given
 											 * back, and not awake yet: raised
 											 * under the lock, lowered without */
-	TimestampTz last_handoff;	/* when a slot given back was granted last */
+	uint64		last_handoff;	/* when a slot given back was granted last */
 	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
-	TimestampTz watch_due;		/* when the watcher is to look again */
+	uint64		watch_due;		/* when the watcher is to look again */
 	int			lent;			/* entries in state LENT */
-	TimestampTz moved;			/* when a waiter last entered, but for those
+	uint64		moved;			/* when a waiter last entered, but for those
 								 * let into a full queue: see lending.c */
 	int			stall_after;		/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
@@ -429,11 +430,11 @@ queue_has_place_free(int queue)
 	return places_in_use(queue) < pg_atomic_read_u32(&queue_at(queue)->limit);
 }
 
-/* Have interval ms passed since then? */
+/* Have interval ms passed since then?  now may have been read before then. */
 static inline bool
-passed_since(TimestampTz then, int interval, TimestampTz now)
+passed_since(uint64 then, int interval, uint64 now)
 {
-	return now >= TimestampTzPlusMilliseconds(then, interval);
+	return (int64) (now - then) >= interval * INT64CONST(1000);
 }
 
 /*
@@ -578,10 +579,20 @@ count_out(int place)
  */
 typedef struct LockedSection
 {
-	TimestampTz now;
+	uint64		now;			/* by monotonic_us() */
+	TimestampTz timestamp;		/* the same, for the views */
 	int			nwakeups;
 	int			wakeups[MAX_WAKEUPS];	/* proc numbers */
 } LockedSection;
+
+/* When the state of this entry began, by monotonic_us() */
+static inline uint64
+began(SlotEntry *entry, const LockedSection *section)
+{
+	TimestampTz since = pg_atomic_read_u64(&entry->since);
+
+	return section->now - Max(section->timestamp - since, 0);
+}
 
 extern void slots_lock(LockedSection *section);
 extern void slots_unlock(LockedSection *section);
@@ -590,8 +601,8 @@ extern void slots_wake_later(LockedSection *section, int procno);
 extern void slots_list_append(EntryList *list, int procno);
 extern void slots_list_remove(EntryList *list, int procno);
 
-extern int	slots_next_waiter(TimestampTz now);
-extern int	slots_priority_of(int next, TimestampTz now);
+extern int	slots_next_waiter(uint64 now);
+extern int	slots_priority_of(int next, uint64 now);
 extern int	slots_next_waiting_queue(QueueSet *left);
 extern int	slots_any_waiter(void);
 
@@ -599,16 +610,16 @@ extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
 extern void slots_queue_move(int procno, int to);
 extern void slots_make_holder(int procno, int place, LockedSection *section);
-extern void slots_note_moved(TimestampTz now);
+extern void slots_note_moved(uint64 now);
 extern void slots_grant(int procno, int place, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
-extern bool slots_is_its_turn(int procno, TimestampTz now);
+extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_hand_off(int had_place, LockedSection *section);
 extern void slots_grant_free(void);
 
-extern void slots_note_passed_over(int priority, TimestampTz since);
-extern bool slots_watcher_is_late(TimestampTz now);
-extern void slots_appoint_watcher(int procno, TimestampTz now);
+extern void slots_note_passed_over(int priority, uint64 since);
+extern bool slots_watcher_is_late(uint64 now);
+extern void slots_appoint_watcher(int procno, uint64 now);
 
 /* ----------------------------------------------------------------
  *		Between the files

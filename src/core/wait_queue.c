@@ -116,7 +116,7 @@ slots_any_waiter(void)
  * head precedes higher priorities.  Lock held.
  */
 static bool
-queue_has_aged(const SlotQueue *queue, TimestampTz now)
+queue_has_aged(const SlotQueue *queue, uint64 now)
 {
 	return queue->passed_over_since != 0 &&
 		passed_since(queue->passed_over_since, AGED_AFTER, now);
@@ -127,7 +127,7 @@ queue_has_aged(const SlotQueue *queue, TimestampTz now)
  * one.  Lock held.
  */
 int
-slots_next_waiter(TimestampTz now)
+slots_next_waiter(uint64 now)
 {
 	int			next = INVALID_PROC_NUMBER;
 	bool		next_aged = false;
@@ -148,8 +148,7 @@ slots_next_waiter(TimestampTz now)
 			order = pool_of(entry_of(head))->definition.priority -
 				pool_of(entry_of(next))->definition.priority;
 		if (order == 0)
-			order = pg_atomic_read_u64(&entry_of(head)->since) <
-				pg_atomic_read_u64(&entry_of(next)->since) ? 1 : -1;
+			order = entry_of(head)->queued < entry_of(next)->queued ? 1 : -1;
 		if (order > 0)
 		{
 			next = head;
@@ -164,7 +163,7 @@ slots_next_waiter(TimestampTz now)
  * NO_PRIORITY if that is INVALID_PROC_NUMBER.  Lock held.
  */
 int
-slots_priority_of(int next, TimestampTz now)
+slots_priority_of(int next, uint64 now)
 {
 	if (next == INVALID_PROC_NUMBER)
 		return NO_PRIORITY;
@@ -178,7 +177,7 @@ slots_priority_of(int next, TimestampTz now)
  * held.
  */
 void
-slots_note_passed_over(int priority, TimestampTz since)
+slots_note_passed_over(int priority, uint64 since)
 {
 	QueueSet	left = Slots->waiting;
 	int			queue;
@@ -190,7 +189,7 @@ slots_note_passed_over(int priority, TimestampTz since)
 		if (queue_at(queue)->passed_over_since == 0 &&
 			pool_of(head)->definition.priority < priority &&
 			queue_has_place_free(queue) &&
-			since > (TimestampTz) pg_atomic_read_u64(&head->since))
+			since > head->queued)
 			queue_at(queue)->passed_over_since = since;
 	}
 }
@@ -208,7 +207,8 @@ slots_note_passed_over(int priority, TimestampTz since)
 void
 slots_lock(LockedSection *section)
 {
-	section->now = GetCurrentTimestamp();
+	section->now = monotonic_us();
+	section->timestamp = GetCurrentTimestamp();
 	section->nwakeups = 0;
 	SpinLockAcquire(&Slots->mutex);
 }
@@ -251,7 +251,7 @@ head_to_call(void)
 
 /* May this waiter, which was called, take a free slot?  Lock held. */
 bool
-slots_is_its_turn(int procno, TimestampTz now)
+slots_is_its_turn(int procno, uint64 now)
 {
 	if (slots_are_limited())
 		return slots_next_waiter(now) == procno;
@@ -308,7 +308,7 @@ slots_unlock(LockedSection *section)
 
 /* Make this backend the watcher; it must look at once.  Lock held. */
 void
-slots_appoint_watcher(int procno, TimestampTz now)
+slots_appoint_watcher(int procno, uint64 now)
 {
 	Slots->watcher = procno;
 	Slots->watch_due = now;
@@ -319,13 +319,9 @@ slots_appoint_watcher(int procno, TimestampTz now)
  * a hint.
  */
 bool
-slots_watcher_is_late(TimestampTz now)
+slots_watcher_is_late(uint64 now)
 {
-	TimestampTz due = *(volatile TimestampTz *) &Slots->watch_due;
-
-	/* If it is far ahead, the clock was set back. */
-	return passed_since(due, WATCH_GRACE, now) ||
-		due > TimestampTzPlusMilliseconds(now, 10 * WATCH_GRACE);
+	return passed_since(*(volatile uint64 *) &Slots->watch_due, WATCH_GRACE, now);
 }
 
 /*
@@ -352,7 +348,7 @@ slots_try_become_watcher(void)
 
 	if (Slots->watcher == my_slot_procno)
 		return true;
-	if (!slots_watcher_is_late(GetCurrentTimestamp()))
+	if (!slots_watcher_is_late(monotonic_us()))
 		return false;
 
 	slots_lock(&section);
@@ -371,7 +367,7 @@ slots_watch_again_in(long ms)
 
 	slots_lock(&section);
 	if (Slots->watcher == my_slot_procno)
-		Slots->watch_due = TimestampTzPlusMilliseconds(section.now, ms);
+		Slots->watch_due = section.now + (uint64) ms * 1000;
 	slots_unlock(&section);
 }
 
@@ -519,7 +515,7 @@ slots_make_holder(int procno, int place, LockedSection *section)
 		pg_atomic_fetch_add_u64(&hot_spot_at(entry->queue)->admitted, 1);
 	entry->quiet_since = section->now;	/* what it did before is no reason to
 										 * lend */
-	pg_atomic_write_u64(&entry->since, section->now);
+	pg_atomic_write_u64(&entry->since, section->timestamp);
 	pg_write_barrier();			/* the backend looks at its state without the
 								 * lock */
 	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
@@ -527,7 +523,7 @@ slots_make_holder(int procno, int place, LockedSection *section)
 
 /* A waiter was admitted in the ordinary way: see lending.c.  Lock held. */
 void
-slots_note_moved(TimestampTz now)
+slots_note_moved(uint64 now)
 {
 	Slots->moved = now;
 	Slots->stall_after = 0;
@@ -597,10 +593,10 @@ slots_grant_free(void)
  * this file.  Lock held.
  */
 static bool
-may_hand_off(int next, TimestampTz now)
+may_hand_off(int next, uint64 now)
 {
 	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after) * INT64CONST(1000);
-	int64		waited = now - (TimestampTz) pg_atomic_read_u64(&entry_of(next)->since);
+	int64		waited = now - entry_of(next)->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
 						   pg_atomic_read_u32(&queue_at(entry_of(next)->queue)->limit)) / 2;
@@ -610,7 +606,7 @@ may_hand_off(int next, TimestampTz now)
 	if (waited < handoff_after)
 		return false;
 	return (in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
-		now - Slots->last_handoff >= handoff_after;
+		(int64) (now - Slots->last_handoff) >= handoff_after;
 }
 
 /*
