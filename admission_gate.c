@@ -8,15 +8,26 @@
  * all of them down.  This module lets max_active_backends of them work and
  * keeps the others asleep in a queue.
  *
- * A hook here decides when a statement meets the gate, src/admission.c whether
- * its backend has to wait, src/snapshot.c releases its snapshot meanwhile, and
- * src/core implements the semaphore and its queues (core/slots_internal.h lists the
- * files).  src/sampler.c finds holders that do nothing and what backends
- * contend for, and src/long_statements.c makes long statements pause.
- * src/settings.c defines the parameters, src/pool_parser.c parses the list of
- * pools, src/bypass.c knows which sessions need no slot, src/client.c whether
- * the client is still there, src/stats.c implements the views, and
- * src/wait_log.c writes to the server log.
+ * The files, from here down; a file uses only those below it (make layers):
+ *
+ *	 admission_gate		when a statement meets the gate: the hooks
+ *	 admission			whether its backend needs a slot, and how it waits
+ *	 long_statements	which statement is long, and where it pauses
+ *	 sampler			what backends do: contend, idle, work
+ *	 snapshot			releases the snapshot of a statement that waits
+ *	 settings			the parameters; pool_parser parses the list of pools
+ *	 bypass				which sessions need no slot
+ *	 views				the SQL functions; names of what backends contend for
+ *	 process			what the kernel tells about processes and the client
+ *	 core/semaphore		acquire, wait, release; shared memory
+ *	 core/long_share	turns of long statements
+ *	 core/lending		slots of holders that do nothing; the last resort
+ *	 core/pools			which pools there are, and which one a backend is in
+ *	 core/counters		totals and gauges
+ *	 core/hot_spots		what backends contend for, and their places there
+ *	 core/wait_queue	the queues, the order in them, the lock, the watcher
+ *	 core/limit_control	how many contenders work at a time: a pure function
+ *	 compat.h			differences between PostgreSQL's versions
  *
  * Only client backends meet the gate, and only at top level.  Parallel workers
  * run in the slot of their leader.  A backend that holds a slot passes, so in

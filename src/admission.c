@@ -213,15 +213,28 @@ sleep_in_queue(uint64 start, SlotLimit *limit)
 }
 
 /*
- * A wait has ended: count it, and log it if it was long.
+ * A wait has ended: count it, and log it if it took log_min_wait or longer.
+ * As with log_lock_waits, log_min_error_statement decides whether the log has
+ * the statement.  end: how it ended.  Serves no interrupts, so that it can be
+ * called while an error is handled.
  */
 static void
-note_wait(const QueueWait *wait, WaitEnd end)
+note_wait(const QueueWait *wait, const char *end)
 {
 	uint64		waited = monotonic_us() - wait->start;
 
 	slots_record_wait(waited);
-	wait_log_if_long(end, waited, wait->queue_length);
+	if (gate_log_min_wait < 0 || waited < (uint64) gate_log_min_wait * 1000)
+		return;
+
+	HOLD_INTERRUPTS();
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
+					(unsigned long long) (waited / 1000),
+					(unsigned long long) (waited % 1000),
+					end, slots_pool_name(),
+					wait->queue_length, wait->queue_length + 1)));
+	RESUME_INTERRUPTS();
 }
 
 /*
@@ -232,7 +245,7 @@ abandon_wait(int code, Datum wait)
 {
 	if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
 		slots_refuse_grant();
-	note_wait((const QueueWait *) DatumGetPointer(wait), WAIT_END_CANCEL);
+	note_wait((const QueueWait *) DatumGetPointer(wait), "canceled");
 }
 
 /* Error context callback of a wait */
@@ -300,7 +313,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 
 	if (granted)
 		admitted = admitted_in_xact = true;
-	note_wait(&wait, granted ? WAIT_END_ADMITTED : WAIT_END_TIMEOUT);
+	note_wait(&wait, granted ? "admitted" : "timed out");
 	if (!granted)
 	{
 		hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);

@@ -62,18 +62,6 @@ typedef struct SnapshotUsers
 extern void snapshot_release(QueryDesc *query, SnapshotUsers *users);
 extern void snapshot_retake(const SnapshotUsers *users);
 
-/* wait_log.c */
-
-/* How a wait ended */
-typedef enum WaitEnd
-{
-	WAIT_END_ADMITTED,
-	WAIT_END_TIMEOUT,			/* by queue_timeout */
-	WAIT_END_CANCEL				/* by anything else */
-} WaitEnd;
-
-extern void wait_log_if_long(WaitEnd end, uint64 waited, int queue_length);
-
 /* settings.c */
 
 typedef enum GateScope

@@ -30,7 +30,7 @@ core/semaphore
 gate
 bypass process pool_parser views
 settings
-wait_log snapshot sampler
+snapshot sampler
 long_statements
 admission
 admission_gate
