@@ -39,7 +39,7 @@ typedef struct LimitControl
 	LoadSample	seen;			/* working, blocked and slow, added up over
 								 * the samples since now, for the next step */
 
-	int64		contended_for;		/* how long there has been contention */
+	int64		contended_for;	/* how long there has been contention */
 	int64		moved;			/* when a transaction was completed or a
 								 * contender not blocked */
 	int64		quiet;			/* how long nobody has waited in the queue */

@@ -263,7 +263,7 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT */
 	uint64		moved;			/* when a waiter last entered, but for those
 								 * let into a full queue: see lending.c */
-	int			stall_after;		/* ms from then on until one enters above the
+	int			stall_after;	/* ms from then on until one enters above the
 								 * limit; 0 = as at first */
 	EntryList	long_paused;	/* entries in LONG_PAUSED */
 	int			long_working;	/* processes of long statements at work, by
