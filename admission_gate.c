@@ -191,21 +191,20 @@ gate_shmem_request(void)
 static void
 gate_shmem_startup(void)
 {
-	SlotsSettings settings = {
-		.limit = gate_max_active_backends,
-		.observing = gate_mode == GATE_MODE_OBSERVE,
-		.pools = gate_pools,
-		.handoff_after = gate_handoff_after,
-		.lend_after = gate_lend_after,
-		.long_after = gate_long_after,
-		.hot_spots = gate_hot_spots
-	};
-
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	slots_shmem_init(&settings);
+	if (slots_shmem_init())
+	{
+		slots_set_pools(gate_pools);
+		slots_set_limit(gate_max_active_backends);
+		slots_set_observing(gate_mode == GATE_MODE_OBSERVE);
+		slots_set_handoff_after(gate_handoff_after);
+		slots_set_lend_after(gate_lend_after);
+		slots_set_long_after(gate_long_after);
+		slots_set_hot_spots(gate_hot_spots);
+	}
 	sampler_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

@@ -49,7 +49,7 @@
 #define GUARD_INTERVAL	750
 
 /*
- * How often one that is awake, as it watches or guards, looks after its client
+ * How often one that is awake, as it watches or guards, checks its client
  * at most, us
  */
 #define CLIENT_INTERVAL	500000
@@ -163,9 +163,9 @@ queue_timeout(void)
 
 /*
  * Sleep in the queue until there is a slot.  start: when the backend entered
- * it, by monotonic_us().  Returns false if queue_timeout expires first: the backend has then left
- * the queue, and *limit receives what kept it waiting.  Raises whatever
- * interrupts bring.
+ * it, by monotonic_us().  Returns false if queue_timeout expires first: the
+ * backend has then left the queue, and *limit receives what kept it waiting.
+ * Raises whatever interrupts bring.
  */
 static bool
 sleep_in_queue(uint64 start, SlotLimit *limit)
@@ -279,27 +279,22 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	wait.start = monotonic_us();
 
 	enqueued = slots_enqueue(gate_max_queue_length, &wait.queue_length);
-	switch (enqueued)
+	if (enqueued == SLOT_ENQUEUE_FULL)
 	{
-		case SLOT_ENQUEUE_ACQUIRED:
-		case SLOT_ENQUEUE_OBSERVED:
-			admitted = admitted_in_xact = true;
-			if (enqueued == SLOT_ENQUEUE_OBSERVED)
-				sampler_sample_holders();	/* there is no watcher */
-			return;
-
-		case SLOT_ENQUEUE_FULL:
-			slots_get_my_limit(&limit);
-			hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
-			ereport(ERROR,
-					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("too many backends are waiting for admission"),
-					 errdetail_gate(&limit, hot_spot, 0),
-					 errhint_gate(&limit, "max_queue_length", slots_pool_has_queue_length())));
-			break;
-
-		case SLOT_ENQUEUED:
-			break;
+		slots_get_my_limit(&limit);
+		hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many backends are waiting for admission"),
+				 errdetail_gate(&limit, hot_spot, 0),
+				 errhint_gate(&limit, "max_queue_length", slots_pool_has_queue_length())));
+	}
+	if (enqueued != SLOT_ENQUEUED)
+	{
+		admitted = admitted_in_xact = true;
+		if (enqueued == SLOT_ENQUEUE_OBSERVED)
+			sampler_sample_holders();	/* there is no watcher */
+		return;
 	}
 
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));

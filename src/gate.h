@@ -81,8 +81,9 @@ typedef enum GateMode
  * itself sets them: a backend rereads the configuration only between two
  * commands.  A backend that waits goes by those in shared memory.
  */
-extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = finds
-										 * itself; also in shared memory */
+extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = none
+										 * but those of hot spots; also in
+										 * shared memory */
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
@@ -109,8 +110,6 @@ extern bool pools_check(char **newval, void **extra, GucSource source);
 /* Room for what hot_spot_describe() writes */
 #define HOT_SPOT_NAME_LENGTH	(NAMEDATALEN + 64)
 
-extern const char *hot_spot_kind_name(HotSpotKind kind);
-extern const char *hot_spot_lock_name(const HotSpotKey *key);
 extern void hot_spot_describe(const HotSpotKey *key, bool by_name,
 							  char name[HOT_SPOT_NAME_LENGTH]);
 
@@ -124,9 +123,9 @@ extern bool bypass_check_names(char **newval, void **extra, GucSource source);
 extern void bypass_assign_names(const char *newval, void *extra);
 extern void bypass_look_at_name(void);
 
-extern void client_check(void);
-
 /* process.c */
+
+extern void client_check(void);
 
 /* The class of a wait event in PGPROC.wait_event_info */
 #define WAIT_CLASS_MASK		0xFF000000
@@ -151,23 +150,8 @@ is_idle_wait(uint32 event)
 		wait_class == PG_WAIT_EXTENSION;
 }
 
-/* The same, or for a heavyweight lock? */
-static inline bool
-is_idle_or_lock_wait(uint32 event)
-{
-	return is_idle_wait(event) || (event & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
-}
-
-/* Is a process at rest? */
-typedef enum ProcessRest
-{
-	PROCESS_RESTS,				/* sleeps or is stopped */
-	PROCESS_WORKS,				/* runs, wants a CPU, or waits for a disk */
-	PROCESS_REST_UNKNOWN
-} ProcessRest;
-
 extern bool process_cpu_time(int pid, uint64 *used);
 extern int	usable_cpus(void);
-extern ProcessRest process_rest(int pid);
+extern bool process_rests(int pid, bool if_unknown);
 
 #endif							/* ADMISSION_GATE_GATE_H */

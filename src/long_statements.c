@@ -292,8 +292,8 @@ worker_exits(int code, Datum arg)
 static pg_noinline void
 tick(void)
 {
-	bool		is_first = !is_long;
-	int64		used;
+	uint32		seen = ticks;
+	int64		used = is_long ? (int64) (seen - ticks_told) * TICK * 1000 : 0;
 
 	tick_is_due = false;
 	if (!is_counting() || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
@@ -305,15 +305,14 @@ tick(void)
 			long_statements_end(true);
 		return;
 	}
-	if (is_first && IsParallelWorker())
+	ticks_told = seen;
+	if (!is_long && IsParallelWorker())
 		on_shmem_exit(worker_exits, (Datum) 0);
 	is_long = true;
 	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
 		slots_end_lending();
 	sampler_sample_long();
-	used = is_first ? 0 : (int64) (ticks - ticks_told) * TICK * 1000;
-	ticks_told = ticks;
-	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used, is_first, is_in_the_way()))
+	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used, is_in_the_way()))
 		pause_statement();
 }
 

@@ -73,43 +73,34 @@ usable_cpus(void)
 }
 
 /*
- * Does a process rest now?  See proc(5): its state follows its name, which is
- * in parentheses and may contain some.
+ * Does a process sleep, or is it stopped, rather than run, want a CPU or wait
+ * for a disk?  if_unknown: what to return if the kernel does not tell.  See
+ * proc(5): its state follows its name, which is in parentheses and may contain
+ * some.
  */
-ProcessRest
-process_rest(int pid)
+bool
+process_rests(int pid, bool if_unknown)
 {
 	char		path[64];
 	char		line[256];
-	ssize_t		length;
+	ssize_t		length = 0;
 	const char *state;
 	int			fd;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC, 0);
-	if (fd < 0)
-		return PROCESS_REST_UNKNOWN;
-	length = read(fd, line, sizeof(line) - 1);
-	close(fd);
-	if (length <= 0)
-		return PROCESS_REST_UNKNOWN;
-
-	line[length] = '\0';
+	if (fd >= 0)
+	{
+		length = read(fd, line, sizeof(line) - 1);
+		close(fd);
+	}
+	line[Max(length, 0)] = '\0';
 	state = strrchr(line, ')');
 	if (state == NULL || state[1] != ' ')
-		return PROCESS_REST_UNKNOWN;
-	switch (state[2])
-	{
-		case 'S':
-		case 'T':
-		case 't':
-			return PROCESS_RESTS;
-		case 'R':
-		case 'D':
-			return PROCESS_WORKS;
-		default:
-			return PROCESS_REST_UNKNOWN;
-	}
+		return if_unknown;
+	if (state[2] == 'S' || state[2] == 'T' || state[2] == 't')
+		return true;
+	return state[2] == 'R' || state[2] == 'D' ? false : if_unknown;
 }
 
 /*

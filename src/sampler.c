@@ -5,7 +5,7 @@
  *		statements.
  *
  * A sample reads each backend once: its state at the gate, what it waits for,
- * and if it is time to look for holders that do nothing, its CPU time.  It is
+ * and if it is time to find holders that do nothing, its CPU time.  It is
  * taken every few milliseconds, with many connections less often: by a backend
  * that is about to queue; by the watcher, one of the waiters
  * (core/wait_queue.c); by a backend that begins a statement, as there may be
@@ -45,7 +45,7 @@
  * moment.
  *
  * A process that spends its time on the disk uses little CPU time, but nearly
- * every look finds it waiting there.  One that gets no CPU, since too many
+ * every sample finds it waiting there.  One that gets no CPU, since too many
  * processes want one, uses none at all, but the kernel says that it does not
  * sleep; only the leader of a parallel query is asked for that.  Otherwise a
  * parallel query works if its leader or any of its workers does.
@@ -105,7 +105,7 @@
 /* Looks per lend_after: idleness is noticed at most half of lend_after late */
 #define LOOKS_PER_LENDING	2
 
-/* Bounds of the time between two looks at the holders, ms */
+/* Bounds of the time between two samples of the holders, ms */
 #define MIN_INTERVAL	5
 #define MAX_INTERVAL	500
 
@@ -523,8 +523,8 @@ next_in_chain(const WaitGroup *group, Sample *sample)
 }
 
 /*
- * Does this group, whose owner does not wait, move on?  It does if one of it had
- * the lock lately, or if the owner has waited itself until lately.
+ * Does this group, whose owner does not wait, move on?  It does if one of it
+ * had the lock lately, or if the owner has waited itself until lately.
  */
 static bool
 moves(const WaitGroup *group, const Sample *sample)
@@ -637,7 +637,7 @@ activity_of(int procno, Sample *sample, HotSpotKey *key)
  * ----------------------------------------------------------------
  */
 
-/* What a look at a holder finds */
+/* What a sample finds of a holder */
 typedef struct HolderSample
 {
 	uint64		cpu;			/* CPU time used so far, us */
@@ -645,7 +645,7 @@ typedef struct HolderSample
 } HolderSample;
 
 /*
- * The time between two looks at the holders, ms.
+ * The time between two samples of the holders, ms.
  */
 static long
 holders_interval(void)
@@ -670,7 +670,7 @@ read_process(const PGPROC *proc, HolderSample *holder)
 		holder->busy = true;
 	if (process_cpu_time(proc->pid, &cpu))
 		holder->cpu += cpu;
-	else if (!is_idle_or_lock_wait(event))
+	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
 		holder->busy = true;
 }
 
@@ -695,18 +695,7 @@ read_workers(const PGPROC *leader, HolderSample *holder)
 	LWLockRelease(lock);
 }
 
-/*
- * Does this process sleep?  If the kernel does not tell, the wait event does.
- */
-static bool
-is_at_rest(const PGPROC *proc)
-{
-	ProcessRest rest = process_rest(proc->pid);
-
-	return rest == PROCESS_REST_UNKNOWN ? wait_event_of(proc) != 0 : rest == PROCESS_RESTS;
-}
-
-/* Look at a holder: lend its slot, or take a lent one back. */
+/* Sample a holder: lend its slot, or take a lent one back. */
 static void
 sample_holder(int procno, bool is_stuck)
 {
@@ -717,7 +706,8 @@ sample_holder(int procno, bool is_stuck)
 	if (!holder.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
 		read_workers(proc, &holder);
 	/* This takes some microseconds, so only if it matters. */
-	if (!holder.busy && !is_stuck && slots_seems_idle(procno, holder.cpu) && !is_at_rest(proc))
+	if (!holder.busy && !is_stuck && slots_seems_idle(procno, holder.cpu) &&
+		!process_rests(proc->pid, wait_event_of(proc) != 0))
 		holder.busy = true;
 	slots_note_holder(procno, holder.cpu, holder.busy, is_stuck);
 }
@@ -840,7 +830,7 @@ sampler_watch(void)
 }
 
 /*
- * An arriving backend looks at the lenders, unless another one has lately:
+ * An arriving backend samples the lenders, unless another one has lately:
  * those that work again get their slots back before the backend acquires one.
  */
 void

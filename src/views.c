@@ -66,11 +66,11 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = CStringGetTextDatum(stats->observing ? "observe" : "enforce");
 	values[i++] = Int32GetDatum(stats->limit);
 	values[i++] = Int32GetDatum(stats->priority);
-	values[i++] = Int32GetDatum(stats->running);
-	values[i++] = Int32GetDatum(stats->lent);
-	values[i++] = Int32GetDatum(stats->long_running);
-	values[i++] = Int32GetDatum(stats->paused);
-	values[i++] = Int32GetDatum(stats->waiting);
+	values[i++] = Int32GetDatum(stats->backends[SLOT_RUNNING]);
+	values[i++] = Int32GetDatum(stats->backends[SLOT_LENT]);
+	values[i++] = Int32GetDatum(stats->backends[SLOT_LONG]);
+	values[i++] = Int32GetDatum(stats->backends[SLOT_PAUSED]);
+	values[i++] = Int32GetDatum(stats->backends[SLOT_WAITING]);
 	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_ADMITTED]);
 	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_COMPLETED]);
 	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FAILED]);
@@ -94,30 +94,18 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-const char *
-hot_spot_kind_name(HotSpotKind kind)
-{
-	switch (kind)
-	{
-		case HOT_SPOT_RELATION:
-			return "relation";
-		case HOT_SPOT_ADVISORY:
-			return "advisory";
-		case HOT_SPOT_OBJECT:
-			return "object";
-		case HOT_SPOT_LWLOCK:
-			return "lwlock";
-		case HOT_SPOT_TRANSACTION:
-			return "transaction";
-		case HOT_SPOT_NONE:
-			break;
-	}
-	pg_unreachable();
-}
+static const char *const kind_names[] = {
+	[HOT_SPOT_NONE] = "none",
+	[HOT_SPOT_RELATION] = "relation",
+	[HOT_SPOT_ADVISORY] = "advisory",
+	[HOT_SPOT_OBJECT] = "object",
+	[HOT_SPOT_LWLOCK] = "lwlock",
+	[HOT_SPOT_TRANSACTION] = "transaction"
+};
 
 /* The name of a lock inside the server, as in pg_stat_activity. */
-const char *
-hot_spot_lock_name(const HotSpotKey *key)
+static const char *
+lock_name(const HotSpotKey *key)
 {
 	const char *name = pgstat_get_wait_event(key->fields[0]);
 
@@ -155,7 +143,7 @@ hot_spot_describe(const HotSpotKey *key, bool by_name, char name[HOT_SPOT_NAME_L
 			break;
 		case HOT_SPOT_LWLOCK:
 			snprintf(name, HOT_SPOT_NAME_LENGTH, "the lock \"%s\" inside the server",
-					 hot_spot_lock_name(key));
+					 lock_name(key));
 			break;
 		case HOT_SPOT_TRANSACTION:
 		case HOT_SPOT_NONE:
@@ -309,7 +297,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(view->index + 1);
 		values[1] = Int32GetDatum(view->part_of + 1);
 		nulls[1] = !is_part;
-		values[2] = CStringGetTextDatum(hot_spot_kind_name(kind));
+		values[2] = CStringGetTextDatum(kind_names[kind]);
 		values[3] = ObjectIdGetDatum(view->key.database);
 		nulls[3] = !OidIsValid(view->key.database);
 		values[4] = ObjectIdGetDatum(view->key.fields[0]);
@@ -319,7 +307,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		values[7] = Int16GetDatum(view->key.fields[2]);
 		nulls[5] = nulls[6] = nulls[7] = !has_fields;
 		if (kind == HOT_SPOT_LWLOCK)
-			values[8] = CStringGetTextDatum(hot_spot_lock_name(&view->key));
+			values[8] = CStringGetTextDatum(lock_name(&view->key));
 		else
 			nulls[8] = true;
 		values[9] = TimestampTzGetDatum(view->since);

@@ -9,9 +9,9 @@
  * in a pool stays there when it changes to another.  Gauges are counted from
  * the states of all entries whenever a view is read.
  *
- * Locking: see slots_internal.h.  pools_lock besides keeps totals in their place while
- * they are added up: a process that reads them has it exclusively, one that
- * moves them shared.
+ * Locking: see slots_internal.h.  pools_lock besides keeps totals in their
+ * place while they are added up: a process that reads them has it exclusively,
+ * one that moves them shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -122,36 +122,10 @@ slots_get_backend(int procno, SlotBackend *backend)
 	strlcpy(backend->pool, pool_of(entry)->definition.name, sizeof(backend->pool));
 	LWLockRelease(Slots->pools_lock);
 	if (backend->state == SLOT_WAITING)
-		backend->wait_time = monotonic_us() - entry->queued;
+		backend->wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
 	else
 		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
 	return true;
-}
-
-/* Count a backend in that state. */
-static void
-add_to_gauges(SlotStats *stats, SlotState state)
-{
-	switch (state)
-	{
-		case SLOT_NONE:
-			break;
-		case SLOT_WAITING:
-			stats->waiting++;
-			break;
-		case SLOT_RUNNING:
-			stats->running++;
-			break;
-		case SLOT_LENT:
-			stats->lent++;
-			break;
-		case SLOT_LONG:
-			stats->long_running++;
-			break;
-		case SLOT_PAUSED:
-			stats->paused++;
-			break;
-	}
 }
 
 /*
@@ -270,7 +244,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		SlotEntry  *entry = entry_of(i);
 		SlotStats  *its_pool = &stats[entry->pool];
 
-		add_to_gauges(its_pool, state_to_show(entry));
+		its_pool->backends[state_to_show(entry)]++;
 		if (entry->max_wait_epoch == pool_of(entry)->reset_epoch)
 			its_pool->max_wait_time = Max(its_pool->max_wait_time,
 										  pg_atomic_read_u64(&entry->max_wait));
@@ -278,9 +252,11 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 
 	for (int p = 0; p < Slots->npools; p++)
 	{
-		if (Slots->pools[p].defined ||
-			stats[p].running + stats[p].lent + stats[p].waiting +
-			stats[p].long_running + stats[p].paused > 0)
+		bool		in_use = Slots->pools[p].defined;
+
+		for (int state = SLOT_WAITING; state < SLOT_STATES; state++)
+			in_use |= stats[p].backends[state] > 0;
+		if (in_use)
 			stats[n++] = stats[p];
 	}
 	LWLockRelease(Slots->pools_lock);

@@ -31,9 +31,9 @@
  * one and found in line for another one, MERGE_AFTER times within some
  * seconds, make them one, with one queue and one limit, until that ends.
  *
- * Locking: see slots_internal.h.  Marks, and what else only samples write, are written
- * without a lock: samples may overlap if one is delayed, and each corrects
- * what the last one did.
+ * Locking: see slots_internal.h.  Marks, and what else only samples write, are
+ * written without a lock: samples may overlap if one is delayed, and each
+ * corrects what the last one did.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -110,9 +110,8 @@ bool
 slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
-
 	bool		needed = even_if_few || others_wait ||
-	slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+		slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
 
 	if (!(even_if_few || slots_have_hot_spots()) ||
 		(needed &&
@@ -152,8 +151,8 @@ slots_note_place_left(int place)
 
 /*
  * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder
- * with a place in its pool stays there.  state: what its state was; it may have
- * left since.
+ * with a place in its pool stays there.  state: what its state was; it may
+ * have left since.
  */
 static void
 move_to_place(int procno, int to, uint32 state)
@@ -590,8 +589,8 @@ forget_if_over(int hot_spot, uint64 now)
 		return false;
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		if (i == hot_spot || (!is_part && Slots->hot_spots[i].part_of == hot_spot &&
-							  Slots->hot_spots[i].key.kind != HOT_SPOT_NONE))
+		/* Nothing is part of a part. */
+		if (Slots->hot_spots[i].part_of == hot_spot || i == hot_spot)
 			forget(i);
 	}
 	return true;
@@ -600,7 +599,7 @@ forget_if_over(int hot_spot, uint64 now)
 /*
  * Adapt the limit of one hot spot to what a sample found.  Returns whether
  * more places are free than before.  The limit control works on a copy, not
- * under the lock; if another sample was faster, its result counts.
+ * under the lock; if it has changed meanwhile, this sample does not count.
  */
 static bool
 adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
@@ -614,9 +613,9 @@ adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
 		.contenders = counts->contenders,
 		.working = counts->working,
 		.blocked = counts->blocked,
-		.slow = counts->slow,
-		.completed = pg_atomic_read_u32(&spot->completed)
+		.slow = counts->slow
 	};
+	int64		copied;
 	bool		is_due;
 	LockedSection section;
 
@@ -624,6 +623,8 @@ adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
 	is_due = spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() &&
 		!forget_if_over(hot_spot, now) && spot->part_of == hot_spot;
 	control = spot->control;
+	copied = control.last.now;
+	sample.completed = pg_atomic_read_u32(&spot->completed);
 	sample.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot);
 	sample.waiting = queue->waiters.length;
 	/* A lock inside the server concerns everybody. */
@@ -637,7 +638,7 @@ adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
 
 	slots_lock(&section);
 	if (spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() && spot->part_of == hot_spot &&
-		(int64) (now - spot->control.last.now) >= 0)
+		spot->control.last.now == copied)
 	{
 		old_limit = pg_atomic_read_u32(&queue->limit);
 		spot->control = control;
@@ -682,8 +683,6 @@ slots_init_hot_spots(void)
 		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
 	}
-	pg_atomic_write_u64(&Slots->sample.interval,
-						slots_have_hot_spots() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
 }
 
 /*

@@ -31,7 +31,7 @@
 
 #include "core/slots_internal.h"
 
-/* How often an arriving backend looks for returned lenders, at most: us. */
+/* How often an arriving backend samples the lenders, at most, us */
 #define LENDERS_UNSEEN_AFTER	10000
 
 /*
@@ -52,13 +52,13 @@ slots_lend_after(void)
 }
 
 /* ----------------------------------------------------------------
- *		When to look
+ *		When to sample
  * ----------------------------------------------------------------
  */
 
 /*
- * Should an arriving backend look whether lenders have come back to work?
- * Yes if there are any and no other has looked lately.
+ * Should an arriving backend find out whether lenders have come back to work?
+ * Yes if there are any and no other one has lately.
  */
 bool
 slots_claim_lender_scan(void)
@@ -68,8 +68,8 @@ slots_claim_lender_scan(void)
 }
 
 /*
- * Is it time to look at the holders?  Returns true to one caller per interval
- * (ms).  The time of the last look is in shared memory, as watchers may change
+ * Is it time to sample the holders?  Returns true to one caller per interval
+ * (ms).  The time of the last one is in shared memory, as watchers may change
  * more often.
  */
 bool
@@ -115,20 +115,6 @@ slots_note_lender(SlotPool *pool)
 	pool->lent++;
 	pool->totals[TOTAL_LENDS]++;
 	pg_atomic_fetch_or_u32(&Slots->usage, USAGE_LENDERS);
-}
-
-/*
- * This backend, which has no slot, enters as a lender: the caller sets its
- * state.
- */
-void
-slots_enter_as_lender(void)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	slots_note_lender(pool_of(MySlotEntry));
-	slots_unlock(&section);
 }
 
 /*
@@ -197,7 +183,7 @@ static bool
 has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, bool busy, uint64 now)
 {
 	return busy || admission != entry->admission_seen || cpu < entry->cpu_seen ||
-		(int64) ((cpu - entry->cpu_seen) * IDLE_PART) > (int64) (now - entry->quiet_since);
+		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max((int64) (now - entry->quiet_since), 0);
 }
 
 /*

@@ -10,9 +10,9 @@
  * it.  So:
  *
  *	 - If more than CONTENDED percent of the contenders at work wait for each
- *	   other, at nearly every sample for LIMIT_AFTER, the hot spot gets a limit: so
- *	   many that TARGET percent of them would wait.  From there it goes down by
- *	   a quarter at a time, once the last step has taken effect, while more than
+ *	   other, at nearly every sample for LIMIT_AFTER, the hot spot gets a
+ *	   limit: as many as TARGET percent of them would wait with.  From there it
+ *	   goes down by a quarter at a time, once the last step has taken effect, while more than
  *	   TOO_MANY percent wait, and up while TOO_FEW percent or fewer do, as about
  *	   a third blocked gets the most done (Moenkeberg and Weikum, Thomasian).
  *	 - If all that have a place wait for each other and nothing is completed for
@@ -24,20 +24,21 @@
  *	   than a tenth, the limit was a mistake: the contenders may mostly do
  *	   something else.  Then there is none, and none is tried for a while, the
  *	   longer the more often this has happened.
- *	 - When no contender waits in the queue at nearly every sample for OPEN_AFTER, or
- *	   the limit has grown to the number of contenders, there is none any more.
+ *	 - When no contender waits in the queue at nearly every sample for
+ *	   OPEN_AFTER, or the limit has grown to the number of contenders, there is
+ *	   none any more.
  *
  * What in test/simulator needs the less obvious rules: the judgement of the
  * rate, ten rows on 64 cores; STANDSTILL, that a limit is not raised after it,
  * and that a judgement waits for ENOUGH_DONE, 60 sessions that lock 4 of 60
  * rows; that many are seen before a step, a row that a tenth of the
- * transactions want.  No load there notices RARE, MIN_SLOW_PLACES, OPEN_AFTER or
- * CONTRARY_WEIGHT.
+ * transactions want.  No load there notices RARE, MIN_SLOW_PLACES, OPEN_AFTER
+ * or CONTRARY_WEIGHT.
  *
  * Nothing here knows of shared memory, processes or clocks: test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
  *
- * Locking: core/hot_spots.c calls it with Slots->mutex held.
+ * No locks: core/hot_spots.c calls it with a copy of what is shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -35,6 +35,9 @@
 /* CPU time of a process before one that pauses may take its turn, us */
 #define TURN			INT64CONST(200000)
 
+/* The same in time, us: for one that waits for disks most of the time */
+#define LONGEST_TURN	INT64CONST(1000000)
+
 /*
  * How long after its last tick a process at work counts, us: it may sort for
  * minutes without coming to where it would pause, but others must have turns
@@ -71,29 +74,20 @@ long_share(void)
 }
 
 /*
- * How long (us) after the begin of a turn of TURN no other one begins, so that
- * together they have no more than their share of less than a CPU.  Where short
- * ones leave a turn so little of a CPU that it takes longer, none rests.  Lock
- * held.
+ * How many may work now.  If their share is less than a CPU, none does until
+ * the last turn that is over has taken no more than that: where short ones
+ * leave it so little of a CPU that it takes longer, none rests.  now: by
+ * monotonic_us().  Lock held.
  */
-static int64
-time_per_turn(void)
+static int
+may_work(uint64 now)
 {
 	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / MIN_SHARE);
 
-	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK || share >= 1)
+	if (!Slots->others_need_long && Slots->short_working >= NONE_AT_WORK && share < 1 &&
+		(int64) (now - Slots->long_turn_began) < Slots->long_turn_used / share)
 		return 0;
-	return (int64) (TURN / share);
-}
-
-/*
- * How many may work after a turn that began then.  Times by monotonic_us().
- * Lock held.
- */
-static int
-may_work(uint64 last_turn_began, uint64 now)
-{
-	return (int64) (now - last_turn_began) >= time_per_turn() ? long_share() : 0;
+	return long_share();
 }
 
 /* Set what a process does, and move it to or from the list.  Lock held. */
@@ -153,7 +147,7 @@ resume_next(uint64 now, LockedSection *section)
 	int			resumed = 0;
 
 	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_working < may_work(Slots->long_turn_began, now) && resumed < MAX_RESUMED)
+		   Slots->long_working < may_work(now) && resumed < MAX_RESUMED)
 	{
 		resume(first, now, section);
 		resumed++;
@@ -233,14 +227,24 @@ demote(int procno, LockedSection *section)
 	return true;
 }
 
+/* A turn is over: rest accordingly. */
+static void
+note_turn(const SlotEntry *entry)
+{
+	if (entry->turn_began < Slots->long_turn_began)
+		return;
+	Slots->long_turn_began = entry->turn_began;
+	Slots->long_turn_used = entry->turn_used;
+}
+
 /*
  * This process has used so much more CPU time (us) for the statement of a
- * holder, its own or its leader's, that is long.  is_first: it has not before;
- * in_the_way: others want what it holds.  Returns false if it must pause: when
- * its turn is over, or does not begin as too many work.
+ * holder, its own or its leader's, that is long.  in_the_way: others want what
+ * it holds.  Returns false if it must pause: when its turn is over, or does
+ * not begin as too many work.
  */
 bool
-slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_way)
+slots_tick_long(int procno, int holder, int64 used, bool in_the_way)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint64		now = monotonic_us();
@@ -251,26 +255,29 @@ slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_w
 	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
 		(state_of(entry_of(holder)) == SLOT_LONG || demote(holder, &section)))
 	{
+		bool		begins = entry->long_state == LONG_NOT;
 		bool		is_over;
 
+		if (begins)
+			begin_turn(entry, now);
 		entry->ticked = now;
 		entry->in_the_way = in_the_way;
-		if (is_first)
-			begin_turn(entry, now);
 		entry->turn_used += used;
+		is_over = entry->turn_used >= TURN || (int64) (now - entry->turn_began) >= LONGEST_TURN;
+		if (is_over && !in_the_way)
+			note_turn(entry);
 		change_state(procno, LONG_RUNNING, section.timestamp);
-		is_over = entry->turn_used >= TURN;
-		if (is_over)
-			Slots->long_turn_began = entry->turn_began;
-		must_pause = !in_the_way && !Slots->others_need_long && (is_first || is_over) &&
-			(Slots->long_working > may_work(Slots->long_turn_began, now) ||
+		/* A sample may not have counted this one. */
+		must_pause = !in_the_way && !Slots->others_need_long && (begins || is_over) &&
+			(Max(Slots->long_working, 1) > may_work(now) ||
 			 (is_over && Slots->long_paused.head != INVALID_PROC_NUMBER));
 		if (must_pause)
+		{
 			change_state(procno, LONG_PAUSED, section.timestamp);
+			resume_next(now, &section);
+		}
 		else if (is_over)
 			begin_turn(entry, now);
-		if (must_pause)
-			resume_next(now, &section);
 	}
 	slots_unlock(&section);
 	return !must_pause;
@@ -337,6 +344,8 @@ end_turn(int procno, LockedSection *section)
 {
 	int			was_first = Slots->long_paused.head;
 
+	if (entry_of(procno)->long_state == LONG_RUNNING && !entry_of(procno)->in_the_way)
+		note_turn(entry_of(procno));
 	change_state(procno, LONG_NOT, section->timestamp);
 	entry_of(procno)->in_the_way = false;
 	wake_first(was_first, procno, section);

@@ -313,11 +313,9 @@ apply_definitions(const PoolDefinitions *definitions)
 	slots_unlock(&section);
 }
 
-/*
- * While the shared memory is being made: the first definitions.
- */
+/* While the shared memory is being made */
 void
-slots_init_pools(const PoolDefinitions *definitions)
+slots_init_pools(void)
 {
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
 	{
@@ -329,8 +327,6 @@ slots_init_pools(const PoolDefinitions *definitions)
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 			pg_atomic_init_u64(&pool->wait_counts[b], 0);
 	}
-	apply_definitions(definitions);
-	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 }
 
 /*
@@ -341,6 +337,7 @@ slots_set_pools(const PoolDefinitions *definitions)
 {
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	apply_definitions(definitions);
+	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 	LWLockRelease(Slots->pools_lock);
 	slots_grant_free();
 }

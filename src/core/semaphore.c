@@ -5,13 +5,13 @@
  *		its shared memory.  Knows nothing of SQL, time-outs or wait events.
  *
  * While no backend waits, a slot is acquired and released by one
- * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of its
- * pool, or of the hot spot whose contender it is, and is granted a slot or
+ * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of
+ * its pool, or of the hot spot whose contender it is, and is granted a slot or
  * called to claim one (wait_queue.c).  A backend counts itself in its queue,
  * too, if that has a limit of its own: it has a place there.  The waiters'
- * flag of a queue's count says that it is not empty; that of the count for all,
- * that a backend waits whose queue has a place free, and that there is a limit
- * for all.  So other backends do not notice a queue that only waits for its
+ * flag of a queue's count says that it is not empty; that of the count for
+ * all, that a backend waits whose queue has a place free, and that there is a
+ * limit for all.  So other backends do not notice a queue that only waits for its
  * own places.
  *
  * No wake-up is lost, because:
@@ -90,7 +90,6 @@ attach_entry(void)
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->keeps_slot = false;
-	MySlotEntry->turn_began = 0;
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
@@ -126,7 +125,11 @@ count_in_with_place(bool barge)
 	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
 		slots_lend_after() >= 0 && slots_are_limited())
 	{
-		slots_enter_as_lender();
+		LockedSection section;
+
+		slots_lock(&section);
+		slots_note_lender(pool_of(MySlotEntry));
+		slots_unlock(&section);
 		next_state = state_with_place(SLOT_LENT, NO_QUEUE);
 		return true;
 	}
@@ -639,41 +642,6 @@ slots_at_exit(int code, Datum arg)
  */
 
 /*
- * One step towards empty queues, while there is no limit or it is only
- * observed: let a waiter in, above the limits if need be.  Returns false if
- * there was nothing to do.
- */
-static bool
-release_one(void)
-{
-	LockedSection section;
-	int			waiter;
-
-	slots_lock(&section);
-	waiter = slots_any_waiter();
-	if (Slots->max_active != 0 && !Slots->observing)
-		waiter = INVALID_PROC_NUMBER;	/* another process has set a limit
-										 * since */
-	if (waiter != INVALID_PROC_NUMBER)
-	{
-		slots_grant(waiter, count_in(entry_of(waiter)->queue), &section);
-	}
-	slots_unlock(&section);
-	return waiter != INVALID_PROC_NUMBER;
-}
-
-/*
- * Empty the queues.  The caller has seen to it that no backend enters one any
- * more.
- */
-static void
-release_all(void)
-{
-	while (release_one())
-		 /* the lock is free in between */ ;
-}
-
-/*
  * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot
  * spots).  If it was raised, waiters enter; if there is none, all do, as the
  * limits of pools do not hold then; if it was lowered, holders finish and new
@@ -689,11 +657,7 @@ slots_set_limit(int limit)
 	pg_atomic_write_u32(&Slots->limit, limit > 0 ? limit : NO_LIMIT);
 	slots_unlock(&section);
 	slots_schedule_samples();
-
-	if (limit == 0)
-		release_all();
-	else
-		slots_grant_free();
+	slots_grant_free();
 }
 
 /*
@@ -709,9 +673,7 @@ slots_set_observing(bool observing)
 	slots_lock(&section);
 	Slots->observing = observing;
 	slots_unlock(&section);
-
-	if (observing)
-		release_all();
+	slots_grant_free();
 }
 
 /*
@@ -734,7 +696,7 @@ slots_set_lend_after(int lend_after)
 
 /*
  * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
- * paused statements resume at their next look.
+ * paused statements go on when they next wake up.
  */
 void
 slots_set_long_after(int long_after)
@@ -858,10 +820,12 @@ init_entry(SlotEntry *entry)
 }
 
 /*
- * Create the semaphore with these settings, or find it if it exists.
+ * Create the semaphore, or find it if it exists: returns whether it is new.
+ * The caller then sets all settings, the pools first.  It holds
+ * AddinShmemInitLock; no other process uses what is being made.
  */
-void
-slots_shmem_init(const SlotsSettings *settings)
+bool
+slots_shmem_init(void)
 {
 	bool		found;
 	void	   *area;
@@ -870,17 +834,17 @@ slots_shmem_init(const SlotsSettings *settings)
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
 	slots_sample_time = &Slots->sample;
 	if (found)
-		return;
+		return false;
 
 	memset(Slots, 0, offsetof(SlotShared, entries));
 	pg_atomic_init_u32(&Slots->usage, 0);
-	pg_atomic_init_u32(&Slots->limit, settings->limit > 0 ? settings->limit : NO_LIMIT);
+	pg_atomic_init_u32(&Slots->limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
-	pg_atomic_init_u32(&Slots->handoff_after, (uint32) settings->handoff_after);
-	pg_atomic_init_u32(&Slots->lend_after, (uint32) settings->lend_after);
-	pg_atomic_init_u32(&Slots->long_after, (uint32) settings->long_after);
+	pg_atomic_init_u32(&Slots->handoff_after, 0);
+	pg_atomic_init_u32(&Slots->lend_after, 0);
+	pg_atomic_init_u32(&Slots->long_after, 0);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u64(&Slots->lenders_seen, 0);
 	pg_atomic_init_u64(&Slots->holders_seen, 0);
@@ -888,9 +852,6 @@ slots_shmem_init(const SlotsSettings *settings)
 	pg_atomic_init_u64(&Slots->sample.claimed, 0);
 	pg_atomic_init_u64(&Slots->sample.interval, 0);
 	SpinLockInit(&Slots->mutex);
-	Slots->max_active = settings->limit;
-	Slots->hot_spots_on = settings->hot_spots;
-	Slots->observing = settings->observing;
 	init_list(&Slots->long_paused);
 	Slots->watcher = INVALID_PROC_NUMBER;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
@@ -902,8 +863,8 @@ slots_shmem_init(const SlotsSettings *settings)
 		init_list(&queue_at(i)->waiters);
 	}
 	slots_init_hot_spots();
-
+	slots_init_pools();
 	for (int i = 0; i < Slots->nentries; i++)
 		init_entry(&Slots->entries[i].entry);
-	slots_init_pools(settings->pools);
+	return true;
 }

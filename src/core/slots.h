@@ -12,9 +12,10 @@
 
 #include "postgres.h"
 
+#include <time.h>
+
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
-#include "portability/instr_time.h"
 
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
@@ -27,7 +28,8 @@ typedef enum SlotState
 	SLOT_RUNNING,				/* holds a slot */
 	SLOT_LENT,					/* holds a slot on paper; it counts as free */
 	SLOT_LONG,					/* runs a long statement, without a slot */
-	SLOT_PAUSED					/* the same, while it pauses: for the views */
+	SLOT_PAUSED,				/* the same, while it pauses: for the views */
+	SLOT_STATES
 } SlotState;
 
 /* How many pools can be defined, the default pool included. */
@@ -134,34 +136,22 @@ typedef struct SampleTime
 #define SAMPLE_SLACK		INT64CONST(1000000)
 
 /*
- * A clock for intervals, us: unlike that of timestamps, nobody sets it.
+ * A clock for intervals, us: unlike that of timestamps, it is never set.
  */
 static inline uint64
 monotonic_us(void)
 {
-	instr_time	now;
+	struct timespec now;
 
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_MICROSEC(now);
+	/* Not instr_time.h: from 19 on, sessions may choose its clock. */
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 /* Creating the semaphore */
 
-/* What is set when the server starts; later each has a function of its own. */
-typedef struct SlotsSettings
-{
-	int			limit;			/* slots, 0 = off, -1 = only those of hot
-								 * spots */
-	bool		observing;		/* the limit is not enforced */
-	const PoolDefinitions *pools;
-	int			handoff_after;	/* ms, 0 = strictly first come */
-	int			lend_after;		/* ms, -1 = never */
-	int			long_after;		/* ms of CPU time, -1 = never */
-	bool		hot_spots;
-} SlotsSettings;
-
 extern void slots_shmem_request(void);
-extern void slots_shmem_init(const SlotsSettings *settings);
+extern bool slots_shmem_init(void);
 
 /* Settings */
 
@@ -316,7 +306,7 @@ extern void slots_relieve_stall(void);
 extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
 extern bool slots_may_be_long(int procno);
 extern void slots_keep_slot(bool keep);
-extern bool slots_tick_long(int procno, int holder, int64 used, bool is_first, bool in_the_way);
+extern bool slots_tick_long(int procno, int holder, int64 used, bool in_the_way);
 extern bool slots_long_is_first(int procno);
 extern bool slots_any_paused(void);
 extern bool slots_is_paused(int procno);
@@ -336,11 +326,7 @@ typedef struct SlotStats
 								 * 0 = the gate is off, -1 = none but those of
 								 * hot spots */
 	bool		observing;		/* the limit is not enforced */
-	int			running;		/* backends */
-	int			lent;			/* backends */
-	int			long_running;	/* backends */
-	int			paused;			/* backends */
-	int			waiting;		/* backends */
+	int			backends[SLOT_STATES];
 	uint64		own_totals[OWN_TOTALS];
 	uint64		pool_totals[POOL_TOTALS];
 	uint64		max_wait_time;	/* us */

@@ -10,8 +10,8 @@
  *
  * The semaphore is one 32-bit word: the number of slots in use, and two flags
  * in its highest bits.  While no flag is set, a slot is acquired and released
- * by one compare-and-exchange; as the flags are larger than any limit, "usage <
- * limit" tests all of it.  A queue with a limit of its own, that of a pool or
+ * by one compare-and-exchange; as the flags are larger than any limit, "usage
+ * < limit" tests all of it.  A queue with a limit of its own, that of a pool or
  * of a hot spot, has a word of its own: a slot is counted there first, then in
  * the word for all; if that fails, the first step is taken back.  Where a
  * backend is counted is its place; its state names it.
@@ -45,7 +45,7 @@
 #include "core/limit_control.h"
 #include "core/slots.h"
 
-#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotPool */
+#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotQueue */
 #define USAGE_LENDERS	0x40000000	/* backends have lent their slots */
 #define USAGE_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
 
@@ -146,8 +146,9 @@ typedef struct SlotEntry
 	uint64		ticked;			/* when it was last found to use CPU time: as
 								 * turn_began */
 	uint64		quiet_since;	/* of a holder: since when it has done next to
-								 * nothing, by the samples of it: lock */
-	uint64		queued;			/* when it entered the queue: lock */
+								 * nothing, by the samples: lock */
+	uint64		queued;			/* when it entered the queue: lock; a hint
+								 * without */
 } SlotEntry;
 
 /* One cache line, or more where 64-bit atomics have to be emulated. */
@@ -259,7 +260,7 @@ typedef struct SlotShared
 											 * under the lock, lowered without */
 	uint64		last_handoff;	/* when a slot given back was granted last */
 	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
-	uint64		watch_due;		/* when the watcher is to look again */
+	uint64		watch_due;		/* when the watcher is to sample again */
 	int			lent;			/* entries in state LENT */
 	uint64		moved;			/* when a waiter last entered, but for those
 								 * let into a full queue: see lending.c */
@@ -276,6 +277,7 @@ typedef struct SlotShared
 	int			cpus;			/* usable ones, by the latest sample */
 	uint64		long_sampled;	/* when these were set, by monotonic_us() */
 	uint64		long_turn_began;	/* the last turn that is over: likewise */
+	int64		long_turn_used; /* CPU time that it used, us */
 	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
 									 * barge, or NO_PRIORITY */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
@@ -283,9 +285,9 @@ typedef struct SlotShared
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	bool		hot_spots_on;	/* are there hot spots?  A hint without the
 								 * lock */
-	pg_atomic_uint64 lenders_seen;	/* when an arrival last looked at them, by
+	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them, by
 									 * monotonic_us() */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last looked at them:
+	pg_atomic_uint64 holders_seen;	/* when a watcher last did:
 									 * likewise */
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
@@ -591,7 +593,7 @@ began(SlotEntry *entry, const LockedSection *section)
 {
 	TimestampTz since = pg_atomic_read_u64(&entry->since);
 
-	return section->now - Max(section->timestamp - since, 0);
+	return section->now - Min((uint64) Max(section->timestamp - since, 0), section->now);
 }
 
 extern void slots_lock(LockedSection *section);
@@ -604,7 +606,6 @@ extern void slots_list_remove(EntryList *list, int procno);
 extern int	slots_next_waiter(uint64 now);
 extern int	slots_priority_of(int next, uint64 now);
 extern int	slots_next_waiting_queue(QueueSet *left);
-extern int	slots_any_waiter(void);
 
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
@@ -618,8 +619,6 @@ extern void slots_hand_off(int had_place, LockedSection *section);
 extern void slots_grant_free(void);
 
 extern void slots_note_passed_over(int priority, uint64 since);
-extern bool slots_watcher_is_late(uint64 now);
-extern void slots_appoint_watcher(int procno, uint64 now);
 
 /* ----------------------------------------------------------------
  *		Between the files
@@ -636,11 +635,10 @@ typedef struct MyPool
 
 extern GATE_HIDDEN MyPool my_pool;
 
-extern void slots_init_pools(const PoolDefinitions *definitions);
+extern void slots_init_pools(void);
 extern void slots_join_pool(void);
 extern void slots_wake_watcher(void);
 extern void slots_note_lender(SlotPool *pool);
-extern void slots_enter_as_lender(void);
 extern void slots_forget_lending(int place);
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
 extern void slots_start_totals(int pool);

@@ -102,8 +102,8 @@ slots_next_waiting_queue(QueueSet *left)
 }
 
 /* One of those that wait, or INVALID_PROC_NUMBER.  Lock held. */
-int
-slots_any_waiter(void)
+static int
+any_waiter(void)
 {
 	QueueSet	left = Slots->waiting;
 	int			queue = slots_next_waiting_queue(&left);
@@ -270,7 +270,7 @@ wake_next(LockedSection *section)
 
 	pg_atomic_write_u32(&Slots->next_priority,
 						(uint32) slots_priority_of(next, section->now));
-	/* First the flag, then the look, as when a waiter arrives. */
+	/* First the flag, then the test, as when a waiter arrives. */
 	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
 		if (waiters_flag_is_set())
@@ -306,9 +306,9 @@ slots_unlock(LockedSection *section)
  * ----------------------------------------------------------------
  */
 
-/* Make this backend the watcher; it must look at once.  Lock held. */
-void
-slots_appoint_watcher(int procno, uint64 now)
+/* Make this backend the watcher; it must sample at once.  Lock held. */
+static void
+appoint_watcher(int procno, uint64 now)
 {
 	Slots->watcher = procno;
 	Slots->watch_due = now;
@@ -318,8 +318,8 @@ slots_appoint_watcher(int procno, uint64 now)
  * Is the watcher overdue, for instance because it was stopped?  Lock held, or
  * a hint.
  */
-bool
-slots_watcher_is_late(uint64 now)
+static bool
+watcher_is_late(uint64 now)
 {
 	return passed_since(*(volatile uint64 *) &Slots->watch_due, WATCH_GRACE, now);
 }
@@ -348,13 +348,13 @@ slots_try_become_watcher(void)
 
 	if (Slots->watcher == my_slot_procno)
 		return true;
-	if (!slots_watcher_is_late(monotonic_us()))
+	if (!watcher_is_late(monotonic_us()))
 		return false;
 
 	slots_lock(&section);
-	if (slots_watcher_is_late(section.now) &&
+	if (watcher_is_late(section.now) &&
 		pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
-		slots_appoint_watcher(my_slot_procno, section.now);
+		appoint_watcher(my_slot_procno, section.now);
 	slots_unlock(&section);
 	return Slots->watcher == my_slot_procno;
 }
@@ -457,8 +457,8 @@ slots_queue_append(int procno, LockedSection *section)
 {
 	entry_of(procno)->wakeup_pending = false;
 	add_to_queue(procno);
-	if (Slots->watcher == INVALID_PROC_NUMBER || slots_watcher_is_late(section->now))
-		slots_appoint_watcher(procno, section->now);
+	if (Slots->watcher == INVALID_PROC_NUMBER || watcher_is_late(section->now))
+		appoint_watcher(procno, section->now);
 }
 
 /*
@@ -472,7 +472,7 @@ slots_queue_remove(int procno, LockedSection *section)
 	take_out_of_queue(procno);
 	if (Slots->watcher == procno)
 	{
-		slots_appoint_watcher(queue->waiters.tail != INVALID_PROC_NUMBER ?
+		appoint_watcher(queue->waiters.tail != INVALID_PROC_NUMBER ?
 							  queue->waiters.tail : last_in_a_queue(), section->now);
 		if (Slots->watcher != INVALID_PROC_NUMBER)
 			slots_wake_later(section, Slots->watcher);
@@ -516,7 +516,7 @@ slots_make_holder(int procno, int place, LockedSection *section)
 	entry->quiet_since = section->now;	/* what it did before is no reason to
 										 * lend */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
-	pg_write_barrier();			/* the backend looks at its state without the
+	pg_write_barrier();			/* the backend reads its state without the
 								 * lock */
 	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
 }
@@ -556,30 +556,41 @@ slots_grant_above_limit(int procno, LockedSection *section)
 }
 
 /*
- * Make the next waiter a holder if a slot is free.  Returns false if there is
- * none.
+ * Make the next waiter a holder if a slot is free; while there is no limit, or
+ * it is only observed, any waiter, above the limits if need be.  Returns false
+ * if there is none.
  */
 static bool
 grant_one(void)
 {
 	LockedSection section;
 	int			next;
-	int			place;
-	bool		granted = false;
+	int			place = NO_QUEUE;
+	bool		granted;
 
 	slots_lock(&section);
-	next = slots_next_waiter(section.now);
-	if (next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &place))
+	if (Slots->max_active == 0 || Slots->observing)
 	{
-		slots_grant(next, place, &section);
-		granted = true;
+		next = any_waiter();
+		granted = next != INVALID_PROC_NUMBER;
+		if (granted)
+			place = count_in(entry_of(next)->queue);
 	}
+	else
+	{
+		next = slots_next_waiter(section.now);
+		granted = next != INVALID_PROC_NUMBER &&
+			count_in_if_free(entry_of(next)->queue, &place);
+	}
+	if (granted)
+		slots_grant(next, place, &section);
 	slots_unlock(&section);
 	return granted;
 }
 
 /*
- * Make waiters holders while slots are free, in order.  The lock is not held.
+ * Make waiters holders as far as the limits allow, in order.  The lock is not
+ * held.
  */
 void
 slots_grant_free(void)
