@@ -9,9 +9,9 @@
 #   make test-full        everything there is, in hours: see test/full.sh
 #   make matrix           the same on every version, from Debian or Ubuntu: see test/matrix
 #   make neighbours       test beside other extensions, poolers and Patroni, which it
-#                         installs: see docs/compatibility.md
+#                         installs: see docs/poolers_and_clusters.md
 #   make drivers          test real drivers, each from its own registry, or DRIVERS="...": see
-#                         docs/clients.md and test/drivers/run.sh
+#                         docs/applications.md and test/drivers/run.sh
 #   make soak             everything at once on one server, for SOAK minutes, default 10:
 #                         see test/soak/soak.pl
 #   make lint             other compilers, checkers, and the formatters, which change nothing

@@ -1,4 +1,4 @@
-# Proves with real drivers, in front of a full gate, what docs/clients.md says: what each
+# Proves with real drivers, in front of a full gate, what docs/applications.md says: what each
 # tells its application of a wait, a refusal, a cancel or a time-out, and that the
 # connection is usable afterwards.
 #
@@ -432,15 +432,15 @@ sub test_refused_pool
 
 # ----------------------------------------------------------------
 
-my $manual = slurp_file("$FindBin::RealBin/../../docs/clients.md");
+my $manual = slurp_file("$FindBin::RealBin/../../docs/applications.md");
 
 sub test_driver
 {
 	my $version = start('patient');
 	my ($row) = $manual =~ /^(\| \S+ \Q$version\E \|.*)$/m;
-	ok($row, "$name $version is the version in docs/clients.md");
+	ok($row, "$name $version is the version in docs/applications.md");
 	my @classes = List::Util::uniq(sort values %{ $driver->{class} });
-	like($row // '', qr/`\Q$_\E`/, "$name: docs/clients.md has its class $_") foreach @classes;
+	like($row // '', qr/`\Q$_\E`/, "$name: docs/applications.md has its class $_") foreach @classes;
 	test_without_wait();
 	test_wait();
 	test_cancel();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # Tests real drivers in front of a full gate: drivers.pl says what is tried, and
-# docs/clients.md what came of it.  Each driver comes from its own registry (pip, Maven,
+# docs/applications.md what came of it.  Each driver comes from its own registry (pip, Maven,
 # Go modules, npm) in the version that its folder here names, into a throw-away directory
 # with a server of its own: see test/setup.sh.  Missing tools are installed as by
 # test/run.sh; pgx takes Go 1.25 or later, which not every Debian has.  Ends with a line

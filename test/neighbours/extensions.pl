@@ -1,5 +1,5 @@
 # Proves that the gate works beside other extensions, in both orders of preloading,
-# and that docs/compatibility.md says truly what each of them makes of a wait in the
+# and that docs/poolers_and_clusters.md says truly what each of them makes of a wait in the
 # queue.  All that are installed are there at once.
 
 use strict;

@@ -97,9 +97,9 @@ is($session->finish, '4MB', 'and then the client has its answer');
 $session->quit;
 $gate->ok_quiet('with the connection reset');
 
-my $page = slurp_file("$FindBin::RealBin/../../docs/pgbouncer.md");
+my $page = slurp_file("$FindBin::RealBin/../../docs/poolers_and_clusters.md");
 my ($list) = $page =~ /^ +pool_discard_query "(.*)"$/m;
-ok($list, 'docs/pgbouncer.md has a list of commands');
+ok($list, 'docs/poolers_and_clusters.md has a list of commands');
 $holder->query('BEGIN');
 for my $reset ([ $list, qq{pool_discard_query "$list"} ], [ 'DISCARD ALL', $discard_all ])
 {

@@ -1,5 +1,5 @@
 # Proves that Patroni and the gate get along: with two nodes, etcd and synchronous
-# replication, the gate of both nodes full, and the lines of docs/bypass.md typed,
+# replication, the gate of both nodes full, and the lines of docs/operations.md typed,
 # Patroni's probes answer as ever and nobody takes the leader for dead; under load, a
 # switchover and the death of the leader's postmaster lose nothing that was
 # committed, and leave nothing stuck.
@@ -261,7 +261,7 @@ $gates[1]->await(q{SELECT to_regclass('acknowledged') IS NOT NULL}, 'the table o
 $tester = 'tester';    # as postgres is about to bypass the gate
 $_->observer->quit foreach @gates;
 
-my $page = slurp_file("$top/docs/bypass.md");
+my $page = slurp_file("$top/docs/operations.md");
 for my $role ('postgres', 'rewind_user')
 {
 	my ($line) = $page =~ /^\| .* \| `(ALTER ROLE $role .*)` \|$/m;

@@ -28,7 +28,7 @@ my $gate = GateTest->new(
 	lend_after => 60_000);
 my $node = $gate->node;
 
-my ($role_commands) = slurp_file("$top/docs/monitoring.md") =~ /^```sql\n(.*?)^```$/ms;
+my ($role_commands) = slurp_file("$top/docs/operations.md") =~ /^```sql\n(CREATE ROLE monitor\b.*?)^```$/ms;
 $gate->value($_) foreach split /;\n/, $role_commands;
 
 # Starts pgbench with these transactions, or others, and more clients than slots; it goes
@@ -437,9 +437,9 @@ sub test_alerts
 		is_deeply([ map { $_->[0] } @missing ], [], "$name says what and how bad");
 	}
 	is_deeply(
-		[ slurp_file("$top/docs/monitoring.md") =~ /^\| `(AdmissionGate\w+)` \|/mg ],
+		[ slurp_file("$top/docs/operations.md") =~ /^\| `(AdmissionGate\w+)` \|/mg ],
 		[ map { $_->{alert} } alerts() ],
-		'docs/monitoring.md has all alerts, and no others');
+		'docs/operations.md has all alerts, and no others');
 
   SKIP:
 	{

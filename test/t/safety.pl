@@ -1,6 +1,6 @@
 # Proves that a full gate locks out nobody who must not be: with one slot, a holder
 # that runs away and all connections taken by waiters, a superuser gets in, sees who
-# it is, and sets the queue free; those who docs/bypass.md says need the bypass pass
+# it is, and sets the queue free; those who docs/operations.md says need the bypass pass
 # by the line it gives; and nobody gets past the gate, or changes it, without a grant.
 
 use strict;
@@ -172,7 +172,7 @@ for my $how_in (sort keys %way_in)
 # Without a connection, as docs/faq.md has it
 {
 	my ($holder, @waiters) = fill_the_server();
-	my ($commands) = slurp_file("$top/docs/faq.md") =~ /^### I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
+	my ($commands) = slurp_file("$top/docs/faq.md") =~ /^## I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
 	output_of('sh', '-euc', $commands);
 	ok_free('whoever owns the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
@@ -295,11 +295,11 @@ sub start
 sub text_of { my ($statement) = @_; return (ref $statement ? $statement->[0] : $statement) =~ s/\s+/ /gr; }
 
 my %line =
-  map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () } slurp_file("$top/docs/bypass.md") =~ /^\| .* \| `([^`]+)` \|$/mg;
+  map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () } slurp_file("$top/docs/operations.md") =~ /^\| .* \| `([^`]+)` \|$/mg;
 is_deeply(
 	[ sort keys %line ],
 	[ sort keys %need ],
-	'docs/bypass.md has a line for each that is tested here, and no others');
+	'docs/operations.md has a line for each that is tested here, and no others');
 
 for my $role (sort keys %need)
 {
