@@ -9,22 +9,19 @@
 #   make bench BENCH=hot_row            one benchmark, or several by name
 #   make bench QUICK=1                  proves that it works: figures mean nothing
 #
-# Results (CSV, Markdown, SVG) go to bench/results/, or bench/results/quick/.
+# Results (CSV, Markdown) go to bench/results/, or bench/results/quick/.
 #
 # From the environment (make bench NAME=value):
 #   BENCH      any of the names below, default all
 #   CLIENTS    client counts, such as "8 64 500", instead of each benchmark's own
 #   ROUNDS     default 3, with more than 2000 clients 1
-#   DURATION   counted seconds of each run, default 5, of mixed 20
-#   SKIP       seconds before them, default 4 and one more per 500 clients
-#   LIMIT      slots, default 4, 8 or 16 per core as each workload says
-#   VARIANTS   such as "off auto gate gate:16 limit pgbouncer:8 pgbouncer2:8 trick
-#              handoff_after=0": see bench/README.md
-#   SETTINGS   such as "admission_gate.handoff_after=50; work_mem=64MB": adds a
-#              variant "tuned", the gate with these
-#   WORKLOADS  only these workloads of the benchmark
+#   DURATION   counted seconds of each run, instead of each load's own
+#   SKIP       seconds before them, default 5 and one more per 500 clients
+#   LIMIT      slots, default 4, 8 or 16 per core as each load says
+#   VARIANTS   such as "off auto gate:16 limit pgbouncer:8 handoff_after=0": see
+#              bench/README.md
+#   WORKLOADS  only these loads of the benchmark
 #   PROTOCOL   of pgbench: prepared (default), extended or simple
-#   ROWS       in the table of update8000, default 5000000
 #   SERVER_SETTINGS  such as "shared_buffers=1GB; huge_pages=on", for all variants
 #   CPU_GROUP=1  as root: share the CPU by processes, see bench/README.md
 #   RESULTS    another directory for the results
@@ -35,41 +32,31 @@
 # shellcheck source=bench/common.sh
 . "$(dirname "$0")/common.sh"
 
-ALL="hot_row update8000 tpcb_sweep json connect sleepers mixed away peers auto disturbed bystanders two_rows stuck_row deadlocks order tenth long only_long knee knobs instructions shared_memory"
-VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS SETTINGS WORKLOADS PROTOCOL ROWS SERVER_SETTINGS QUICK COMMIT"
+ALL="hot_row tpcb update select_only json connect mixed long auto bystanders two_rows tenth stuck_row"
+ALL+=" deadlocks order disturbed instructions"
+VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS WORKLOADS PROTOCOL SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of
 # shared buffers, and the client's side of it.
 BACKEND_KB=2560
 
-check_benchmarks() {
-    local name
-    for name in $BENCH; do
-        case " $ALL " in
-            *" $name "*) ;;
-            *) die "unknown benchmark \"$name\" in BENCH: choose from $ALL" ;;
-        esac
-    done
-}
-
 check_options() {
     local name
-    check_benchmarks
-    for name in ROUNDS DURATION SKIP LIMIT ROWS; do
+    for name in $BENCH; do
+        [[ " $ALL " == *" $name "* ]] || die "unknown benchmark \"$name\" in BENCH: choose from $ALL"
+    done
+    for name in ROUNDS DURATION SKIP LIMIT; do
         [ -z "${!name:-}" ] || check_positive "$name"
     done
     [[ ${CLIENTS:-1} =~ ^[0-9\ ]+$ ]] || die "CLIENTS must be numbers, not \"$CLIENTS\""
-    case ${PROTOCOL:-prepared} in
-        prepared | extended | simple) ;;
-        *) die "PROTOCOL must be prepared, extended or simple" ;;
-    esac
+    [[ ${PROTOCOL:-simple} =~ ^(prepared|extended|simple)$ ]] || die "PROTOCOL must be prepared, extended or simple"
 }
 
 # What the benchmarks chosen can make use of.
 extras() {
     case " $BENCH " in *" instructions "*) echo valgrind ;; esac
     case " $BENCH " in *" deadlocks "*) echo sysbench ;; esac
-    echo matplotlib pgbouncer
+    echo pgbouncer
 }
 
 choose_results() {
@@ -125,27 +112,18 @@ source_version() {
     git -C "$ROOT" describe --always --dirty=+ --exclude='*' 2>/dev/null
 }
 
-# Prints a Python 3 that this user can run, with matplotlib if there is one.
-choose_python() {
-    local python
-    for python in python3 /usr/bin/python3; do
-        "$python" -c 'import matplotlib' 2>/dev/null && echo "$python" && return
-    done
-    for python in python3 /usr/bin/python3; do
-        "$python" -c 'import sys' 2>/dev/null && echo "$python" && return
-    done
-    die "there is no python3 that $(id -un) can run"
-}
-
 inside() {
     local python
     export LC_ALL=C STAGE MACHINE BENCH
-    python=$(choose_python) || exit 1
     most_clients $BACKEND_KB
     stage_postgres
     build_extension
     MACHINE=$(describe_machine)
     mkdir "$WORK/results"
+    # The first may belong to a user whose files this one may not read.
+    for python in python3 /usr/bin/python3; do
+        "$python" -c 'import sys' 2>/dev/null && break
+    done
     PATH=$PATH:/usr/sbin exec "$python" "$WORK/src/bench/driver/bench.py"
 }
 

@@ -1,157 +1,128 @@
 """Carries out the benchmarks that were asked for; started by bench/run.sh.
 
 For each: what will be run and how long that takes, then a server, then the runs,
-each with a line of its figures and the time left; then the report and the plots.
-Variants take turns, in one order and in the other (A B C, C B A, A B C ...), so that a
-machine that gets slower or faster, and tables that grow, meet all alike.
+each with a line of its figures and the time left.  Variants take turns, in one order and
+in the other (A B C, C B A, A B C ...), so that a machine that gets slower or faster, and
+tables that grow, meet all alike.
 """
 
 import dataclasses
-import importlib.util
-import os
-import subprocess
-import sys
 import time
 
-import disturbed
-import hotspots
 import instructions
-import machine
 import pooler
 import report
-import shared_memory
-from measure import measure
+import variants
+from clients import SYSBENCH
+from loads import BENCHMARKS, LOADS
+from measure import Run, measure
 from options import from_environment
-from plan import duration_text, estimate, plan
-from results import ResultFiles
 from server import Failed, Server
-from variants import Variant
-from workloads import BENCHMARKS
 
-# Those that count something else than transactions.
-SPECIAL = {"disturbed": disturbed, "instructions": instructions, "shared_memory": shared_memory, **hotspots.BENCHMARKS}
+QUICK_CLIENTS = 20
+# Seconds that a run takes beside those skipped and counted, and each connection.
+OVERHEAD = 4
+PER_CONNECTION = 0.009
 
 
 def say(text, end="\n"):
     print(text, end=end, flush=True)
 
 
-class Clock:
-    """Time left, from how long runs were expected to take and took."""
-
-    def __init__(self, runs):
-        self.left = sum(estimate(run) for run in runs)
-        self.expected = 0.0
-        self.began = time.monotonic()
-
-    def done(self, run):
-        self.left -= estimate(run)
-        self.expected += estimate(run)
-
-    def time_left(self):
-        factor = (time.monotonic() - self.began) / self.expected if self.expected else 1
-        return duration_text(max(self.left * factor, 0))
+def client_counts(benchmark, load, options):
+    """Those that the machine carries, in order."""
+    if not benchmark.clients:
+        return [sum(group.number for group in load.groups)]
+    wanted = options.clients or ((QUICK_CLIENTS,) if options.quick else benchmark.clients)
+    return sorted({min(number, options.most_clients) for number in wanted})
 
 
-def warm_up(server, run, options):
-    """Once for each workload: files are in memory, WAL files to be recycled exist."""
-    say(f"warming up {run.workload.title}")
+def chosen_variants(benchmark, load, options):
+    names = options.variants or benchmark.variants.split()
+    chosen = [variants.parse(name, options.slots(load.slots_per_core)) for name in names]
+    return [variant for variant in chosen if variant.kind != "pgbouncer" or pooler.PROGRAM]
+
+
+def plan(benchmark, options):
+    """All runs in order.  Where there are no more clients than slots, the limit is
+    the same as no gate."""
+    runs = []
+    for name in benchmark.loads.split():
+        if (options.workloads and name not in options.workloads) or (name == "deadlocks" and not SYSBENCH):
+            continue
+        load = LOADS[name]
+        chosen = chosen_variants(benchmark, load, options)
+        for clients in client_counts(benchmark, load, options):
+            skip = (options.skip or 5 + clients // 500) * load.patience
+            for number in range(1, options.rounds_of(clients) + 1):
+                runs += [
+                    Run(name, load, variant, clients, number, skip, options.duration or load.duration)
+                    for variant in (chosen if number % 2 else reversed(chosen))
+                    if not (variant.kind == "limit" and clients <= variant.number)
+                ]
+    return runs
+
+
+def estimate(run):
+    """Seconds that a run will take."""
+    counted = sum(run.duration + (run.skip if stage.groups else 0) for stage in run.load.stages)
+    return OVERHEAD + PER_CONNECTION * run.connections + counted
+
+
+def duration_text(seconds):
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def warm_up(server, run):
+    """Once for each load: files are in memory, WAL files to be recycled exist."""
+    say(f"warming up {run.name}")
+    load = dataclasses.replace(run.load, stages=run.load.stages[:1])
+    seconds = 1 if server.options.quick else 4
+    off = variants.parse("off", 0)
     measure(
-        server,
-        dataclasses.replace(
-            run,
-            variant=Variant("off", "off", alone=True),
-            active=min(run.active, 20),
-            skip=1,
-            duration=1 if options.quick else 4,
-        ),
-        options,
+        server, dataclasses.replace(run, load=load, variant=off, clients=min(run.clients, 20), skip=1, duration=seconds)
     )
 
 
-def carry_out(server, run, files, options):
+def carry_out(server, run, results):
     """One run; prints and files what came of it.  A failure is a result, too."""
-    slots = run.variant.slots or run.variant.pool or None
-    more = {"slots": slots, "protocol": run.protocol(options.protocol)}
     try:
-        outcome = measure(server, run, options)
+        rows = measure(server, run)
     except Failed as failure:
-        files.add_failure(run.key, **more, errors=run.active, note=str(failure).splitlines()[0])
+        key = {"load": run.name, "clients": run.clients, "variant": run.variant.name, "round": run.round}
+        results.add([{**key, "sessions": "failed", "note": "failed: " + str(failure).splitlines()[0]}])
         say(f"failed: {failure}", end="")
         return
-    figures = outcome.figures
-    files.add(
-        run.key,
-        figures,
-        **more,
-        cpu_us_per_tx=outcome.cpu_us,
-        switches_per_tx=outcome.switches,
-        errors=outcome.errors,
-        note=outcome.note,
-    )
-    say(f"{figures.tps:.0f}/s", end="")
-    if figures.transactions:
-        say(f", p50 {figures.p50:.1f} ms, p99 {figures.p99:.1f} ms, CPU {outcome.cpu_us:.0f} us", end="")
-    if outcome.errors:
-        say(f", {outcome.errors} errors", end="")
-    if outcome.beside:
-        beside = outcome.beside
-        key = (run.benchmark, f"{run.workload.name}_{run.workload.beside}", *run.key[2:])
-        files.add(key, beside, slots=slots, protocol="simple", errors=beside.failed)
-        say(f"; {run.workload.beside} {beside.tps:.2f}/s", end="")
+    results.add(rows)
+    texts = []
+    for row in rows:
+        text = f"{row['sessions']} {report.number(row['tps'])}/s"
+        text += f", p99 {row['p99_ms']:.1f} ms" if "p99_ms" in row else ""
+        texts.append(text + (f", {row['errors']} errors" if row["errors"] else ""))
+    say("; ".join(texts), end="")
 
 
-def benchmark(name, options):
-    chosen = BENCHMARKS[name]
-    runs = plan(name, chosen, options)
+def carry_out_all(name, benchmark, options):
+    runs = plan(benchmark, options)
     if not runs:
         say(f"{name}: nothing to run with these WORKLOADS and VARIANTS")
         return
-    clock = Clock(runs)
-    files = ResultFiles(options.path("results"), name)
-    say(f"\n{name}: {chosen.title}.  {len(runs)} runs, about {clock.time_left()}.")
-    with Server(options, max(run.connections for run in runs) + 40) as server:
-        machine.write(name, options, server, runs)
+    left = sum(map(estimate, runs))
+    say(f"\n{name}: {benchmark.title}.  {len(runs)} runs, about {duration_text(left)}.")
+    with Server(options, max(run.connections for run in runs)) as server:
+        results = report.Results(options, name, benchmark.title, report.machine(options, server, runs))
         warmed = set()
-        clock.began = time.monotonic()
+        began, expected = time.monotonic(), 0
         for number, run in enumerate(runs, 1):
-            if run.workload not in warmed:
-                warm_up(server, run, options)
-                warmed.add(run.workload)
-            say(
-                f"[{number}/{len(runs)}] {run.workload.name}, {run.clients} clients, {run.variant.name}, "
-                f"round {run.round}: ",
-                end="",
-            )
-            carry_out(server, run, files, options)
-            clock.done(run)
-            say(f" ({clock.time_left()} left)")
-    report.write(options.path("results"), name, chosen)
-    draw(name, options)
-
-
-def draw(name, options):
-    """In a process of its own: matplotlib may be missing, or fail."""
-    if not importlib.util.find_spec("matplotlib"):
-        say("no plots: python3-matplotlib is missing (sudo apt-get install python3-matplotlib)")
-        return
-    plot = os.path.join(os.path.dirname(__file__), "plot.py")
-    if subprocess.run([sys.executable, plot, options.path("results"), name], check=False).returncode != 0:
-        say("the plots could not be drawn")
-
-
-def special(name, options):
-    module = SPECIAL[name]
-    say(f"\n{name}: {module.TITLE}.  About {duration_text(module.estimate(options))}.")
-    machine.write(name, options)
-    module.carry_out(name, options, say)
-
-
-def total(options):
-    runs = [run for name in options.benchmarks if name in BENCHMARKS for run in plan(name, BENCHMARKS[name], options)]
-    return sum(map(estimate, runs)) + sum(
-        SPECIAL[name].estimate(options) for name in options.benchmarks if name in SPECIAL
-    )
+            if run.name not in warmed:
+                warm_up(server, run)
+                warmed.add(run.name)
+            what = f"{run.name}, {run.clients} clients, {run.variant.name}, round {run.round}"
+            say(f"[{number}/{len(runs)}] {what}: ", end="")
+            carry_out(server, run, results)
+            left -= estimate(run)
+            expected += estimate(run)
+            say(f" ({duration_text(left * (time.monotonic() - began) / expected)} left)")
 
 
 def main():
@@ -160,14 +131,16 @@ def main():
         say("no pgbouncer, so none of its variants (sudo apt-get install pgbouncer)")
     if options.clients and max(options.clients) > options.most_clients:
         say(f"at most {options.most_clients} clients: limited by {options.reason}")
-    say(machine.scheduling())
-    if len(options.benchmarks) > 1:
-        say(f"{len(options.benchmarks)} benchmarks, about {duration_text(total(options))}")
+    say(report.scheduling())
+    ordinary = [name for name in options.benchmarks if name in BENCHMARKS]
+    if len(ordinary) > 1:
+        total = sum(estimate(run) for name in ordinary for run in plan(BENCHMARKS[name], options))
+        say(f"{len(ordinary)} benchmarks, about {duration_text(total)}")
     for name in options.benchmarks:
-        if name in SPECIAL:
-            special(name, options)
+        if name in BENCHMARKS:
+            carry_out_all(name, BENCHMARKS[name], options)
         else:
-            benchmark(name, options)
+            instructions.carry_out(name, options, say)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ one start of the server to the next, for
 Medians over the rounds, ranges in brackets; ratios within each round.
 """
 
+import csv
 import os
 import shutil
 import signal
@@ -21,12 +22,9 @@ import statistics
 import subprocess
 import time
 
-import datasets
+import loads
 import report
-import usage
-from measure import LIMIT
-from plan import default_slots
-from server import Failed, Server, run
+from server import LIMIT, Failed, Server, processes, run
 
 TITLE = "Instructions per select-only transaction"
 HEADER = ("variant", "instructions per transaction", "more than without", "transactions", "rounds")
@@ -35,48 +33,31 @@ VALGRIND = shutil.which("valgrind")
 DATASET = "tpcb_10"
 
 
-def lengths(options):
-    return (200, 1200) if options.quick else (1000, 4000)
-
-
-def estimate(options):
-    return (80 if options.quick else 160) * options.rounds_of()
-
-
 def carry_out(name, options, say):
     if not VALGRIND:
-        say("left out: valgrind is missing (sudo apt-get install valgrind)")
+        say(f"{name}: valgrind is missing (sudo apt-get install valgrind)")
         return
-    few, many = lengths(options)
+    few, many = (200, 1200) if options.quick else (1000, 4000)
+    rounds = options.rounds_of()
+    say(f"\n{name}: {TITLE}.  About {rounds * (2 if options.quick else 3)} min.")
     each = {variant: [] for variant in VARIANTS}
     with Server(options, 10, settings=[("autovacuum", "off")]) as server:
-        datasets.load(server, DATASET)
-        for number in range(1, options.rounds_of() + 1):
+        loads.make_dataset(server, DATASET)
+        for number in range(1, rounds + 1):
             for variant in VARIANTS:
-                prepare(server, variant, options)
+                prepare(server, variant)
                 with Callgrind(server, f"{variant}-{number}") as counter:
                     each[variant].append((counter.backend(many) - counter.backend(few)) / (many - few))
-                say(
-                    f"round {number}, {variant}: {each[variant][-1]:.0f} instructions per transaction, "
-                    f"{more(each, variant)[-1]:+.2f} %"
-                )
-    report.write_table(
-        options.path("results"),
-        name,
-        TITLE,
-        __doc__.partition("\n\n")[2].strip(),
-        HEADER,
-        [
-            (
-                variant,
-                with_range(each[variant], ".1f"),
-                with_range(more(each, variant), "+.3f") + " %",
-                many - few,
-                options.rounds_of(),
-            )
-            for variant in VARIANTS
-        ],
-    )
+                found = f"{each[variant][-1]:.0f} instructions per transaction, {more(each, variant)[-1]:+.2f} %"
+                say(f"round {number}, {variant}: {found}")
+    rows = [
+        (v, with_range(each[v], ".1f"), with_range(more(each, v), "+.3f") + " %", many - few, rounds) for v in VARIANTS
+    ]
+    with open(options.path("results", name + ".csv"), "w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
+    with open(options.path("results", name + ".md"), "w") as file:
+        text = __doc__.partition("\n\n")[2]
+        file.write(report.head(name, TITLE, report.machine(options)) + text + "\n" + report.table(HEADER, rows))
 
 
 def more(each, variant):
@@ -88,10 +69,10 @@ def with_range(figures, form):
     return f"{statistics.median(figures):{form}} ({min(figures):{form}} to {max(figures):{form}})"
 
 
-def prepare(server, variant, options):
+def prepare(server, variant):
     server.preload(variant != "without")
     if variant != "without":
-        limits = {"gate": default_slots(4, options), "auto": -1}
+        limits = {"gate": server.options.slots(4), "auto": -1}
         server.configure({LIMIT: limits[variant]} if variant in limits else {})
 
 
@@ -106,21 +87,9 @@ class Callgrind:
         server = self.server
         server.control("-m", "fast", "stop")
         os.mkdir(self.counts)
-        self.process = subprocess.Popen(
-            [
-                VALGRIND,
-                "-q",
-                "--tool=callgrind",
-                "--trace-children=yes",
-                f"--callgrind-out-file={self.counts}/%p",
-                server.options.program("postgres"),
-                "-D",
-                server.data,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        tool = ["-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={self.counts}/%p"]
+        command = [VALGRIND, *tool, server.options.program("postgres"), "-D", server.data]
+        self.process = subprocess.Popen(command, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
         self.wait_until_ready()
         return self
 
@@ -129,6 +98,9 @@ class Callgrind:
         self.process.send_signal(signal.SIGINT)
         self.process.wait()
         self.server.start()
+
+    def children(self):
+        return {pid for pid, fields in processes().items() if int(fields[1]) == self.process.pid}
 
     def wait_until_ready(self):
         """Until it answers, and only its own processes are left."""
@@ -142,30 +114,16 @@ class Callgrind:
                     raise
                 time.sleep(1)
         time.sleep(5)
-        self.own = set(usage.children(self.process.pid))
+        self.own = self.children()
 
     def backend(self, transactions):
         """The instructions of a backend that lives for that many transactions."""
         old = set(os.listdir(self.counts))
         options = self.server.options
-        run(
-            [
-                options.program("pgbench"),
-                "-n",
-                "-S",
-                "-M",
-                "prepared",
-                "-c",
-                "1",
-                "-t",
-                str(transactions),
-                "--random-seed=1",
-                DATASET,
-            ],
-            env={**os.environ, **self.server.address},
-        )
+        arguments = f"-n -S -M prepared -c 1 -t {transactions} --random-seed=1 {DATASET}".split()
+        run([options.program("pgbench"), *arguments], env={**os.environ, **self.server.address})
         end = time.monotonic() + 120
-        while not set(usage.children(self.process.pid)) <= self.own:
+        while not self.children() <= self.own:
             if time.monotonic() > end:
                 raise Failed("a backend under callgrind does not end")
             time.sleep(0.2)
@@ -174,7 +132,4 @@ class Callgrind:
 
     def instructions(self, name):
         with open(os.path.join(self.counts, name)) as file:
-            for line in file:
-                if line.startswith("totals:"):
-                    return int(line.split()[1])
-        return 0
+            return next((int(line.split()[1]) for line in file if line.startswith("totals:")), 0)

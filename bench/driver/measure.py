@@ -1,194 +1,145 @@
-"""One run: a workload in one variant at one number of clients.
+"""One run: a load in one variant, at one number of clients.
 
 the server is told the variant's settings, its tables are vacuumed, checkpoint
-what stands beside is started, the idle connections, then the clients
-all are connected and at work; the first seconds pass uncounted
-CPU taken --- the steady part --- CPU taken
+for each stage: its clients come; all are connected and at work; the first seconds pass uncounted
+    CPU taken --- the seconds that count --- CPU taken
 the clients are told to end, their logs are read
 """
 
+import contextlib
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 
-import datasets
-import figures
+import loads
 import pooler
-from pgbench import CLIENTS_PER_THREAD, Load
-from server import Failed
-from usage import Meter
+from clients import CLIENTS_PER_THREAD, Pgbench, Sysbench
+from server import LIMIT, Failed
 from variants import Variant
-from workloads import BESIDE, Workload
 
 # An idle client: a warm connection that does nothing more.
 IDLE = "SELECT 1;\n\\sleep 2000 s\n"
-LIMIT = "admission_gate.max_active_backends"
 
 
 @dataclass(frozen=True)
 class Run:
-    benchmark: str
-    workload: Workload
+    name: str  # of the load
+    load: loads.Load
     variant: Variant
-    clients: int  # as shown
-    active: int  # clients of the workload, idle ones included
+    clients: int  # as shown: CLIENTS, or all together where each group has its own number
     round: int
     skip: int
     duration: int
 
-    @property
-    def key(self):
-        return self.benchmark, self.workload.name, self.variant.name, self.clients, self.round
-
-    @property
-    def beside(self):
-        return None if self.variant.alone else BESIDE.get(self.workload.beside)
-
-    @property
-    def beside_clients(self):
-        return (self.beside.clients or self.clients) if self.beside else 0
+    def clients_of(self, group):
+        """CLIENTS are shared by the groups without a number of their own."""
+        return group.number or max(self.clients // sum(not each.number for each in self.load.groups), 1)
 
     @property
     def connections(self):
-        return self.active + self.beside_clients
-
-    def settings(self, slots=None):
-        """Of the server; slots instead of the variant's."""
-        if self.variant.kind != "gate":
-            return {}
-        extra = self.beside.settings if self.beside else ()
-        return {**dict(extra), **dict(self.variant.settings), LIMIT: slots or self.variant.slots}
-
-    def protocol(self, wanted):
-        """pgbench's, where the user wants another for those that can."""
-        wanted = self.workload.protocol or wanted
-        if wanted == "prepared" and self.variant.is_pooler and not pooler.keeps_prepared_statements():
-            return "simple"
-        return wanted
-
-    def clients_per_thread(self, protocol):
-        """A thread of pgbench that prepares a statement does nothing else until it has
-        the answer.  Behind a pooler that may wait for a connection which another of its
-        clients holds, in the middle of a transaction: for ever."""
-        blocks = self.variant.is_pooler and protocol == "prepared" and self.workload.has_blocks
-        return 1 if blocks else CLIENTS_PER_THREAD
+        return sum(map(self.clients_of, self.load.groups))
 
 
 @dataclass(frozen=True)
-class Outcome:
-    figures: figures.Figures
-    errors: int
-    cpu_us: float | None
-    switches: float | None
-    beside: figures.Figures | None
-    note: str
+class Taken:
+    """What has been used by then; at which time, as it takes a while to find out"""
 
+    cpu: float
+    deadlocks: int
+    began: float
+    ended: float
 
-def script_file(options, name, dataset, text):
-    if "{rows}" in text:
-        text = text.replace("{rows}", str(datasets.rows(dataset, options)))
-    path = options.path("tmp", name + ".sql")
-    with open(path, "w") as file:
-        file.write(text)
-    return ["-f", path]
-
-
-def arguments(options, run):
-    workload = run.workload
-    if run.variant.kind == "trick":
-        chosen = script_file(options, "trick", workload.dataset, workload.trick)
-    elif workload.builtin:
-        chosen = ["-b", workload.builtin]
-    else:
-        chosen = script_file(options, workload.name, workload.dataset, workload.script)
-    return chosen + (["-C"] if workload.reconnect else [])
+    @property
+    def middle(self):
+        return (self.began + self.ended) / 2
 
 
 class Measurement:
     """What a run has open while it lasts."""
 
-    def __init__(self, server, run, options):
+    def __init__(self, server, run):
         self.server = server
+        self.options = server.options
         self.run = run
-        self.options = options
         self.pooler = None
-        self.beside = None
-        self.note = ""
+        self.clients = {}  # by the name of their group
 
-    def address(self, dataset, pool):
-        through = self.pooler or self.server
-        options = {"PGOPTIONS": f"-c admission_gate.pool={pool}"} if pool and not self.pooler else {}
-        return {**through.address, "PGDATABASE": dataset, **options}
+    def carry_out(self):
+        """A row of figures for each stage and group."""
+        self.prepare()
+        stages = []
+        with contextlib.ExitStack() as stack:
+            if self.run.variant.kind == "pgbouncer":
+                self.pooler = pooler.Pgbouncer(self.server, self.run.variant.number, self.run.connections)
+                stack.enter_context(self.pooler)
+            for stage in self.run.load.stages:
+                stages.append(self.pass_stage(stack, stage))
+            aborted = {name: clients.aborted() for name, clients in self.clients.items()}
+            for clients in self.clients.values():
+                clients.finish(self.cut)
+            rows = [row for stage in stages for row in self.count(*stage, aborted)]
+        self.server.end_sessions()
+        return rows
 
     def prepare(self):
-        server, workload = self.server, self.run.workload
-        server.preload(self.run.variant.kind != "without")
-        datasets.load(server, workload.dataset)
-        if self.run.beside:
-            datasets.load(server, self.run.beside.dataset)
-        server.configure(self.run.settings())
-        server.sql(*(f"VACUUM {table}" for table in workload.vacuum), "CHECKPOINT", database=workload.dataset)
+        server, variant = self.server, self.run.variant
+        server.preload(variant.kind != "without")
+        datasets = {group.dataset for group in self.run.load.groups}
+        for dataset in datasets:
+            loads.make_dataset(server, dataset)
+        server.configure({**dict(variant.settings), LIMIT: variant.number} if variant.kind == "gate" else {})
+        for dataset in datasets:
+            server.sql("VACUUM", "CHECKPOINT", database=dataset)
 
-    def open_pooler(self, stack):
-        variant, address = self.run.variant, self.server.address
-        if variant.kind == "pgbouncer":
-            self.pooler = pooler.Pgbouncer(self.options, address, variant.processes, variant.pool, self.run.connections)
-            stack.enter_context(self.pooler)
+    def pass_stage(self, stack, stage):
+        for group in stage.groups:
+            self.clients[group.name] = self.start(stack, group)
+        # Not one after the other: the first would leave the second no CPU to connect.
+        for group in stage.groups:
+            self.clients[group.name].wait_until_at_work()
+        with stage.happens(self.server, self.clients):
+            time.sleep(self.run.skip if stage.groups else 0)
+            before = self.take()
+            time.sleep(self.run.duration)
+            after = self.take()
+        for clients in self.clients.values():
+            clients.check()
+        return stage, before, after, list(self.clients)
 
-    def open_beside(self, stack):
-        beside = self.run.beside
-        if not beside:
-            return
-        if beside.sleeps and self.run.variant.kind == "gate":
-            self.server.configure(self.run.settings(slots=self.run.connections))
-        self.beside = self.start(
-            stack,
-            "beside",
-            self.run.beside_clients,
-            beside.dataset,
-            script_file(self.options, "beside", beside.dataset, beside.script),
-            "simple",
-            beside.pool,
-        )
-        if beside.sleeps:
-            asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-            if not self.server.wait_until(asleep, str(self.run.beside_clients), 60):
-                raise Failed("not all sleepers sleep")
-            self.server.configure(self.run.settings())
+    def take(self):
+        deadlocks = int(self.server.sql("SELECT sum(deadlocks) FROM pg_stat_database"))
+        began = time.time()
+        cpu = self.server.cpu(self.pooler.process.pid if self.pooler else None)
+        return Taken(cpu, deadlocks, began, time.time())
 
-    def open_clients(self, stack):
-        """All but those of the variant "limit" work; its others have nothing to do."""
-        run, dataset = self.run, self.run.workload.dataset
-        working = run.active
-        if run.variant.kind == "limit" and working > run.variant.slots:
-            working = run.variant.slots
-            self.start(
-                stack, "idle", run.active - working, dataset, script_file(self.options, "idle", dataset, IDLE), "simple"
-            )
-        return self.start(
-            stack, "clients", working, dataset, arguments(self.options, run), run.protocol(self.options.protocol)
-        )
+    def start(self, stack, group):
+        """All of the group but in the variant "limit", where those beyond it are connected
+        and have nothing to do."""
+        options, variant, number = self.options, self.run.variant, self.run.clients_of(group)
+        address = {**(self.pooler or self.server).address, "PGDATABASE": group.dataset}
+        if group.pool and not self.pooler:
+            address["PGOPTIONS"] = f"-c admission_gate.pool={group.pool}"
+        keeps_statements = not self.pooler or pooler.keeps_statements()
+        if group.dataset == "sysbench":
+            return stack.enter_context(Sysbench(options, group.name, number, address, keeps_statements))
+        if variant.kind == "limit" and not group.number and number > variant.number:
+            idle = self.script(group, "idle", IDLE)
+            stack.enter_context(Pgbench(options, "idle", number - variant.number, address, idle)).wait_until_at_work()
+            number = variant.number
+        protocol = group.protocol or options.protocol
+        if protocol == "prepared" and not keeps_statements:
+            protocol = "simple"
+        # A thread of pgbench that prepares a statement does nothing else until it has
+        # the answer.  Behind a pooler that may wait for a connection which another of its
+        # clients holds, in the middle of a transaction: for ever.
+        per_thread = 1 if self.pooler and protocol == "prepared" and group.has_blocks else CLIENTS_PER_THREAD
+        arguments = [*(self.script(group, group.name, group.script) if group.script else ()), *group.arguments]
+        return stack.enter_context(Pgbench(options, group.name, number, address, arguments, protocol, per_thread))
 
-    def start(self, stack, name, clients, dataset, more, protocol, pool=""):
-        load = stack.enter_context(
-            Load(
-                self.options,
-                name,
-                clients,
-                more,
-                self.address(dataset, pool),
-                protocol,
-                self.run.clients_per_thread(protocol),
-            )
-        )
-        load.wait_until_at_work()
-        return load
-
-    def wait_until_lent(self):
-        if self.run.beside and self.run.beside.sleeps and self.run.variant.kind == "gate":
-            lent = f"SELECT lent >= {self.run.beside_clients} FROM pg_stat_admission_gate"
-            if not self.server.wait_until(lent, "t", 60):
-                self.note = "not all sleepers have lent their slots"
+    def script(self, group, name, text):
+        path = self.options.path("tmp", name + ".sql")
+        with open(path, "w") as file:
+            file.write(text.replace("{rows}", str(loads.rows(group.dataset, self.options))))
+        return ["-f", path]
 
     def cut(self):
         """The pooler first: it would open sessions anew as long as it has clients."""
@@ -196,46 +147,28 @@ class Measurement:
             self.pooler.stop()
         self.server.end_sessions()
 
-    def carry_out(self):
-        self.prepare()
-        with ExitStack() as stack:
-            self.open_pooler(stack)
-            self.open_beside(stack)
-            load = self.open_clients(stack)
-            self.wait_until_lent()
-            meter = stack.enter_context(Meter(self.server.pid, self.pooler.threads if self.pooler else ()))
-            meter.take()
-            time.sleep(self.run.skip)
-            before = meter.take()
-            time.sleep(self.run.duration)
-            after = meter.take()
-            load.check()
-            errors = load.aborted()
-            load.finish(self.cut)
-            counted = figures.count(load.logs(), before.ended, after.began)
-            beside = self.count_beside(before, after)
-        self.server.end_sessions()
-        return self.outcome(counted, errors, before, after, beside)
-
-    def count_beside(self, before, after):
-        if self.beside and self.run.beside.counted:
-            self.beside.finish(self.cut)
-            return figures.count(self.beside.logs(), before.ended, after.began)
-        return None
-
-    def outcome(self, counted, errors, before, after, beside):
-        cpu = switches = None
-        if counted.tps:
-            seconds = after.middle - before.middle
-            cpu = (after.cpu - before.cpu) / seconds / counted.tps * 1e6
-            if before.switches and not self.run.workload.reconnect:
-                switches = (after.switches - before.switches) / seconds / counted.tps
-        return Outcome(counted, errors + counted.failed, cpu, switches, beside, self.note)
+    def count(self, stage, before, after, names, aborted):
+        seconds = after.middle - before.middle
+        found = {name: self.clients[name].figures(before.ended, after.began) for name in names}
+        together = sum(figures["tps"] for figures in found.values())
+        cpu = (after.cpu - before.cpu) / seconds / together * 1e6 if together else None
+        for name, figures in found.items():
+            yield {
+                "load": self.run.name,
+                "sessions": f"{name}, {stage.name}" if stage.name else name,
+                "clients": self.run.clients,
+                "variant": self.run.variant.name,
+                "round": self.run.round,
+                **figures,
+                "cpu_us": cpu,
+                "deadlocks": (after.deadlocks - before.deadlocks) / seconds,
+                "errors": figures.get("errors", 0) + aborted[name],
+            }
 
 
-def measure(server, run, options):
+def measure(server, run):
     try:
-        return Measurement(server, run, options).carry_out()
+        return Measurement(server, run).carry_out()
     except Failed:
         server.end_sessions()
         raise

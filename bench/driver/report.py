@@ -1,138 +1,83 @@
-"""From NAME.csv to NAME.md: medians over the rounds, with their ranges, and ratios.
+"""The results of a benchmark: NAME.csv with a line for each run, stage and group of
+sessions, and NAME.md with medians over the rounds, their ranges, and ratios.
 
-Ratios are taken within a round, between runs that were neighbours in time, and
-their median is shown: the machine may be slower in one round than in another.
-
-By hand: report.py DIRECTORY NAME
+Ratios are taken within a round, between runs that were neighbours in time: the machine
+may be slower in one round than in another.  Both files are written anew after each run.
 """
 
 import csv
 import os
 import statistics
-import sys
 
-from results import read_rows
-from workloads import BENCHMARKS
+import pooler
 
-HEADER = (
-    "variant",
-    "tps (range)",
-    "/ off",
-    "/ limit",
-    "/ best pgbouncer",
-    "avg ms",
-    "p50",
-    "p95",
-    "p99 (range)",
-    "p99 / off",
-    "max",
-    "std dev",
-    "CPU µs/tx",
-    "switches/tx",
-    "errors",
+COLUMNS = (
+    *("load", "sessions", "clients", "variant", "round", "tps", "avg_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"),
+    *("cpu_us", "deadlocks", "errors", "note"),
 )
+HEADER = (
+    *("load", "sessions", "clients", "variant", "per second", "of off", "avg ms", "p50", "p95", "p99"),
+    *("p99 of off", "max", "CPU µs/tx", "deadlocks/s", "errors"),
+)
+EXPLANATION = """Medians over the rounds; in brackets the range of the transactions per second and of the 99th
+percentile, and the ratio to the gate off of each round.  Latencies are in milliseconds, as the
+clients see them.  CPU is that of the server and of the pooler, by the transactions of all sessions.
+What the variants are: bench/README.md.
+"""
 
 
-def write(directory, name, benchmark):
-    rows = read_rows(directory, name)
-    parts = [head(directory, name, benchmark.title), explanation()]
-    titles = {workload.name: workload.title for workload, _ in benchmark.runs}
-    for workload in ordered(row.workload for row in rows):
-        parts.append(f"## {workload}: {titles[workload]}\n" if workload in titles else f"## {workload}\n")
-        for clients in sorted({row.clients for row in rows if row.workload == workload}):
-            parts.append(table([row for row in rows if row.workload == workload and row.clients == clients], clients))
-    with open(os.path.join(directory, f"{name}.md"), "w") as file:
-        file.write("\n".join(parts))
+class Results:
+    def __init__(self, options, name, title, measured):
+        self.path = options.path("results", name)
+        self.head = head(name, title, measured)
+        self.rows = []
+
+    def add(self, rows):
+        self.rows += rows
+        with open(self.path + ".csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({name: short(value) for name, value in row.items()} for row in self.rows)
+        with open(self.path + ".md", "w") as file:
+            file.write(self.head + EXPLANATION + "\n" + table(HEADER, table_rows(self.rows)))
 
 
-def head(directory, name, title):
-    with open(os.path.join(directory, f"{name}-machine.txt")) as file:
-        machine = file.read().strip().replace("\n", "\n    ")
-    return f"# {name}\n\n{title}.\n\n    {machine}\n"
+def head(name, title, measured):
+    measured = "\n".join(measured).replace("\n", "\n    ")
+    return f"# {name}\n\n{title}.\n\n    {measured}\n\n"
 
 
-def write_table(directory, name, title, text, header, rows):
-    """NAME.csv and NAME.md of a benchmark that is one small table."""
-    with open(os.path.join(directory, f"{name}.csv"), "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
-    lines = [line(header), line(["---"] + ["--:"] * (len(header) - 1))]
-    lines += [line([str(cell) for cell in row]) for row in rows]
-    with open(os.path.join(directory, f"{name}.md"), "w") as file:
-        file.write("\n".join([head(directory, name, title), text + "\n", *lines]) + "\n")
+def short(value):
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def explanation():
-    return (
-        "Medians over the rounds, ranges in brackets; latencies in milliseconds, as the clients see\n"
-        "them. Ratios are of throughput and taken within each round; their median is shown. Beside\n"
-        "sleepers or analysts, the limit is the same variant without these. CPU is that of the server\n"
-        "and of the pooler. What the variants are: bench/README.md.\n"
-    )
+def table(header, rows):
+    cells = [header, ["---"] + ["--:"] * (len(header) - 1), *rows]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in cells)
 
 
-def ordered(names):
-    """Each once, in the order of their first appearance."""
-    return list(dict.fromkeys(names))
-
-
-def table(rows, clients):
-    lines = [f"### {clients} clients\n", line(HEADER), line(["---"] + ["--:"] * (len(HEADER) - 1))]
-    best = best_pooler(rows)
-    for variant in ordered(row.variant for row in rows):
-        lines.append(line(cells(variant, rows, best)))
-    return "\n".join(lines) + "\n"
-
-
-def line(texts):
-    return "| " + " | ".join(texts) + " |"
-
-
-def cells(variant, rows, best):
-    mine = [row for row in rows if row.variant == variant]
-    protocols = ordered(row.protocol for row in mine)
-    usual = next((row.protocol for row in rows if row.variant == "off"), protocols[0])
-    name = f"{variant} ({', '.join(protocols)})" if protocols != [usual] else variant
-    return [
-        name,
-        with_range(mine, "tps"),
-        ratio(rows, variant, "off"),
-        ratio(rows, variant, limit_of(variant, rows)),
-        ratio(rows, variant, best),
-        median(mine, "avg_ms"),
-        median(mine, "p50_ms"),
-        median(mine, "p95_ms"),
-        with_range(mine, "p99_ms"),
-        ratio(rows, variant, "off", "p99_ms"),
-        median(mine, "max_ms"),
-        median(mine, "stddev_ms"),
-        median(mine, "cpu_us_per_tx"),
-        median(mine, "switches_per_tx"),
-        f"{sum(row.errors or 0 for row in mine):.0f}",
-    ]
-
-
-def limit_of(variant, rows):
-    """What a variant is held against: the limit with its own number of slots if
-    there is one; beside sleepers or analysts, the same without these."""
-    names = {row.variant for row in rows}
-    own = "limit:" + variant.partition(":")[2]
-    return next((name for name in (variant + "-alone", own) if name in names), "limit")
+def table_rows(rows):
+    """One for each load, group of sessions and variant"""
+    found = {}
+    for row in rows:
+        found.setdefault((row["load"], row["clients"], row["sessions"]), {}).setdefault(row["variant"], []).append(row)
+    for (load, clients, sessions), variants in found.items():
+        for variant, mine in variants.items():
+            off = variants.get("off", [])
+            yield (
+                *(load, sessions, clients, variant),
+                with_range(mine, "tps"),
+                with_all(ratios(mine, off, "tps")),
+                *(median(mine, column) for column in ("avg_ms", "p50_ms", "p95_ms")),
+                with_range(mine, "p99_ms"),
+                middle(ratios(mine, off, "p99_ms"), "{:.2f}".format),
+                *(median(mine, column) for column in ("max_ms", "cpu_us", "deadlocks")),
+                sum(row.get("errors") or 0 for row in mine),
+            )
 
 
 def values(rows, column):
-    return [getattr(row, column) for row in rows if getattr(row, column) is not None]
-
-
-def median(rows, column):
-    found = values(rows, column)
-    return number(statistics.median(found)) if found else "–"
-
-
-def with_range(rows, column):
-    found = values(rows, column)
-    if not found:
-        return "failed"
-    return f"{number(statistics.median(found))} ({number(min(found))}–{number(max(found))})"
+    return [row[column] for row in rows if row.get(column) is not None]
 
 
 def number(value):
@@ -141,30 +86,83 @@ def number(value):
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def ratios(rows, variant, base, column="tps"):
-    """Of a variant to another, one for each round that has both."""
-
-    def by_round(name):
-        return {row.round: getattr(row, column) for row in rows if row.variant == name and getattr(row, column)}
-
-    mine, other = by_round(variant), by_round(base)
-    return [mine[n] / other[n] for n in sorted(mine.keys() & other.keys())]
+def middle(found, form):
+    return form(statistics.median(found)) if found else "–"
 
 
-def ratio(rows, variant, base, column="tps"):
-    found = ratios(rows, variant, base, column)
-    return f"{statistics.median(found):.2f}" if found else "–"
+def median(rows, column):
+    return middle(values(rows, column), number)
 
 
-def best_pooler(rows):
-    """The pgbouncer configuration with the highest median."""
-    names = ordered(row.variant for row in rows if row.variant.startswith("pgbouncer") and row.tps)
-    return max(
-        names,
-        default=None,
-        key=lambda name: statistics.median(values([row for row in rows if row.variant == name], "tps")),
-    )
+def with_range(rows, column):
+    found = values(rows, column)
+    return f"{median(rows, column)} ({number(min(found))}–{number(max(found))})" if found else "–"
 
 
-if __name__ == "__main__":
-    write(sys.argv[1], sys.argv[2], BENCHMARKS[sys.argv[2]])
+def with_all(found):
+    return middle(found, "{:.2f}".format) + (f" ({', '.join(f'{ratio:.2f}' for ratio in found)})" if found else "")
+
+
+def ratios(mine, off, column):
+    """One for each round that has both."""
+    base = {row["round"]: row.get(column) for row in off}
+    return [row[column] / base[row["round"]] for row in mine if row.get(column) is not None and base.get(row["round"])]
+
+
+# ---------------------------------------------------------------------------
+# What it was measured on and with
+# ---------------------------------------------------------------------------
+
+
+def machine(options, server=None, runs=()):
+    """Lines of text."""
+    commit = os.environ.get("COMMIT") or "no version known"
+    text = [f"Measured {os.environ['MACHINE']}", scheduling(), f"Source: {commit}."]
+    if server:
+        text.append(f"Settings other than the default: {server.differing_settings()}.")
+    if runs:
+        rounds, seconds, skipped = (
+            spread({getattr(run, name) for run in runs}) for name in ("round", "duration", "skip")
+        )
+        text.append(f"Round {rounds}; counted {seconds} s, after {skipped} s in which all clients are at work.")
+        text += [f"{name}: {load.title}." for name, load in {run.name: run.load for run in runs}.items()]
+    if any(run.variant.kind == "pgbouncer" for run in runs):
+        keeps = "" if pooler.keeps_statements() else ", simple protocol"
+        text.append("pgbouncer {}.{}{}.".format(*pooler.version(), keeps))
+    if options.protocol != "prepared":
+        text.append(f"Protocol: {options.protocol}.")
+    if options.quick:
+        text.append("A quick run: it shows that the benchmark works, the figures mean nothing.")
+    return text
+
+
+def spread(numbers):
+    low, high = min(numbers), max(numbers)
+    return f"{low} to {high}" if low < high else str(low)
+
+
+def scheduling():
+    if contents("/proc/sys/kernel/sched_autogroup_enabled").strip() == "1" and not in_cpu_group():
+        return "The kernel shares the CPU by sessions (autogroup): each backend counts as much as the whole of pgbench."
+    return "The kernel shares the CPU by processes."
+
+
+def in_cpu_group():
+    """Whether this process is in a control group for the CPU, which overrules autogroups."""
+    for line in contents("/proc/self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return path != "/"
+        while number == "0" and path != "/":
+            if os.path.exists(f"/sys/fs/cgroup{path}/cpu.weight"):
+                return True
+            path = os.path.dirname(path)
+    return False
+
+
+def contents(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,4 +1,4 @@
-"""A throw-away server on a private socket.
+"""A throw-away server on a private socket, and the CPU that it takes.
 
 One data directory for each benchmark, so that none finds what another left.  The
 settings of all variants are in bench.conf; what one variant needs is set by ALTER
@@ -18,6 +18,9 @@ SETTINGS = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",
 }
+LIMIT = "admission_gate.max_active_backends"
+TICK = os.sysconf("SC_CLK_TCK")
+SESSIONS = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 
 class Failed(Exception):
@@ -26,15 +29,8 @@ class Failed(Exception):
 
 def run(command, **more):
     """Runs a program and returns what it prints."""
-    done = subprocess.run(
-        command,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        **more,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, text=True, check=False, **streams, **more)
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)[:200]}\n{done.stdout[-3000:]}")
     return done.stdout
@@ -51,56 +47,37 @@ class Server:
         self.settings = {
             **SETTINGS,
             "unix_socket_directories": options.path("tmp"),
-            "max_connections": str(connections + 20),
+            "max_connections": str(connections + 60),
             **dict(options.server_settings),
             **dict(settings),
         }
 
     def __enter__(self):
-        self.create()
-        self.start()
-        self.sql("CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
-        if self.preloaded:
-            self.sql("CREATE EXTENSION admission_gate", "GRANT SET ON PARAMETER admission_gate.pool TO client")
-        return self
-
-    def __exit__(self, *exception):
-        self.stop()
-        shutil.rmtree(self.data)
-
-    def create(self):
         run([self.options.program("initdb"), "-D", self.data, "-A", "trust", "-U", "postgres", "-N"])
         with open(os.path.join(self.data, "postgresql.conf"), "a") as file:
             file.write("include 'bench.conf'\n")
         self.write_settings()
+        self.start()
+        self.sql("CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
+        self.sql("CREATE EXTENSION admission_gate", "GRANT SET ON PARAMETER admission_gate.pool TO client")
+        return self
+
+    def __exit__(self, *exception):
+        self.control("-m", "immediate", "stop")
+        shutil.rmtree(self.data)
 
     def write_settings(self):
         with open(os.path.join(self.data, "bench.conf"), "w") as file:
-            for name, value in self.settings.items():
-                file.write(f"{name} = '{value}'\n")
+            file.writelines(f"{name} = '{value}'\n" for name, value in self.settings.items())
 
     def control(self, *arguments):
-        run(
-            [
-                self.options.program("pg_ctl"),
-                "-D",
-                self.data,
-                "-w",
-                "-t",
-                "300",
-                "-l",
-                self.options.path("log", "server.log"),
-                *arguments,
-            ]
-        )
+        log = self.options.path("log", "server.log")
+        run([self.options.program("pg_ctl"), "-D", self.data, "-w", "-t", "300", "-l", log, *arguments])
 
     def start(self):
         self.control("start")
         with open(os.path.join(self.data, "postmaster.pid")) as file:
             self.pid = int(file.readline())
-
-    def stop(self):
-        self.control("-m", "immediate", "stop")
 
     def preload(self, wanted):
         """Restarts the server with or without the library, if it is not so."""
@@ -137,7 +114,6 @@ class Server:
         """Makes these the only settings beside bench.conf, and waits until they
         are in force."""
         before = self.sql("SELECT clock_timestamp()")
-        limit = settings.get("admission_gate.max_active_backends", 0)
         self.sql(
             "ALTER SYSTEM RESET ALL",
             *(f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()),
@@ -145,29 +121,41 @@ class Server:
         )
         if not self.wait_until(f"SELECT pg_conf_load_time() >= '{before}'", "t", 60):
             raise Failed("the server does not reload its settings")
-        if self.preloaded and not self.wait_until(
-            "SELECT max_active FROM pg_stat_admission_gate WHERE pool = 'default'", str(limit), 60
-        ):
+        limit = str(settings.get(LIMIT, 0))
+        seen = "SELECT max_active FROM pg_stat_admission_gate WHERE pool = 'default'"
+        if self.preloaded and not self.wait_until(seen, limit, 60):
             raise Failed(f"the server does not take over the limit of {limit}")
 
     def end_sessions(self):
         """Ends all sessions and waits until they are gone."""
-        others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        self.sql(f"SELECT count(pg_terminate_backend(pid)) {others}")
-        if not self.wait_until(f"SELECT count(*) {others}", "0", 300):
+        self.sql(f"SELECT count(pg_terminate_backend(pid)) {SESSIONS}")
+        if not self.wait_until(f"SELECT count(*) {SESSIONS}", "0", 300):
             raise Failed("sessions do not end")
-
-    def huge_pages(self):
-        """How many MB of memory in them the server has, touched yet or not."""
-        total = 0
-        with open(f"/proc/{self.pid}/maps") as file:
-            for line in file:
-                if "hugepage" in line:
-                    begin, end = line.split()[0].split("-")
-                    total += int(end, 16) - int(begin, 16)
-        return total >> 20
 
     def differing_settings(self):
         return self.sql("""SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name)
                            FROM pg_settings WHERE sourcefile LIKE '%/bench.conf'
                            AND name !~ 'listen_addresses|unix_socket'""")
+
+    def cpu(self, other=None):
+        """Seconds of CPU, user and system, that the server has used so far, with its
+        children, living and ended, and another process (a pooler)."""
+        ticks = 0
+        for pid, fields in processes().items():
+            if pid == self.pid:
+                ticks += sum(map(int, fields[11:15]))
+            elif pid == other or int(fields[1]) == self.pid:
+                ticks += sum(map(int, fields[11:13]))
+        return ticks / TICK
+
+
+def processes():
+    """By number, the fields of /proc/PID/stat from the third on."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                found[int(name)] = file.read().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            pass
+    return found
