@@ -21,8 +21,6 @@
 #   make valgrind         regression and isolation tests in valgrind: see test/valgrind.sh
 #   make demo             measure what the gate changes on this machine: see bench/demo.sh
 #   make bench            every measurement, or BENCH="...": see bench/run.sh
-#   make plots            draw all results of make bench, beside their CSV in bench/results/
-#                         (PYTHON=... for one that has matplotlib): see bench/driver/plot.py
 #   make dist             the archives of a release, from the last commit
 #   make clean
 #
@@ -132,10 +130,6 @@ demo:
 bench:
 	@$(here)bench/run.sh
 
-PYTHON ?= python3
-plots:
-	@$(PYTHON) $(here)bench/driver/plot.py $(here)bench/results
-
 # The same bytes for the same commit: git takes the times from it.
 dist:
 	@name=admission_gate-`perl -MJSON::PP -0ne 'print decode_json($$_)->{version}' '$(here)META.json'`; \
@@ -149,4 +143,4 @@ dist:
 print-%:
 	@echo $($*)
 
-.PHONY: test test-full matrix neighbours drivers soak lint layers format valgrind demo bench plots dist
+.PHONY: test test-full matrix neighbours drivers soak lint layers format valgrind demo bench dist
