@@ -180,7 +180,6 @@ missing_extras() {
             pgbouncer | odyssey | sysbench | valgrind | debootstrap) has_program "$name" || echo "$name" ;;
             pgpool) has_program pgpool || echo pgpool2 ;;
             exporter) has_program "$EXPORTER" || echo "$EXPORTER" ;;
-            matplotlib) has_python matplotlib || echo python3-matplotlib ;;
             pgindent) has_program pg_bsd_indent || echo pg-bsd-indent ;;
             neighbours) missing_neighbours ;;
             patroni)
