@@ -48,8 +48,7 @@ sub new
 
 	$param{user}     //= getpwuid($<);
 	$param{database} //= 'postgres';
-	$param{options}  //= join ' ', map { "-c $_=$session->{$_}" } sort keys %$session
-	  if $session;
+	$param{options}  //= options($session) if $session;
 	my $body = pack('N', $protocol_version) . join('', map { "$_\0$param{$_}\0" } sort keys %param) . "\0";
 	$self->_write(pack('N', 4 + length $body) . $body);
 
@@ -57,6 +56,13 @@ sub new
 	croak 'the server refused the connection: ' . ($result->{error} ? $result->{error}{M} : 'no reason given')
 	  if $self->{closed} && !$may_fail;
 	return $self;
+}
+
+# Settings as command-line options
+sub options
+{
+	my ($settings) = @_;
+	return join ' ', map { "-c $_=$settings->{$_}" } sort keys %{ $settings // {} };
 }
 
 sub _connect
@@ -76,10 +82,7 @@ sub pid { return $_[0]->{pid}; }
 # Has the connection ended?
 sub closed { return $_[0]->{closed}; }
 
-# ----------------------------------------------------------------
 # Sending
-# ----------------------------------------------------------------
-
 sub _write
 {
 	my ($self, $bytes) = @_;
@@ -182,14 +185,8 @@ sub call_function
 sub copy_data { return $_[0]->message('d', $_[1]); }
 sub copy_done { return $_[0]->message('c'); }
 
-# ----------------------------------------------------------------
 # Receiving
-# ----------------------------------------------------------------
-
-sub _empty_result
-{
-	return { rows => [], tags => [], copy => '', notices => [], suspended => 0 };
-}
+sub _empty_result { return { rows => [], tags => [], copy => '', notices => [], suspended => 0 }; }
 
 # Waits for the answer to the oldest unanswered query or Sync.  Returns
 #	rows		array of rows, which are arrays of values
@@ -285,35 +282,14 @@ sub _take_message
 	my ($self, $type, $body) = @_;
 	my $result = $self->{result};
 
-	if ($type eq 'D')
-	{
-		push @{ $result->{rows} }, [ _values($body) ];
-	}
-	elsif ($type eq 'C')
-	{
-		push @{ $result->{tags} }, unpack 'Z*', $body;
-	}
-	elsif ($type eq 'E')
-	{
-		$result->{error} //= _fields($body);
-	}
-	elsif ($type eq 'N')
-	{
-		push @{ $result->{notices} }, _fields($body)->{M};
-	}
-	elsif ($type eq 'd')
-	{
-		$result->{copy} .= $body;
-	}
-	elsif ($type eq 's')
-	{
-		$result->{suspended}++;
-	}
-	elsif ($type eq 'K')
-	{
-		($self->{pid}, $self->{key}) = unpack 'Na*', $body;
-	}
-	elsif ($type eq 'Z')
+	push @{ $result->{rows} }, [ _values($body) ] if $type eq 'D';
+	push @{ $result->{tags} }, unpack 'Z*', $body if $type eq 'C';
+	push @{ $result->{notices} }, _fields($body)->{M} if $type eq 'N';
+	$result->{error} //= _fields($body) if $type eq 'E';
+	$result->{copy} .= $body if $type eq 'd';
+	$result->{suspended}++ if $type eq 's';
+	($self->{pid}, $self->{key}) = unpack 'Na*', $body if $type eq 'K';
+	if ($type eq 'Z')
 	{
 		$result->{status} = $body;
 		$self->{unanswered}--;
@@ -333,23 +309,16 @@ sub _fields
 sub _values
 {
 	my ($body) = @_;
-	my @values;
-
 	my $n = unpack 'n', $body;
 	my $at = 2;
-	for (1 .. $n)
-	{
+
+	return map {
 		my $length = unpack 'N', substr $body, $at, 4;
-		$at += 4;
-		if ($length == 0xFFFFFFFF)
-		{
-			push @values, undef;
-			next;
-		}
-		push @values, substr $body, $at, $length;
-		$at += $length;
-	}
-	return @values;
+		my $is_null = $length == 0xFFFFFFFF;
+		my $value = $is_null ? undef : substr $body, $at + 4, $length;
+		$at += 4 + ($is_null ? 0 : $length);
+		$value;
+	} 1 .. $n;
 }
 
 # Rows as psql -At prints them; dies if there was an error.
@@ -368,27 +337,21 @@ sub _text
 	} @{ $result->{rows} };
 }
 
-# ----------------------------------------------------------------
 # Both
-# ----------------------------------------------------------------
-
-# Runs a query in the simple protocol and returns its rows as text; dies if
+#
+# Runs queries in the simple protocol and returns the rows of the last one as text; dies if
 # there is an error.
 sub query
 {
-	my ($self, $sql) = @_;
-	return $self->start($sql)->_text;
+	my ($self, @sql) = @_;
+	return (map { $self->start($_)->_text } @sql)[-1];
 }
 
 # The same for a query that was started before.
 sub finish { return $_[0]->_text; }
 
 # Reads at most so many bytes of what the server has sent, and nothing else.
-sub sip
-{
-	my ($self, $bytes) = @_;
-	return sysread $self->{socket}, $self->{in}, $bytes, length $self->{in};
-}
+sub sip { my ($self, $bytes) = @_; return sysread $self->{socket}, $self->{in}, $bytes, length $self->{in}; }
 
 # Waits for what was started before and returns its SQLSTATE, '00000' if it did
 # well, '08006' if the connection ended without a word.

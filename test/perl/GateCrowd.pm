@@ -15,31 +15,15 @@ use warnings;
 
 use GateTest;
 use List::Util qw(max);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
 
-# What may be the end of a statement when everything goes well.
-my %expected_sqlstate = map { $_ => 1 } (
-	'00000',
-	'08006',                               # hung up by ourselves, or the server has crashed
-	'08001',                               # likewise, for a session in it that connects to it
-	'22012',                               # division by zero: from the scripts
-	'23505',                               # unique violation: likewise
-	'25P01', '25P02',                      # there is no block, or it has failed
-	'25001',                               # there is a block
-	'25006',                               # this is a standby
-	'34000',                               # its cursor or portal is gone with it
-	'3B001',                               # its savepoint
-	'40001',                               # serialization failure
-	'40P01',                               # deadlock
-	'42P01', '42P07', '42704', '42710',    # tables and indexes come and go
-	'53000', '53400',                      # refused by the gate
-	'53300',                               # too many connections
-	'55006', '55000', '55P03',             # in use, not in that state, lock not available
-	'57014',                               # cancelled
-	'57P01', '57P02', '57P03',             # terminated, crashed, not ready
-);
+# What may be the end of a statement when everything goes well: hung up by ourselves, or the
+# server has crashed or is not ready (08006, 08001, 57P01, 57P02, 57P03); from the scripts
+# (22012, 23505); a block that is not there, or has failed (25P01, 25P02, 25001), a standby
+# (25006), a cursor or savepoint that is gone (34000, 3B001); serialization failure, deadlock;
+# tables and indexes that come and go (42...); refused by the gate (53000, 53400) or for too
+# many connections; in use (55...); cancelled (57014)
+my %expected_sqlstate = map { $_ => 1 } qw(00000 08006 08001 57P01 57P02 57P03 22012 23505 25P01 25P02 25001 25006
+  34000 3B001 40001 40P01 42P01 42P07 42704 42710 53000 53400 53300 55006 55000 55P03 57014);
 
 # Schema for the scripts
 my @setup = (
@@ -71,107 +55,97 @@ my $drop_leftovers = q{DO $$ DECLARE index regclass; BEGIN
 		AND indexrelid::regclass::text ~ '_cc(new|old)'
 	LOOP EXECUTE 'DROP INDEX ' || index; END LOOP; END $$};
 
+# Scripts in text: one a line, its steps separated by //
+sub _scripts
+{
+	my ($text) = @_;
+	return map { [ split m{ // }, $_ ] } split /\n/, $text;
+}
+
+# What works on a standby, too.  Not on table u: PostgreSQL does not protect the
+# planner there from an index that is dropped CONCURRENTLY on the primary.
+my @read_scripts = (
+	_scripts(<<'END'),
+SELECT 1
+SELECT count(*) FROM t
+SELECT 1/0
+SELECT pg_sleep(0.1)
+EXPLAIN ANALYZE SELECT count(*) FROM t
+COPY t TO STDOUT
+INSERT INTO log VALUES (1)
+SELECT count(*) FROM t JOIN m USING (id)
+BEGIN // SELECT count(*) FROM t // 100 // SELECT 1 // COMMIT
+BEGIN // SELECT 1 // ROLLBACK AND CHAIN // 50 // COMMIT
+BEGIN ISOLATION LEVEL REPEATABLE READ // SELECT sum(v) FROM t // 50 // SELECT sum(v) FROM t // COMMIT
+SET default_transaction_isolation = "repeatable read" // SELECT sum(v) FROM t // RESET default_transaction_isolation
+BEGIN // SAVEPOINT a // SELECT 1/0 // ROLLBACK TO a // SELECT 1 // COMMIT
+BEGIN // DECLARE c CURSOR FOR SELECT * FROM t // FETCH 10 FROM c // 100 // FETCH 10 FROM c // COMMIT
+SELECT pg_advisory_lock(:few) // SELECT count(*) FROM t // SELECT pg_advisory_unlock_all()
+SET admission_gate.scope = statement // BEGIN // SELECT 1 // 50 // SELECT 2 // COMMIT // RESET admission_gate.scope
+SET admission_gate.queue_timeout = 20 // SELECT count(*) FROM t // RESET admission_gate.queue_timeout
+END
+	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
+	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
+
 # What it is all about
+my $parallel = join '; ', map { "SET $_ = 0" } qw(min_parallel_table_scan_size parallel_setup_cost parallel_tuple_cost);
 my @scripts = (
-	['SELECT 1'],
-	['SELECT count(*) FROM t'],
-	['SELECT 1/0'],
-	['UPDATE t SET v = v + 1 WHERE id = 1'],
-	['UPDATE t SET v = v + 1 WHERE id = :id'],
-	['UPDATE t SET v = v + 1 WHERE id = :id RETURNING v'],
-	['INSERT INTO log SELECT generate_series(1, 100)'],
-	[ 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 'UPDATE t SET v = v + 1 WHERE id = :few', 'COMMIT' ],
-	[ 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 50, 'ROLLBACK' ],
-	[ 'BEGIN', 'SELECT count(*) FROM t', 200, 'COMMIT AND CHAIN', 'SELECT 1', 'COMMIT' ],
-	[
-		'BEGIN ISOLATION LEVEL SERIALIZABLE',
-		'SELECT sum(v) FROM t WHERE id < 20',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'COMMIT'
-	],
-	[
-		'BEGIN ISOLATION LEVEL REPEATABLE READ',
-		'SELECT sum(v) FROM t',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'COMMIT'
-	],
-	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT sum(v) FROM t', 'COMMIT' ],
-	[
-		'SET default_transaction_isolation = serializable',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'RESET default_transaction_isolation'
-	],
-	[ 'BEGIN', 'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'UPDATE t SET v = v + 1 WHERE id = :id', 'COMMIT' ],
-	['CALL commits()'],
-	['SELECT catches()'],
-	['SELECT pg_sleep(0.01)'],
-	['SELECT pg_sleep(0.3)'],
-	['SELECT pg_sleep(3)'],
-	[ 'BEGIN', 'INSERT INTO child VALUES (:few)', 'COMMIT' ],
-	['VACUUM t'],
-	['VACUUM (FREEZE) t'],
-	['ANALYZE t'],
-	['VACUUM FULL u'],
-	['CLUSTER u USING u_id'],
-	['INSERT INTO triggered VALUES (:few)'],
-	['TRUNCATE log, triggered'],
-	[q{SELECT count(*) FROM ts_stat('SELECT to_tsvector(v::text) FROM t WHERE id < 50')}],
+	@read_scripts,
+	_scripts(<<'END'),
+UPDATE t SET v = v + 1 WHERE id = 1
+UPDATE t SET v = v + 1 WHERE id = :id
+UPDATE t SET v = v + 1 WHERE id = :id RETURNING v
+INSERT INTO log SELECT generate_series(1, 100)
+BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
+BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 50 // ROLLBACK
+BEGIN // SELECT count(*) FROM t // 200 // COMMIT AND CHAIN // SELECT 1 // COMMIT
+BEGIN ISOLATION LEVEL SERIALIZABLE // SELECT sum(v) FROM t // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
+BEGIN ISOLATION LEVEL REPEATABLE READ // SELECT sum(v) FROM t // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
+BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE // SELECT sum(v) FROM t // COMMIT
+SET default_transaction_isolation = serializable // UPDATE t SET v = 1 WHERE id = :few // RESET ALL
+BEGIN // SAVEPOINT a // SELECT 1/0 // ROLLBACK TO a // UPDATE t SET v = v + 1 WHERE id = :id // COMMIT
+CALL commits()
+SELECT catches()
+SELECT pg_sleep(0.01)
+SELECT pg_sleep(0.3)
+SELECT pg_sleep(3)
+BEGIN // INSERT INTO child VALUES (:few) // COMMIT
+VACUUM t
+VACUUM (FREEZE) t
+ANALYZE t
+VACUUM FULL u
+CLUSTER u USING u_id
+INSERT INTO triggered VALUES (:few)
+TRUNCATE log, triggered
+SELECT count(*) FROM ts_stat('SELECT to_tsvector(v::text) FROM t WHERE id < 50')
+CREATE INDEX CONCURRENTLY IF NOT EXISTS u_v ON u (v)
+DROP INDEX CONCURRENTLY IF EXISTS u_v
+REFRESH MATERIALIZED VIEW CONCURRENTLY m
+ALTER TABLE u SET (fillfactor = 80)
+BEGIN // LOCK u // 20 // COMMIT
+SELECT count(*) FROM u JOIN m USING (id)
+CREATE TEMP TABLE IF NOT EXISTS x AS SELECT * FROM u // SELECT count(*) FROM x // DROP TABLE IF EXISTS x
+EXPLAIN SELECT count(*) FROM t
+BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT // FETCH 10 FROM h // CLOSE h
+LISTEN x // NOTIFY x // 100 // UNLISTEN x
+BEGIN // NOTIFY x // 50 // COMMIT
+SELECT pg_advisory_lock(:few) // UPDATE t SET v = v + 1 WHERE id = :few // SELECT pg_advisory_unlock_all()
+SET admission_gate.scope = statement // BEGIN // UPDATE t SET v = 1 WHERE id = :few // SELECT 1 // COMMIT // RESET ALL
+SET admission_gate.pool = a // UPDATE t SET v = v + 1 WHERE id = :few // BEGIN // SELECT count(*) FROM t // COMMIT
+SET admission_gate.pool = b // SELECT pg_sleep(0.01) // UPDATE t SET v = v + 1 WHERE id = 1 // SELECT pg_sleep(0.3)
+SET admission_gate.pool = c // BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 50 // ROLLBACK
+RESET admission_gate.pool
+SET statement_timeout = 50 // SELECT pg_sleep(0.04) // RESET statement_timeout
+SET jit_above_cost = 0 // SELECT sum(v + 1) FROM t // RESET jit_above_cost
+BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // COMMIT PREPARED 'g:pid'
+BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // 300 // ROLLBACK PREPARED 'g:pid'
+END
 	[ 'REINDEX INDEX CONCURRENTLY u_id', $drop_leftovers ],
-	['CREATE INDEX CONCURRENTLY IF NOT EXISTS u_v ON u (v)'],
-	['DROP INDEX CONCURRENTLY IF EXISTS u_v'],
-	['REFRESH MATERIALIZED VIEW CONCURRENTLY m'],
-	['ALTER TABLE u SET (fillfactor = 80)'],
-	[ 'BEGIN', 'LOCK u', 20, 'COMMIT' ],
-	['SELECT count(*) FROM u JOIN m USING (id)'],
-	[ 'CREATE TEMP TABLE IF NOT EXISTS x AS SELECT * FROM u', 'SELECT count(*) FROM x', 'DROP TABLE IF EXISTS x' ],
-	['EXPLAIN ANALYZE SELECT count(*) FROM t'],
-	['EXPLAIN SELECT count(*) FROM t'],
-	[ 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 100, 'FETCH 10 FROM c', 'COMMIT' ],
-	[ 'BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT', 'FETCH 10 FROM h', 'CLOSE h' ],
-	[ 'LISTEN x', 'NOTIFY x', 100, 'UNLISTEN x' ],
-	[ 'BEGIN', 'NOTIFY x', 50, 'COMMIT' ],
-	[ 'SELECT pg_advisory_lock(:few)', 'UPDATE t SET v = v + 1 WHERE id = :few', 'SELECT pg_advisory_unlock_all()' ],
-	[
-		'SET admission_gate.scope = statement',
-		'BEGIN',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'SELECT 1',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'COMMIT',
-		'RESET admission_gate.scope'
-	],
-	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
-	[
-		'SET admission_gate.pool = a',
-		'UPDATE t SET v = v + 1 WHERE id = :few',
-		'BEGIN', 'SELECT count(*) FROM t', 'COMMIT'
-	],
-	[
-		'SET admission_gate.pool = b',
-		'SELECT pg_sleep(0.01)',
-		'UPDATE t SET v = v + 1 WHERE id = 1',
-		'SELECT pg_sleep(0.3)'
-	],
-	[ 'SET admission_gate.pool = c', 'BEGIN', 'UPDATE t SET v = v + 1 WHERE id = :few', 50, 'ROLLBACK' ],
-	['RESET admission_gate.pool'],
-	[ 'SET statement_timeout = 50', 'SELECT pg_sleep(0.04)', 'RESET statement_timeout' ],
-	[
-		'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
-		'BEGIN', 'SELECT sum(v) FROM t',
-		50, 'COMMIT', 'RESET ALL'
-	],
-	[
-		'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
-		'SELECT sum(v) FROM t',
-		'RESET ALL'
-	],
-	[ 'SET jit_above_cost = 0', 'SELECT sum(v + 1) FROM t', 'RESET jit_above_cost' ],
-	['COPY t TO STDOUT'],
+	[ $parallel, 'BEGIN', 'SELECT sum(v) FROM t', 50, 'COMMIT', 'RESET ALL' ],
+	[ $parallel, 'SELECT sum(v) FROM t', 'RESET ALL' ],
 	[ sub { $_[0]->start("COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT") }, 300 ],
 	[ \sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") }, 200, sub { $_[0]->copy_data("2\n")->copy_done } ],
 	[ sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n")->copy_data("2\n")->copy_done } ],
-	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
-	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ],
 	[ sub { $_[0]->start_extended('UPDATE t SET v = v + 1 WHERE id = $1', 5) } ],
 	[
 		sub {
@@ -191,39 +165,7 @@ my @scripts = (
 		},
 		sub { $_[0]->start_prepared('s', 6) },
 		sub { $_[0]->start_prepared('s', 8) },
-	],
-	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", "COMMIT PREPARED 'g:pid'" ],
-	[ "BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid'", 300, "ROLLBACK PREPARED 'g:pid'" ],);
-
-# What works on a standby, too.  Not on table u: PostgreSQL does not protect the
-# planner there from an index that is dropped CONCURRENTLY on the primary.
-my @read_scripts = (
-	['SELECT 1'],
-	['SELECT count(*) FROM t'],
-	['SELECT count(*) FROM t JOIN m USING (id)'],
-	['SELECT 1/0'],
-	['SELECT pg_sleep(0.1)'],
-	['EXPLAIN ANALYZE SELECT count(*) FROM t'],
-	['COPY t TO STDOUT'],
-	['INSERT INTO log VALUES (1)'],
-	[ 'BEGIN', 'SELECT count(*) FROM t', 100, 'SELECT 1', 'COMMIT' ],
-	[ 'BEGIN', 'SELECT 1', 'ROLLBACK AND CHAIN', 50, 'COMMIT' ],
-	[ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT sum(v) FROM t', 50, 'SELECT sum(v) FROM t', 'COMMIT' ],
-	[
-		'SET default_transaction_isolation = "repeatable read"',
-		'SELECT sum(v) FROM t',
-		'RESET default_transaction_isolation'
-	],
-	[ 'BEGIN', 'SAVEPOINT a', 'SELECT 1/0', 'ROLLBACK TO a', 'SELECT 1', 'COMMIT' ],
-	[ 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM t', 'FETCH 10 FROM c', 100, 'FETCH 10 FROM c', 'COMMIT' ],
-	[ 'SELECT pg_advisory_lock(:few)', 'SELECT count(*) FROM t', 'SELECT pg_advisory_unlock_all()' ],
-	[
-		'SET admission_gate.scope = statement',
-		'BEGIN', 'SELECT 1', 50, 'SELECT 2', 'COMMIT', 'RESET admission_gate.scope'
-	],
-	[ 'SET admission_gate.queue_timeout = 20', 'SELECT count(*) FROM t', 'RESET admission_gate.queue_timeout' ],
-	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
-	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
+	]);
 
 # A crowd of that size.  The seed of its random numbers is noted.
 sub new
@@ -233,16 +175,12 @@ sub new
 	my $seed = $ENV{GATE_SEED} || int(rand 1_000_000);
 	srand $seed;
 	note "seed: GATE_SEED=$seed";
-	$gate->value($_) foreach @setup;
+	$gate->value(@setup);
 	return $class->_gather($gate, $size, @scripts);
 }
 
 # A crowd that only reads, on a server that has the tables already.
-sub readers
-{
-	my ($class, $gate, $size) = @_;
-	return $class->_gather($gate, $size, @read_scripts);
-}
+sub readers { my ($class, $gate, $size) = @_; return $class->_gather($gate, $size, @read_scripts); }
 
 sub _gather
 {
@@ -288,25 +226,18 @@ sub connect_to_itself
 {
 	my ($self) = @_;
 	my $gate = $self->{gate};
-	my ($host, $port) = ($gate->node->host, $gate->node->port);
 
 	$gate->value('CREATE TABLE near AS SELECT id, 0 AS v FROM generate_series(1, 100) id');
-	if ($gate->has_contrib('postgres_fdw'))
+	if (my $far = $gate->foreign_table('near', 'id int, v int', "keep_connections 'off'"))
 	{
-		$gate->value($_)
-		  foreach (
-			"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw
-				OPTIONS (host '$host', port '$port', dbname 'postgres', keep_connections 'off')",
-			'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
-			"CREATE FOREIGN TABLE far (id int, v int) SERVER loop OPTIONS (table_name 'near')");
 		$self->add_scripts(
-			['SELECT count(*) FROM far'],
-			['UPDATE far SET v = v + 1 WHERE id = :few'],
-			[ 'BEGIN', 'SELECT count(*) FROM far', 50, 'SELECT v FROM far WHERE id = :few', 'COMMIT' ]);
+			["SELECT count(*) FROM $far"],
+			["UPDATE $far SET v = v + 1 WHERE id = :few"],
+			[ 'BEGIN', "SELECT count(*) FROM $far", 50, "SELECT v FROM $far WHERE id = :few", 'COMMIT' ]);
 	}
 	if ($gate->has_contrib('dblink'))
 	{
-		my $connection = "host=$host port=$port dbname=postgres";
+		my $connection = sprintf 'host=%s port=%s dbname=postgres', $gate->node->host, $gate->node->port;
 		$self->add_scripts(
 			["SELECT * FROM dblink('$connection', 'SELECT count(*) FROM near') AS (n int)"],
 			["SELECT dblink_exec('$connection', 'UPDATE near SET v = v + 1 WHERE id = :few')"]);
@@ -349,14 +280,8 @@ sub disturb
 	my $chance = rand;
 	my $how = $chance < 0.7 ? 'cancel' : $chance < 0.85 ? 'terminate' : 'hang up';
 	my %sessions = map { $_->pid => $_ } grep { $_ } map { $self->any_session } 1 .. 1 + rand 3;
-	if ($how eq 'hang up')
-	{
-		$_->hang_up foreach values %sessions;
-	}
-	else
-	{
-		kill +($how eq 'cancel' ? 'INT' : 'TERM') => keys %sessions;
-	}
+	my %signal = (cancel => 'INT', terminate => 'TERM');
+	$signal{$how} ? kill($signal{$how} => $_) : $sessions{$_}->hang_up foreach keys %sessions;
 	$self->{disturbances}{$how} += keys %sessions;
 	return;
 }
@@ -378,7 +303,6 @@ sub longest_unanswered
 sub ok_finishes
 {
 	my ($self) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $name = $self->{gate}->node->name;
 
 	is($self->_finish, 0, "$name: every session was answered");
@@ -423,7 +347,6 @@ sub _finish
 sub ok_log
 {
 	my ($self) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $node = $self->{gate}->node;
 
 	my (%unexpected, %error_of);
@@ -448,8 +371,7 @@ sub ok_log
 		  if $line =~ /TRAP|(?<!child process )was terminated by signal (?!9:)|WARNING:.*(snapshot|leak|buffer)/;
 	}
 	close $log;
-	is(join("\n", sort keys %unexpected), '', $node->name . ': the server log has no error but the expected');
-	return;
+	return is(join("\n", sort keys %unexpected), '', $node->name . ': the server log has no error but the expected');
 }
 
 # Whether an error is one of those that may happen
@@ -490,11 +412,7 @@ sub any_session
 	return $sessions[ rand @sessions ];
 }
 
-sub _choose
-{
-	my ($self) = @_;
-	return @{ $self->{scripts}[ rand @{ $self->{scripts} } ] };
-}
+sub _choose { my ($self) = @_; return @{ $self->{scripts}[ rand @{ $self->{scripts} } ] }; }
 
 # Lets one session take its next step, if it is ready for it.  Returns false if
 # it has done everything when the crowd is to stop.

@@ -34,7 +34,7 @@ sub new
 {
 	my ($class, $gate, %option) = @_;
 
-	$gate->value($_) foreach ('CREATE ROLE app LOGIN', 'CREATE DATABASE app OWNER app');
+	$gate->value('CREATE ROLE app LOGIN', 'CREATE DATABASE app OWNER app');
 	return bless {
 		gate => $gate,
 		end_by => $option{end_by},
@@ -131,7 +131,6 @@ sub queued
 sub ok_queued
 {
 	my ($self, $expected, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$self->{gate}->await_true(sub { $self->queued eq $expected }, "$expected in the queue");
 	is($self->queued, $expected, $what) or diag $self->{gate}->report, $self->log;

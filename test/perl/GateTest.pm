@@ -2,7 +2,7 @@
 # A server with a gate, and what the tests ask of it.
 #
 # What the tests themselves look at goes through the observer, a session that
-# bypasses the gate.
+# bypasses the gate.  A session ends when its variable goes out of scope.
 #
 package GateTest;
 
@@ -10,6 +10,7 @@ use strict;
 use warnings;
 
 use Carp;
+use Exporter 'import';
 use GateClient;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
@@ -17,6 +18,23 @@ use PostgreSQL::Test::Utils;
 use Test2::API ();
 use Test::More;
 use Time::HiRes qw(time usleep);
+
+# Every test uses these.
+our @EXPORT = (@Test::More::EXPORT, @PostgreSQL::Test::Utils::EXPORT, 'time', 'usleep');
+
+# A failed test is reported by its line in the test file, or where that has called the
+# named function in which it is.
+Test2::API::test2_add_callback_context_acquire(
+	sub {
+		my ($param) = @_;
+		for (my $i = 1; my ($package, $file) = caller $i; $i++)
+		{
+			my $function = (caller $i + 1)[3] // '';
+			next if $file ne $0 || $function =~ /::(?!__ANON__)\w+$/;
+			$param->{level} = $i - 2;
+			return;
+		}
+	});
 
 # After how many seconds without an answer a piece counts as stuck if that is what
 # is expected of it: some times the lend_after of most pieces
@@ -53,11 +71,7 @@ sub new
 }
 
 # For a server that exists.
-sub around
-{
-	my ($class, $node) = @_;
-	return bless { node => $node }, $class;
-}
+sub around { my ($class, $node) = @_; return bless { node => $node }, $class; }
 
 sub node { return $_[0]->{node}; }
 
@@ -73,69 +87,68 @@ sub configure
 	return;
 }
 
-# Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them.
+# Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them; but for
+# those that have a fixed value just now.  Returns them as they are.
 sub set_soon
 {
 	my ($self, %settings) = @_;
-
-	%settings = $self->_enforced(%settings);
-	$self->value("ALTER SYSTEM SET " . _full_name($_) . " = '$settings{$_}'") foreach sort keys %settings;
-	$self->value('SELECT pg_reload_conf()');
-	return;
-}
-
-# Settings, but for those that have a fixed value just now.
-sub _enforced
-{
-	my ($self, %settings) = @_;
-
 	my $fixed = $self->{fixed} // {};
-	return (%settings, map { $_ => $fixed->{$_} } grep { exists $fixed->{$_} } keys %settings);
+
+	%settings = (%settings, map { $_ => $fixed->{$_} } grep { exists $fixed->{$_} } keys %settings);
+	$self->value((map { 'ALTER SYSTEM SET ' . _full_name($_) . " = '$settings{$_}'" } sort keys %settings),
+		'SELECT pg_reload_conf()');
+	return %settings;
 }
 
 # The same, and waits until the server works by them: new sessions have them,
 # and the limit holds for all.
 sub set
 {
-	my ($self, %settings) = @_;
+	my ($self, @settings) = @_;
 
-	%settings = $self->_enforced(%settings);
-	$self->set_soon(%settings);
+	my %settings = $self->set_soon(@settings);
 	for my $name (sort keys %settings)
 	{
-		my $full_name = _full_name($name);
-		my $unit = $settings{$name} =~ /^-?\d+$/ ? '::numeric' : '';
-		$self->await("SELECT setting$unit = '$settings{$name}' FROM pg_settings WHERE name = '$full_name'",
-			"$full_name = $settings{$name}");
+		my ($full_name, $value) = (_full_name($name), $settings{$name});
+		my $unit = $value =~ /^-?\d+$/ ? '::numeric' : '';
+		$self->await("SELECT setting$unit = '$value' FROM pg_settings WHERE name = '$full_name'");
+		my %shown = (max_active_backends => "max_active = $value OR pool <> 'default'", mode => "mode = '$value'");
+		$self->await("SELECT bool_and($shown{$name}) FROM pg_stat_admission_gate") if $shown{$name};
 	}
-	$self->await(
-		"SELECT max_active = $settings{max_active_backends} FROM pg_stat_admission_gate WHERE pool = 'default'",
-		"a limit of $settings{max_active_backends}")
-	  if defined $settings{max_active_backends};
-	$self->await("SELECT bool_and(mode = '$settings{mode}') FROM pg_stat_admission_gate", "mode $settings{mode}")
-	  if defined $settings{mode};
 	return;
 }
 
-# ----------------------------------------------------------------
 # Sessions
-# ----------------------------------------------------------------
-
+#
 # A session of a client; see GateClient.
-sub session
-{
-	my ($self, %param) = @_;
-	return GateClient->new($self->{node}, %param);
-}
+sub session { my ($self, %param) = @_; return GateClient->new($self->{node}, %param); }
 
 # A session that holds a slot, in a transaction.
 sub holder
 {
 	my ($self, %param) = @_;
-
 	my $session = $self->session(%param);
 	$session->query('BEGIN');
 	return $session;
+}
+
+# A session that waits in the queue with this statement.
+sub waiter { my ($self, $sql, %param) = @_; return $self->queue($self->session(%param), $sql); }
+
+# Starts a statement, or whatever the function does, and waits until the session queues.
+sub queue
+{
+	my ($self, $session, $start) = @_;
+
+	ref $start ? $start->($session) : $session->start($start);
+	$self->await_queued($session);
+	return $session;
+}
+
+sub await_queued
+{
+	my ($self, $session) = @_;
+	return $self->await(sub { $self->state($session) eq 'waiting' }, 'a waiting session');
 }
 
 # A session that holds a slot and is at work until it is told to stop.  Its slot is
@@ -146,7 +159,7 @@ sub worker
 
 	my $session = $self->session(%param);
 	$session->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$self->await(_state_is($session, 'running'), 'a session at work');
+	$self->await(sub { $self->state($session) eq 'running' }, 'a session at work');
 	return $session;
 }
 
@@ -155,8 +168,23 @@ sub stop_worker
 	my ($self, $worker) = @_;
 
 	$worker->cancel;
-	$worker->result;
-	return;
+	return $worker->result;
+}
+
+# Writes a script for pgbench and returns its name.
+sub script
+{
+	my ($self, $text) = @_;
+	my $file = $self->node->basedir . '/script' . ++$self->{scripts};
+	append_to_file($file, $text);
+	return $file;
+}
+
+# The command to run pgbench on the server
+sub pgbench
+{
+	my ($self, @arguments) = @_;
+	return [ 'pgbench', '-n', @arguments, '-h', $self->node->host, '-p', $self->node->port, 'postgres' ];
 }
 
 # So many clients begin to run a script, over and over, until they are stopped.
@@ -164,32 +192,25 @@ sub stop_worker
 sub crowd
 {
 	my ($self, $clients, $script, %param) = @_;
+	my @arguments = ('-c', $clients, '-j', 4, '-T', 3600, '--max-tries', $param{max_tries} // 1);
 
-	my $node = $self->node;
-	my $session = $param{session} // {};
-	my $file = $node->basedir . '/crowd' . ++$self->{crowds} . '.sql';
-	PostgreSQL::Test::Utils::append_to_file($file, $script);
-	local $ENV{PGOPTIONS} = join ' ', map { "-c $_=$session->{$_}" } sort keys %$session;
-	return IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', $clients, '-j', 4, '-T', 3600, '--max-tries', $param{max_tries} // 1,
-			'-f', $file, '-h', $node->host, '-p', $node->port, 'postgres'
-		],
-		'>',
-		'/dev/null');
+	local $ENV{PGOPTIONS} = GateClient::options($param{session});
+	return IPC::Run::start($self->pgbench(@arguments, '-f', $self->script($script)), '>', '/dev/null');
+}
+
+sub stop_crowd
+{
+	my ($self, @crowds) = @_;
+	$_->signal('TERM') foreach @crowds;
+	$_->finish foreach @crowds;
+	return;
 }
 
 # Stops them; then everything must be quiet.
 sub ok_stops
 {
 	my ($self, @crowds) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	foreach my $crowd (@crowds)
-	{
-		$crowd->signal('TERM');
-		$crowd->finish;
-	}
+	$self->stop_crowd(@crowds);
 	return $self->ok_quiet('the crowd is gone');
 }
 
@@ -197,15 +218,9 @@ sub ok_stops
 sub observer
 {
 	my ($self) = @_;
+	my %settings = ('admission_gate.bypass' => 'on', application_name => 'observer');
 
-	if (!$self->{observer} || $self->{observer}->closed)
-	{
-		$self->{observer} = $self->session(
-			session => {
-				'admission_gate.bypass' => 'on',
-				'application_name' => 'observer'
-			});
-	}
+	$self->{observer} = $self->session(session => \%settings) if !$self->{observer} || $self->{observer}->closed;
 	return $self->{observer};
 }
 
@@ -232,10 +247,14 @@ sub await_restart
 		'the server to restart');
 }
 
-sub value
+# What the observer sees; of the last statement, if there are several.
+sub value { my ($self, @sql) = @_; return $self->observer->query(@sql); }
+
+# What pg_stat_activity has of the session
+sub activity
 {
-	my ($self, $sql) = @_;
-	return $self->observer->query($sql);
+	my ($self, $session, $what) = @_;
+	return $self->value("SELECT $what FROM pg_stat_activity WHERE pid = " . $session->pid);
 }
 
 # Creates an extension of PostgreSQL's contrib.  Returns false if there is none.
@@ -248,10 +267,25 @@ sub has_contrib
 	return 1;
 }
 
-# ----------------------------------------------------------------
-# Waiting for something
-# ----------------------------------------------------------------
+# Makes a foreign table, far, of a table of this same server, and returns its name; false
+# if there is no postgres_fdw.  options: of the foreign server.
+sub foreign_table
+{
+	my ($self, $table, $columns, $options) = @_;
+	my ($host, $port) = ($self->node->host, $self->node->port);
+	$options = $options ? ", $options" : '';
 
+	return if !$self->has_contrib('postgres_fdw');
+	$self->value(
+		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw
+		OPTIONS (host '$host', port '$port', dbname 'postgres'$options)",
+		'CREATE USER MAPPING FOR PUBLIC SERVER loop',
+		"CREATE FOREIGN TABLE far ($columns) SERVER loop OPTIONS (table_name '$table')");
+	return 'far';
+}
+
+# Waiting for something
+#
 # Waits until the function returns true.  Returns whether it did.
 sub await_true
 {
@@ -270,30 +304,21 @@ sub await_true
 	return 1;
 }
 
-# Waits until the query returns true; dies if it does not.
+# Waits until the query or the function returns true; dies if it does not.
 sub await
 {
-	my ($self, $sql, $what) = @_;
+	my ($self, $condition, $what) = @_;
+	$what //= $condition;
 
-	$self->await_true(sub { $self->value($sql) eq 't' }, $what // $sql)
-	  or croak 'gave up: ' . ($what // $sql) . "\n" . $self->report;
-	return;
+	return $self->await_true(ref $condition ? $condition : sub { $self->value($condition) eq 't' }, $what)
+	  || croak "gave up: $what\n" . $self->report;
 }
 
 # Waits until so many backends queue.
 sub await_waiting
 {
 	my ($self, $n) = @_;
-	$self->await("SELECT sum(waiting) = $n FROM pg_stat_admission_gate", "$n waiting backends");
-	return;
-}
-
-# Waits until the session queues.
-sub await_queued
-{
-	my ($self, $session) = @_;
-	$self->await(_state_is($session, 'waiting'), 'a waiting session');
-	return;
+	return $self->await("SELECT sum(waiting) = $n FROM pg_stat_admission_gate", "$n waiting backends");
 }
 
 # Stops a session that sleeps in the queue; not before it does, since it holds the
@@ -306,30 +331,26 @@ sub stop_waiter
 	return;
 }
 
+# Fails unless it comes to pass: that the query, without SELECT, yields true, or that the
+# function does.
+sub ok_comes
+{
+	my ($self, $condition, $what) = @_;
+	my $true = ref $condition ? $condition : sub { $self->value("SELECT $condition") eq 't' };
+
+	return ok($self->await_true($true, $what), $what) || diag $self->report;
+}
+
 # Waits until the session's statement is in a wait of that type, such as Lock; it is
 # a pattern for LIKE.
 sub await_wait_event_type
 {
 	my ($self, $session, $type) = @_;
-	$self->await(
-		"SELECT state = 'active' AND wait_event_type LIKE '$type' FROM pg_stat_activity WHERE pid = " . $session->pid,
+	return $self->await(sub { $self->activity($session, "state = 'active' AND wait_event_type LIKE '$type'") eq 't' },
 		"a wait of type $type");
-	return;
 }
 
-# ----------------------------------------------------------------
 # What the gate looks like
-# ----------------------------------------------------------------
-
-sub _state_is
-{
-	my ($session, $state) = @_;
-	return
-		"SELECT count(*) = 1 FROM pg_stat_admission_gate_backends WHERE pid = "
-	  . $session->pid
-	  . " AND gate_state = '$state'";
-}
-
 # running, lent, waiting, of all pools.
 sub gauges
 {
@@ -337,11 +358,12 @@ sub gauges
 	return $self->value('SELECT sum(running), sum(lent), sum(waiting) FROM pg_stat_admission_gate');
 }
 
-# The state of a session, empty if it neither holds nor wants a slot
+# The state of a session, or another column; empty if it neither holds nor wants a slot
 sub state
 {
-	my ($self, $session) = @_;
-	return $self->value('SELECT gate_state FROM pg_stat_admission_gate_backends WHERE pid = ' . $session->pid);
+	my ($self, $session, $what) = @_;
+	$what //= 'gate_state';
+	return $self->value("SELECT $what FROM pg_stat_admission_gate_backends WHERE pid = " . $session->pid);
 }
 
 # One column of a pool's row
@@ -363,35 +385,40 @@ sub report
 		FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity USING (pid)";
 }
 
-# ----------------------------------------------------------------
 # Assertions
-# ----------------------------------------------------------------
-
+#
 # The session is found asleep in the queue.
 sub ok_waits
 {
 	my ($self, $session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $end = $self->_waits_or_ends($session);
-	is($end, 'waits', $what) or diag $self->report;
-	return;
+	return is($self->_waits_or_ends($session), 'waits', $what) || diag $self->report;
+}
+
+# The session starts something and is found asleep in the queue.
+sub ok_queues
+{
+	my ($self, $session, $start, $what) = @_;
+	ref $start ? $start->($session) : $session->start($start);
+	return $self->ok_waits($session, $what);
+}
+
+# The session starts something and finishes without queueing.
+sub ok_runs
+{
+	my ($self, $session, $start, $what) = @_;
+	ref $start ? $start->($session) : $session->start($start);
+	return $self->ok_passes($session, $what);
 }
 
 # The session finishes without queueing.
 sub ok_passes
 {
 	my ($self, $session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $end = $self->_waits_or_ends($session);
 	is($end, '00000', $what) or diag $self->report;
-	if ($end eq 'waits')
-	{
-		$session->cancel;
-		$session->result;
-	}
-	return;
+	return $end eq 'waits' && $self->stop_worker($session);
 }
 
 # What comes first: the session waits for a slot (by both views), or it ends,
@@ -399,25 +426,18 @@ sub ok_passes
 sub _waits_or_ends
 {
 	my ($self, $session) = @_;
-	my $pid = $session->pid;
+	my $is_new = $self->value('SHOW server_version_num') >= 170000;
 	my $event =
-	  $self->value("SELECT current_setting('server_version_num')::int >= 170000") eq 't'
-	  ? 'AdmissionGateQueue'
-	  : 'Extension';
+	  "wait_event_type = 'Extension' AND wait_event = '" . ($is_new ? 'AdmissionGateQueue' : 'Extension') . "'";
 
 	my $waits = 0;
 	$self->await_true(
 		sub {
 			return 1 if $session->done;
-			$waits = $self->value(
-				"SELECT count(*) FROM pg_stat_activity a JOIN pg_stat_admission_gate_backends b USING (pid)
-				WHERE pid = $pid AND b.gate_state = 'waiting' AND wait_event_type = 'Extension'
-				AND wait_event = '$event'");
-			return $waits;
+			return $waits = $self->state($session) eq 'waiting' && $self->activity($session, $event) eq 't';
 		},
 		'a session to wait or end') or return 'neither';
-	return 'waits' if $waits;
-	return $session->sqlstate;
+	return $waits ? 'waits' : $session->sqlstate;
 }
 
 # Everything is as if nobody had been here: no slot is held, nobody waits, and
@@ -425,23 +445,15 @@ sub _waits_or_ends
 sub ok_quiet
 {
 	my ($self, $when) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $quiet = $self->await_true(sub { $self->gauges eq '0|0|0' && $self->counter('long + paused') == 0 },
-		'the gauges to be zero');
-	ok($quiet, "$when: no slot is held and nobody waits")
-	  or diag $self->report;
-	return if !$quiet;
+	$self->ok_comes('sum(running + lent + long + paused + waiting) = 0 FROM pg_stat_admission_gate',
+		"$when: no slot is held and nobody waits")
+	  or return;
+	$self->ok_adds_up($when);
 
 	my $before = $self->counter('ARRAY[admitted, queued]');
-	my $next = $self->session;
-	$next->query('SELECT 1');
-	$next->quit;
-	my ($admitted, $queued) = $before =~ /(\d+),(\d+)/;
-	is( $self->counter('ARRAY[admitted, queued]'),
-		'{' . ($admitted + 1) . ",$queued}",
-		"$when: the next session is admitted at once");
-	return;
+	$self->session->query('SELECT 1');
+	return is($self->counter("ARRAY[admitted - 1, queued]"), $before, "$when: the next session is admitted at once");
 }
 
 # Every admission has ended in one of the ways it can.  A backend counts its end
@@ -449,18 +461,20 @@ sub ok_quiet
 sub ok_adds_up
 {
 	my ($self, $when) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $adds_up = $self->await_true(
-		sub {
-			$self->value(
-				'SELECT bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate'
-			) eq 't';
-		},
-		'the totals to add up');
-	ok($adds_up, "$when: admitted = completed + failed + running + lent + long + paused")
-	  or diag $self->report;
-	return;
+	return $self->ok_comes(
+		'bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate',
+		"$when: admitted = completed + failed + running + lent + long + paused");
+}
+
+# The end of a test
+sub finish
+{
+	my ($self) = @_;
+
+	$self->ok_quiet('at the end');
+	$self->node->stop;
+	return done_testing();
 }
 
 # Ends all sessions of clients but the observer.
@@ -470,9 +484,8 @@ sub end_sessions
 	$self->value(
 		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()");
-	$self->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'",
+	return $self->await("SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'",
 		'all sessions to end');
-	return;
 }
 
 # There is exactly one slot at limit 1, or in that pool, whose limit is 1: none has
@@ -481,26 +494,22 @@ sub end_sessions
 sub ok_one_slot
 {
 	my ($self, $pool) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => 60_000, handoff_after => 3_600_000);
 	my ($first, @others) =
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
-	$first->start('BEGIN');
-	$self->ok_passes($first, 'at limit 1, one session is admitted at once');
+	$self->ok_runs($first, 'BEGIN', 'at limit 1, one session is admitted at once');
 	$_->start('SELECT 1') foreach @others;
 	$self->await_waiting(scalar @others);
 	is($self->gauges, '1|0|100', 'and others wait');
 	$first->query('COMMIT');
-	my $all_done = $self->await_true(
+	$self->ok_comes(
 		sub {
 			!grep { !$_->done } @others;
 		},
-		'the queue to empty');
-	ok($all_done, 'until each has had the slot') or diag $self->report;
-	$_->quit foreach ($first, @others);
-	$self->ok_quiet('at the end');
-	return;
+		'until each has had the slot');
+	undef $_ foreach ($first, @others);
+	return $self->ok_quiet('at the end');
 }
 
 # Runs a piece of a test by its own settings; lend_after is 100 unless they say
@@ -514,20 +523,17 @@ sub ok_one_slot
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$settings = { lend_after => 100, %$settings };
 	$self->_try_piece($what, $settings, $code, $GateClient::patience);
 	$self->_ok_cleans_up($what);
 	$self->_try_without_lending($what, $settings, $code, %option);
-	$self->_ok_cleans_up("$what, without lending");
-	return;
+	return $self->_ok_cleans_up("$what, without lending");
 }
 
 sub _try_piece
 {
 	my ($self, $what, $settings, $code, $patience) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	return
 	  if eval {
@@ -547,65 +553,43 @@ sub _try_piece
 sub _try_without_lending
 {
 	my ($self, $what, $settings, $code, %option) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $passes = $option{is_let_in} ? 'a holder waits for who is let in for that' : $option{passes_without_lending};
-	my $patience = $passes ? $GateClient::patience : $stuck_after;
 	my $stalls = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate');
 	my $events = Test2::API::intercept(
 		sub {
 			local $self->{fixed} = { lend_after => -1, handoff_after => 60_000 };
-			$self->_try_piece($what, $settings, $code, $patience);
+			$self->_try_piece($what, $settings, $code, $passes ? $GateClient::patience : $stuck_after);
 		});
 	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
-
-	if ($passes)
-	{
-		is(join('; ', @failed), '', "without lending, this passes, as $passes: $what");
-		my $entered = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate') - $stalls;
-		if ($option{is_let_in})
-		{
-			cmp_ok($entered, '>', 0, "and enters above the limit: $what");
-		}
-		else
-		{
-			is($entered, 0, "and nobody enters above the limit: $what");
-		}
-	}
-	else
-	{
-		my ($stuck) = grep { /: (?:timed out|gave up)/ } @failed;
-		ok($stuck, "without lending, this gets stuck: $what")
-		  or diag @failed ? "but it fails: @failed" : 'but it passes';
-	}
-	return;
+	my $let_in = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate') - $stalls;
+	my $end =
+		(grep { /: (?:timed out|gave up)/ } @failed) ? 'gets stuck'
+	  : @failed                                      ? "fails: @failed"
+	  : $let_in                                      ? 'is let in above the limit'
+	  :                                                'passes';
+	my $expected = $option{is_let_in} ? 'is let in above the limit' : $passes ? 'passes' : 'gets stuck';
+	return is($end, $expected, "without lending, this $expected" . ($passes ? ", as $passes" : '') . ": $what");
 }
 
 # Ends what a piece may have left behind; then everything must be quiet.
 sub _ok_cleans_up
 {
 	my ($self, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	if (!eval { $self->_clean_up; 1 })
+	my $cleans_up = eval {
+		$self->end_sessions;
+		$self->end_prepared_transactions;
+		$self->set(max_active_backends => 1) if $self->counter('max_active') == 0;
+		1;
+	};
+	if (!$cleans_up)
 	{
 		fail("cleaning up after $what: $@");
 		$self->restart('immediate');
 		$self->await_restart;
 	}
-	$self->ok_quiet("after $what");
-	$self->ok_adds_up("after $what");
-	return;
-}
-
-sub _clean_up
-{
-	my ($self) = @_;
-
-	$self->end_sessions;
-	$self->end_prepared_transactions;
-	$self->set(max_active_backends => 1) if $self->counter('max_active') == 0;
-	return;
+	return $self->ok_quiet("after $what");
 }
 
 # Rolls prepared transactions back.  older_than: seconds.
