@@ -1,29 +1,21 @@
 # Proves that pg_upgrade takes a server with the gate to a newer major version: the
 # settings of roles and databases, privileges, the extension and what depends on it
-# are there afterwards, the extension can be updated, and the gate limits.  Neither a
-# gate that refuses nearly everybody is in the way, on either side, nor a new server
-# that does not preload the library yet.
+# are there afterwards, and the gate limits.  Neither a gate that refuses nearly
+# everybody is in the way, on either side, nor a new server that does not preload the
+# library yet.
 #
 # OLD_PG_CONFIG names the older PostgreSQL, which has the extension, too; `make test`
 # sets it if there is one.
 
 use strict;
 use warnings;
-
-use File::Basename;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use GateVersions;
-use IPC::Run;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 plan skip_all => 'OLD_PG_CONFIG names no older PostgreSQL' if !$ENV{OLD_PG_CONFIG};
 
-sub ask { my ($pg_config, $option) = @_; chomp(my $answer = `$pg_config $option`); return $answer; }
+my ($old_path) = `$ENV{OLD_PG_CONFIG} --bindir` =~ m{(.*)/};
 
 # Both may have checksums, or not; a newer initdb has another default.
 my %init = (extra => ['--data-checksums']);
@@ -36,19 +28,14 @@ my %preloaded = (
 # Nobody gets a slot without luck.
 my %narrow = (max_active_backends => 1, max_queue_length => 0, lend_after => 60_000);
 
-# ----------------------------------------------------------------
 # The old server
-# ----------------------------------------------------------------
-
 my $old = GateTest->new(
 	'old',
-	node => { install_path => dirname(ask($ENV{OLD_PG_CONFIG}, '--bindir')) },
+	node => { install_path => $old_path },
 	init => \%init,
 	%preloaded, %narrow);
-my $present = $old->value(q{SELECT extversion FROM pg_extension WHERE extname = 'admission_gate'});
 
-$old->value($_)
-  foreach (
+$old->value(
 	'CREATE ROLE monitor LOGIN',
 	'CREATE ROLE analyst LOGIN',
 	'ALTER ROLE monitor SET admission_gate.bypass = on',
@@ -61,18 +48,6 @@ $old->value($_)
 	'REVOKE SELECT ON pg_stat_admission_gate_histogram FROM PUBLIC',
 	'GRANT SELECT ON pg_stat_admission_gate_histogram TO monitor',
 	'CREATE VIEW watched AS SELECT pool, running, waiting FROM pg_stat_admission_gate');
-
-# A database whose extension was not updated
-my @directories = map { ask($_, '--sharedir') . '/extension' } $ENV{OLD_PG_CONFIG}, 'pg_config';
-my $behind;
-if (!grep { !-w } @directories)
-{
-	($behind) = map { make_up_version($_, $present) } @directories;
-	$old->value('CREATE DATABASE behind');
-	my $session = $old->session(database => 'behind', session => { 'admission_gate.bypass' => 'on' });
-	$session->query("CREATE EXTENSION admission_gate VERSION '$behind'");
-	$session->quit;
-}
 
 # What has to be the same afterwards
 my @kept = (
@@ -95,26 +70,15 @@ my $before = kept($old);
 is(scalar(grep { $_ eq '' } values %$before), 0, 'there is something to be kept of each kind');
 $old->node->stop;
 
-# ----------------------------------------------------------------
-# The new ones
-# ----------------------------------------------------------------
-
-sub new_server
-{
-	my ($name, %settings) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
-
-	$node->init(%init);
-	my $gate = GateTest->around($node);
-	$gate->configure(%settings);
-	return $gate;
-}
-
-# Runs pg_upgrade with several jobs at once, and starts the new server.
+# Makes a new server, runs pg_upgrade with several jobs at once, and starts it.
 sub upgrade_to
 {
-	my ($gate) = @_;
-	my $new = $gate->node;
+	my ($name, %settings) = @_;
+	my $new = PostgreSQL::Test::Cluster->new($name);
+	my $gate = GateTest->around($new);
+
+	$new->init(%init);
+	$gate->configure(%settings);
 	my @command = (
 		'pg_upgrade',
 		'--jobs=4',
@@ -125,23 +89,15 @@ sub upgrade_to
 		'--new-bindir=' . $new->config_data('--bindir'),
 		'--new-datadir=' . $new->data_dir,
 		'--new-port=' . $new->port);
-	my $output;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	# It leaves a script behind.
 	chdir $PostgreSQL::Test::Utils::tmp_check or die $!;
-	ok(IPC::Run::run(\@command, '>&', \$output), 'pg_upgrade to one that ' . $new->name)
+	my $output;
+	ok(IPC::Run::run(\@command, '>&', \$output), "pg_upgrade to one that $name")
 	  or (diag($output), die "there is no server to go on with\n");
 	$new->start;
-	return;
-}
-
-sub ok_kept
-{
-	my ($gate, $when) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is_deeply(kept($gate), $before, "$when: settings of roles and databases, privileges, extension and views are kept");
-	return;
+	is_deeply(kept($gate), $before, "$name: settings of roles and databases, privileges, extension and views are kept");
+	return $gate;
 }
 
 # By the role's setting, the limit is that of the pool.
@@ -149,45 +105,24 @@ sub ok_limits
 {
 	my ($gate, $when) = @_;
 	my ($holder, $other) = map { $gate->session(user => 'analyst') } 1 .. 2;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$holder->start("SELECT pg_sleep(3600)");
 	$gate->await("SELECT running = 1 FROM watched WHERE pool = 'batch'", 'a session at work');
-	$other->start('SELECT 1');
-	$gate->ok_waits($other, "$when: a role's pool limits");
-	my $monitor = $gate->session(user => 'monitor');
-	$monitor->start('SELECT count(*) FROM pg_stat_admission_gate_histogram');
-	$gate->ok_passes($monitor, "$when: another role bypasses the gate");
-	$holder->cancel;
-	$holder->result;
-	is($other->result->{tags}[0], 'SELECT 1', "$when: who waited is admitted");
-	$_->quit foreach $holder, $other, $monitor;
-	return;
+	$gate->ok_queues($other, 'SELECT 1', "$when: a role's pool limits");
+	$gate->ok_runs(
+		$gate->session(user => 'monitor'),
+		'TABLE pg_stat_admission_gate_histogram',
+		"$when: another role bypasses the gate");
+	$gate->stop_worker($holder);
+	return is($other->result->{tags}[0], 'SELECT 1', "$when: who waited is admitted");
 }
 
-my $gate = new_server('preloads', %preloaded, %narrow);
-upgrade_to($gate);
+my $gate = upgrade_to('preloads', %preloaded, %narrow);
 $gate->set(max_active_backends => 5, max_queue_length => -1);
-ok_kept($gate, 'preloaded');
 ok_limits($gate, 'preloaded');
-
-if (defined $behind)
-{
-	$gate->value('CREATE DATABASE fresh');
-	my ($session, $fresh) = map { $gate->session(database => $_) } 'behind', 'fresh';
-	$fresh->query('CREATE EXTENSION admission_gate');
-	is($session->query('SELECT extversion FROM pg_extension WHERE extname = $$admission_gate$$'),
-		$behind, 'an extension that was not updated before still is not');
-	$session->query('ALTER EXTENSION admission_gate UPDATE');
-	is_deeply(objects_in($session), objects_in($fresh),
-		'it can be updated, and then everything is as in a new installation');
-	$_->quit foreach $session, $fresh;
-}
 $gate->node->stop;
 
-$gate = new_server('does_not_preload');
-upgrade_to($gate);
-ok_kept($gate, 'not preloaded');
+$gate = upgrade_to('does_not_preload');
 like(
 	$gate->observer->start('TABLE watched')->result->{error}{M} // '',
 	qr/must be loaded via "shared_preload_libraries"/,
