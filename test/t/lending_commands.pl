@@ -8,13 +8,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $gate = GateTest->new(
 	'lending_commands',
@@ -27,8 +23,7 @@ my $node = $gate->node;
 
 my %lock = (max_active_backends => 1);
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i',
 	'CREATE INDEX t_v ON t (v)',
@@ -68,20 +63,26 @@ $gate->value($_)
 		$$ BEGIN RETURN (SELECT a FROM locked); END $$');
 
 # The session can run a statement.
-sub works
+sub works { return is($_[0]->query('SELECT 1'), '1', $_[1]); }
+
+# Queues the command behind a worker, and others behind it; then the worker ends.  Returns
+# the SQLSTATEs.
+sub in_a_queue
 {
-	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($session->query('SELECT 1'), '1', $what);
-	return;
+	my ($command, $others, $sql) = @_;
+
+	my $worker = $gate->worker;
+	my $session = $gate->waiter($command);
+	$others->[$_]->start($sql->[$_]) foreach (0 .. $#$others);
+	$gate->await_waiting(1 + @$others);
+	$gate->stop_worker($worker);
+	return join ' ', map { $_->sqlstate } $session, @$others;
 }
 
-# ----------------------------------------------------------------
 # Commands that need the locks of those in the queue.  Behind each command,
 # readers, a writer and a statement with a snapshot enter the queue, and all of
 # them have locked the table before.
-# ----------------------------------------------------------------
-
+#
 # A command, what to do before it, and perhaps why it need not wait for the others
 my @commands = (
 	['VACUUM FULL t'],
@@ -106,79 +107,37 @@ for (@commands)
 		\%lock,
 		sub {
 			$gate->value($before // '');
-			my $worker = $gate->worker;
-			my $session = $gate->session;
-			$session->start($command);
-			$gate->await_queued($session);
 			my @others = map { $gate->session } 1 .. 5;
 			$others[4]->query('SET default_transaction_isolation = "repeatable read"');
-			$others[$_]->start('SELECT count(*) FROM t, m WHERE t.id = m.id') foreach (0, 1, 4);
-			$others[2]->start('UPDATE t SET v = v WHERE id = 1');
-			$others[3]->start('INSERT INTO child SELECT id FROM parent');
-			$gate->await_waiting(6);
-			$gate->stop_worker($worker);
-			is($session->sqlstate, '00000', "$command runs beside a queue of sessions that have locked its table");
-			is(join(',', map { $_->sqlstate } @others), join(',', ('00000') x 5), 'and so do they');
+			my @sql = ('SELECT count(*) FROM t, m WHERE t.id = m.id') x 5;
+			@sql[ 2, 3 ] = ('UPDATE t SET v = v WHERE id = 1', 'INSERT INTO child SELECT id FROM parent');
+			is( in_a_queue($command, \@others, \@sql),
+				join(' ', ('00000') x 6),
+				"$command runs beside a queue of sessions that have locked its table, and so do they");
 		},
 		$passes ? (passes_without_lending => $passes) : (is_let_in => 1));
 }
 
-# Beside a transaction that is idle
-for (@commands, [ 'CREATE DATABASE d', 'DROP DATABASE IF EXISTS d' ])
+# DROP DATABASE asks every process to close its files, and may end them.
+for my $case (
+	[ 'DROP DATABASE d', 'postgres', '00000', 'those in the queue answer to it' ],
+	[ 'DROP DATABASE d WITH (FORCE)', 'd', '57P01', 'those in the queue can be terminated' ])
 {
-	my ($command, $before) = @$_;
-
+	my ($command, $database, $end, $passes) = @$case;
 	$gate->piece(
-		"$command beside an idle holder",
-		{ max_active_backends => 1 },
+		$command,
+		\%lock,
 		sub {
-			$gate->value($before // '');
-			my $holder = $gate->holder;
-			my $session = $gate->session;
-			is($session->start($command)->sqlstate, '00000', "$command runs beside an idle holder");
-		});
+			$gate->value('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
+			my @others = map { $gate->session(database => $database) } 1 .. 3;
+			is( in_a_queue($command, \@others, [ ('SELECT 1') x 3 ]),
+				"00000 $end $end $end",
+				"$command runs beside a queue in $database");
+		},
+		passes_without_lending => $passes);
 }
 
-# It asks every process to close its files.
-$gate->piece(
-	'DROP DATABASE',
-	\%lock,
-	sub {
-		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
-		my $worker = $gate->worker;
-		my $session = $gate->session;
-		$session->start('DROP DATABASE d');
-		$gate->await_queued($session);
-		my @others = map { $gate->session } 1 .. 3;
-		$_->start('SELECT 1') foreach @others;
-		$gate->await_waiting(4);
-		$gate->stop_worker($worker);
-		is($session->sqlstate, '00000', 'DROP DATABASE runs beside a queue');
-		is(join(',', map { $_->sqlstate } @others), '00000,00000,00000', 'and so do they');
-	},
-	passes_without_lending => 'those in the queue answer to it');
-$gate->piece(
-	'DROP DATABASE WITH (FORCE)',
-	\%lock,
-	sub {
-		$gate->value($_) foreach ('DROP DATABASE IF EXISTS d', 'CREATE DATABASE d');
-		my $worker = $gate->worker;
-		my $session = $gate->session;
-		$session->start('DROP DATABASE d WITH (FORCE)');
-		$gate->await_queued($session);
-		my @others = map { $gate->session(database => 'd') } 1 .. 3;
-		$_->start('SELECT 1') foreach @others;
-		$gate->await_waiting(4);
-		$gate->stop_worker($worker);
-		is($session->sqlstate, '00000', 'DROP DATABASE WITH (FORCE) ends sessions in the queue');
-		is(join(',', map { $_->sqlstate } @others), '57P01,57P01,57P01', 'which are told');
-	},
-	passes_without_lending => 'those in the queue can be terminated');
-
-# ----------------------------------------------------------------
 # What runs inside statements and at commit, waiting for a session in the queue
-# ----------------------------------------------------------------
-
 for my $case (
 	[ 'a function', 'SELECT meet()' ],
 	[ 'a PL/pgSQL exception', 'SELECT meet_and_catch()' ],
@@ -216,10 +175,7 @@ for my $case (
 		is_let_in => 1);
 }
 
-# ----------------------------------------------------------------
 # Foreign keys, parallel queries: waits beside which others work
-# ----------------------------------------------------------------
-
 $gate->piece(
 	'a foreign key',
 	\%lock,
@@ -242,8 +198,7 @@ for my $workers (4, 0)
 		{ %lock, max_parallel_workers => $workers },
 		sub {
 			my ($session, $next) = map { $gate->session } 1 .. 2;
-			$session->query($_)
-			  foreach (
+			$session->query(
 				'SET min_parallel_table_scan_size = 0',
 				'SET parallel_setup_cost = 0',
 				'SET parallel_tuple_cost = 0',
@@ -263,88 +218,56 @@ for my $workers (4, 0)
 			$session->start($query);
 			$gate->await("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'locked'::regclass AND NOT granted");
 			works($next, 'a session works while all its processes wait for a lock');
+			is($gate->gauges, '0|1|0', 'which count as one backend');
 			$owner->query('COMMIT');
 			is($session->finish, '1000', 'and it ends well');
 		});
 }
-# ----------------------------------------------------------------
+
 # Connections to the same server
-# ----------------------------------------------------------------
+my ($host, $port) = ($node->host, $node->port);
 
-my %loopback = (max_active_backends => 1);
-my $host = $node->host;
-my $port = $node->port;
-
-SKIP:
+# What of the same server each of so many sessions reads or writes, at that limit, and what
+# comes of it
+my $connection = "host=$host port=$port dbname=postgres";
+my @loops;
+if (my $far = $gate->foreign_table('t', 'id int, v int'))
 {
-	skip 'there is no postgres_fdw', 1 if !$gate->has_contrib('postgres_fdw');
-	$gate->value($_)
-	  foreach (
-		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '$host', port '$port', dbname 'postgres')",
-		'CREATE USER MAPPING FOR CURRENT_USER SERVER loop',
-		"CREATE FOREIGN TABLE f (id int, v int) SERVER loop OPTIONS (table_name 't')");
-	my $loop = sub {
-		my ($what, $code) = @_;
-		$gate->piece("postgres_fdw: $what", \%loopback, $code);
-	};
-	$loop->(
-		'a query',
-		sub {
-			is($gate->session->query('SELECT count(*) FROM f'),
-				'1000', 'postgres_fdw reads from the same server at a limit of one');
-		});
-	$loop->(
-		'a transaction',
-		sub {
-			is( $gate->session->query(
-					'BEGIN; UPDATE f SET v = 3 WHERE id < 4; SELECT count(*) FROM f WHERE v = 3; COMMIT'),
-				'3',
-				'postgres_fdw writes to the same server at a limit of one');
-			is($gate->value('SELECT count(*) FROM t WHERE v = 3'), '3', 'and what it wrote is there');
-		});
-	$loop->(
-		'two queries',
-		sub {
-			my @sessions = map { $gate->session } 1 .. 2;
-			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
-			is(join(',', map { $_->finish } @sessions), '1000,1000', 'two sessions use postgres_fdw at the same time');
-		});
-	$gate->piece(
-		'postgres_fdw: three queries at a limit of two',
-		{ max_active_backends => 2 },
-		sub {
-			my @sessions = map { $gate->session } 1 .. 3;
-			$_->start('SELECT count(*) FROM f a JOIN f b USING (id)') foreach @sessions;
-			is(join(',', map { $_->finish } @sessions),
-				'1000,1000,1000', 'more sessions than slots use postgres_fdw at the same time');
-		});
+	push @loops, [ 'postgres_fdw reads', 1, 1, "SELECT count(*) FROM $far", '1000' ],
+	  [
+		'postgres_fdw writes',
+		1, 1, "BEGIN; UPDATE $far SET v = 3 WHERE id < 4; SELECT count(*) FROM $far WHERE v = 3; COMMIT", '3'
+	  ],
+	  map {
+		[
+			"postgres_fdw reads twice, in $_->[0] sessions", @$_,
+			"SELECT count(*) FROM $far a JOIN $far b USING (id)", '1000'
+		]
+	  }[ 2, 1 ], [ 3, 2 ];
 }
-
-SKIP:
+if ($gate->has_contrib('dblink'))
 {
-	skip 'there is no dblink', 1 if !$gate->has_contrib('dblink');
-	my $connection = "host=$host port=$port dbname=postgres";
-
+	push @loops,
+	  [ 'dblink reads', 1, 1, "SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)", '1000' ],
+	  [ 'dblink writes', 1, 1, "SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')", 'UPDATE 4' ];
+}
+for (@loops)
+{
+	my ($what, $n, $limit, $sql, $answer) = @$_;
 	$gate->piece(
-		'dblink: a query',
-		\%loopback,
+		$what,
+		{ max_active_backends => $limit },
 		sub {
-			is($gate->session->query("SELECT * FROM dblink('$connection', 'SELECT count(*) FROM t') AS (n int)"),
-				'1000', 'dblink reads from the same server at a limit of one');
-		});
-	$gate->piece(
-		'dblink: an update',
-		\%loopback,
-		sub {
-			is($gate->session->query("SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')"),
-				'UPDATE 4', 'dblink writes to the same server at a limit of one');
+			my @sessions = map { $gate->session } 1 .. $n;
+			$_->start($sql) foreach @sessions;
+			is(join(',', map { $_->finish } @sessions), join(',', ($answer) x $n), "$what, at a limit of $limit");
 		});
 }
 
 # A program, which shows no wait event
 $gate->piece(
 	'COPY FROM PROGRAM',
-	\%loopback,
+	\%lock,
 	sub {
 		my $psql = $node->config_data('--bindir') . "/psql -XAtq -h $host -p $port -d postgres";
 		$gate->value('CREATE TABLE IF NOT EXISTS counted (n int)');
@@ -366,8 +289,7 @@ $gate->piece(
 			session => { 'admission_gate.bypass' => 'on' });
 		# With a trigger, or apply would run no query; before it has written anything, or
 		# it would be forced in at worst.
-		$there->query($_)
-		  foreach (
+		$there->query(
 			'CREATE TABLE t (id int PRIMARY KEY, v int)',
 			'CREATE TABLE seen (id int)',
 			'CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
@@ -378,21 +300,19 @@ $gate->piece(
 		my $holder = $gate->holder;
 		$gate->value("SELECT pg_create_logical_replication_slot('s', 'pgoutput')");
 		$there->query(
-			"CREATE SUBSCRIPTION s CONNECTION 'host=$host port=$port dbname=postgres'
+			"CREATE SUBSCRIPTION s CONNECTION '$connection'
 			PUBLICATION p WITH (create_slot = false, slot_name = 's')");
-		my $copied = $gate->await_true(sub { $there->query('SELECT count(*) FROM t') eq '1000' }, 'the first copy');
-		ok($copied, 'logical replication copies beside a full gate');
+		$gate->ok_comes(
+			sub { $there->query('SELECT count(*) FROM t') eq '1000' },
+			'logical replication copies beside a full gate');
 		$gate->value('INSERT INTO t VALUES (5001, 1)');
-		my $applied =
-		  $gate->await_true(sub { $there->query('SELECT count(*) FROM seen WHERE id = 5001') eq '1' }, 'apply');
-		ok($applied, 'and applies');
-		$there->query('ALTER SUBSCRIPTION s DISABLE');
-		$there->query('ALTER SUBSCRIPTION s SET (slot_name = NONE)');
-		$there->query('DROP SUBSCRIPTION s');
-		$there->quit;
+		$gate->ok_comes(sub { $there->query('SELECT count(*) FROM seen WHERE id = 5001') eq '1' }, 'and applies');
+		$there->query(
+			'ALTER SUBSCRIPTION s DISABLE',
+			'ALTER SUBSCRIPTION s SET (slot_name = NONE)',
+			'DROP SUBSCRIPTION s');
 		$gate->await("SELECT NOT active FROM pg_replication_slots WHERE slot_name = 's'");
-		$gate->value($_)
-		  foreach (
+		$gate->value(
 			"SELECT pg_drop_replication_slot('s')",
 			'DROP PUBLICATION p',
 			'DROP DATABASE subscriber WITH (FORCE)',
@@ -400,6 +320,4 @@ $gate->piece(
 	},
 	passes_without_lending => 'its processes need no slot');
 
-$node->stop;
-
-done_testing();
+$gate->finish;
