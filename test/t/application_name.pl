@@ -4,12 +4,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use Test::More;
 
 my $gate = GateTest->new(
 	'application_name',
@@ -18,78 +15,46 @@ my $gate = GateTest->new(
 	lend_after => 60_000,
 	bypass_application_names => 'exact, "two words", "internal id=*"');
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 100) i',
 	'GRANT SELECT ON t TO PUBLIC',
-	'CREATE ROLE named LOGIN');
+	'CREATE ROLE named LOGIN',
+	"ALTER ROLE named SET application_name = 'exact'");
 
 my $holder = $gate->holder;
 
-# How a statement of a new session does while the gate is full
+# How a session does while the gate is full
 sub passes
 {
-	my ($what, %param) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	my $session = $gate->session(%param);
-	$session->start('SELECT count(*) FROM t');
-	$gate->ok_passes($session, "passes: $what");
-	$session->quit;
-	return;
+	my ($session, $what, $sql) = @_;
+	$session->start($sql // 'SELECT count(*) FROM t');
+	return $gate->ok_passes($session, "passes: $what");
 }
 
 sub waits
 {
-	my ($what, %param) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	my $session = $gate->session(%param);
-	ok_queues($session, $what);
-	$session->quit;
-	return;
-}
-
-sub ok_queues
-{
 	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	$session->start('SELECT count(*) FROM t');
-	$gate->ok_waits($session, "waits: $what");
+	$gate->ok_queues($session, 'SELECT count(*) FROM t', "waits: $what");
 	$session->cancel;
-	$session->result;
-	return;
+	return $session->result;
 }
 
-# ----------------------------------------------------------------
 # Which names
-# ----------------------------------------------------------------
+sub named { return $gate->session(application_name => $_[0]); }
 
-passes("the name \"$_\"", application_name => $_)
+passes(named($_), "the name \"$_\"")
   foreach ('exact', 'two words', 'internal id=', 'internal id=1234567890', 'internal id=*');
-waits("the name \"$_\"", application_name => $_)
-  foreach ('exactly', 'exac', 'Exact', 'two', 'internal id', ' internal id=1', 'two words,');
-waits('an empty name', application_name => '');
-waits('no name');
+waits(named($_), "the name \"$_\"")
+  foreach ('exactly', 'exac', 'Exact', 'two', 'internal id', ' internal id=1', 'two words,', '');
+waits($gate->session, 'no name');
+passes($gate->session(session => { application_name => 'exact' }), 'a name among the options');
+passes($gate->session(user => 'named'), "the role's name");
+waits($gate->session(user => 'named', application_name => 'another'), "a name in the place of the role's");
 
-# What a session begins with can come from elsewhere.
-passes('a name among the options', session => { application_name => 'exact' });
-$gate->value("ALTER ROLE named SET application_name = 'exact'");
-passes("the role's name", user => 'named');
-waits("a name in the place of the role's", user => 'named', application_name => 'another');
-
-# ----------------------------------------------------------------
 # All that meets the gate
-# ----------------------------------------------------------------
-
 {
-	my $session = $gate->session(application_name => 'internal id=1');
-	for my $sql ('BEGIN', 'SELECT 1', 'COMMIT', 'VACUUM t', 'CREATE TEMP TABLE own AS SELECT 1')
-	{
-		$session->start($sql);
-		$gate->ok_passes($session, "passes: $sql");
-	}
+	my $session = named('internal id=1');
+	passes($session, $_, $_) foreach ('BEGIN', 'SELECT 1', 'COMMIT', 'VACUUM t', 'CREATE TEMP TABLE own AS SELECT 1');
 	$session->query('SET plan_cache_mode = force_generic_plan');
 	$session->prepare('prepared', 'SELECT count(*) FROM t');
 	for my $plan ('new', 'cached')
@@ -104,30 +69,22 @@ waits("a name in the place of the role's", user => 'named', application_name => 
 	$session->execute('portal')->sync;
 	is(scalar @{ $session->result->{rows} }, 90, 'and goes on');
 	is($gate->gauges, '1|0|0', 'nobody who passes is counted');
-	$session->query('COMMIT');
-
-	$session->query('SET admission_gate.scope = statement');
-	$session->start('SELECT 1');
-	$gate->ok_passes($session, 'passes: a statement in statement scope');
-	$session->quit;
+	$session->query('COMMIT', 'SET admission_gate.scope = statement');
+	passes($session, 'a statement in statement scope');
 }
 
-# ----------------------------------------------------------------
 # What changes it, and what does not
-# ----------------------------------------------------------------
-
 {
-	my $session = $gate->session(application_name => 'another');
+	my $session = named('another');
 	for my $sql ("SET application_name = 'exact'", "SELECT set_config('application_name', 'internal id=1', false)")
 	{
 		$holder->query('COMMIT');
 		$session->query($sql);
 		$holder->query('BEGIN');
-		ok_queues($session, "nobody passes by $sql");
+		waits($session, "nobody passes by $sql");
 	}
-	$session->quit;
 
-	$session = $gate->session(application_name => 'exact');
+	$session = named('exact');
 	for my $sql (
 		"SET application_name = 'another'",
 		'SET admission_gate.bypass = on',
@@ -135,66 +92,45 @@ waits("a name in the place of the role's", user => 'named', application_name => 
 		'DISCARD ALL')
 	{
 		$session->query($sql);
-		$session->start('SELECT 1');
-		$gate->ok_passes($session, "passes: still so after $sql");
+		passes($session, "still so after $sql");
 	}
-	$session->quit;
 }
 
 # A session that has been at the gate before the reload, and one that has not
 {
-	my @sessions = map { $gate->session(application_name => 'late') } 1 .. 2;
-	ok_queues($sessions[0], 'a name that is not in the list');
+	my @sessions = map { named('late') } 1 .. 2;
+	waits($sessions[0], 'a name that is not in the list');
 
 	$gate->set(bypass_application_names => 'early, l*');
-	for my $session (@sessions)
-	{
-		$session->start('SELECT 1');
-		$gate->ok_passes($session, 'passes: when the list has it');
-	}
-	waits('a name that is in the list no more', application_name => 'exact');
+	passes($_, 'when the list has it') foreach @sessions;
+	waits(named('exact'), 'a name that is in the list no more');
 
 	# A mistake changes nothing.  The other setting tells when the session has reread them.
 	$gate->node->append_conf('postgresql.auto.conf',
 		"admission_gate.bypass_application_names = 'early late'\nlock_timeout = '1h'");
 	$gate->value('SELECT pg_reload_conf()');
-	ok( $gate->await_true(
-			sub { $sessions[0]->query('SHOW lock_timeout') eq '1h' },
-			'the session to reread its settings'),
+	$gate->ok_comes(
+		sub { $sessions[0]->query('SHOW lock_timeout') eq '1h' },
 		'a mistake in the list is in the way of no other setting');
-	$sessions[0]->start('SELECT 1');
-	$gate->ok_passes($sessions[0], 'passes: with a mistake in the list, as before');
+	passes($sessions[0], 'with a mistake in the list, as before');
 
 	$gate->set(bypass_application_names => '');
-	ok_queues($_, 'when the list is empty') foreach @sessions;
+	waits($_, 'when the list is empty') foreach @sessions;
 
 	$gate->set(bypass_application_names => '*');
-	$sessions[1]->start('SELECT 1');
-	$gate->ok_passes($sessions[1], 'passes: any name by "*"');
-	passes('by "*", no name as well');
-	$_->quit foreach @sessions;
+	passes($sessions[1], 'any name by "*"');
+	passes($gate->session, 'by "*", no name as well');
 }
 
 $holder->query('COMMIT');
-$holder->quit;
+$gate->set(bypass_application_names => '');
 
-# ----------------------------------------------------------------
 # A server that is its own client
-# ----------------------------------------------------------------
-
 SKIP:
 {
-	skip 'postgres_fdw is not installed', 2 if !$gate->has_contrib('postgres_fdw');
-
-	$gate->value($_)
-	  foreach (
-		"CREATE SERVER itself FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '${\ $gate->node->host}', port '${\ $gate->node->port}')",
-		'CREATE USER MAPPING FOR PUBLIC SERVER itself',
-		"CREATE FOREIGN TABLE far (id int) SERVER itself OPTIONS (table_name 't')");
+	my $far = $gate->foreign_table('t', 'id int') or skip 'postgres_fdw is not installed', 2;
 	my $session = $gate->session;
-
-	$gate->set(bypass_application_names => '');
-	$session->start('SELECT count(*) FROM far');
+	$session->start("SELECT count(*) FROM $far");
 	$gate->await_waiting(1);
 	is( $gate->value(
 			"SELECT application_name FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid) WHERE b.gate_state = 'waiting'"
@@ -205,13 +141,8 @@ SKIP:
 	$session->result;
 
 	$gate->set(bypass_application_names => 'postgres_fdw');
-	is($session->query('SELECT count(*) FROM far'), 100, 'and not if it passes by its name');
-	$session->quit;
+	is($session->query("SELECT count(*) FROM $far"), 100, 'and not if it passes by its name');
+	$gate->set(bypass_application_names => '');
 }
 
-$gate->set(bypass_application_names => '');
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
-$gate->node->stop;
-
-done_testing();
+$gate->finish;

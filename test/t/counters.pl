@@ -3,14 +3,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $gate = GateTest->new(
 	'counters',
@@ -36,41 +31,22 @@ sub reset_totals
 sub grew
 {
 	my ($what, %growth) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$expected{$_} += $growth{$_} foreach keys %growth;
 	my $columns = join ', ', map { "'$_=' || $_" } @totals;
 	is( $gate->value("SELECT concat_ws(' ', $columns) FROM pg_stat_admission_gate"),
 		join(' ', map { "$_=$expected{$_}" } @totals),
 		"$what: " . join(', ', map { "$_ + $growth{$_}" } sort keys %growth));
-	$gate->ok_adds_up($what);
-	return;
+	return $gate->ok_adds_up($what);
 }
 
-sub gauges_are
-{
-	my ($gauges, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($gate->gauges, $gauges, "$what: running, lent and waiting");
-	return;
-}
-
-# A session in a transaction, and one that waits for its slot and is stopped
-sub holder_and_stopped_waiter
-{
-	my $holder = $gate->holder;
-	my $waiter = $gate->session;
-	$waiter->start('SELECT 1');
-	$gate->stop_waiter($waiter);
-	return ($holder, $waiter);
-}
+sub gauges_are { return is($gate->gauges, $_[0], "$_[1]: running, lent and waiting"); }
 
 # The histogram has these waits (ms), each in the range where it belongs, and no
 # others.
 sub histogram_has
 {
 	my ($what, @waits) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $expected = join ', ', @waits;
 	is( $gate->value(
@@ -83,14 +59,17 @@ sub histogram_has
 	return;
 }
 
+# state_change of a session is after this test began.
+sub shown_since
+{
+	my ($session, $what) = @_;
+	return is($gate->state($session, 'state_change BETWEEN (SELECT t FROM times) AND clock_timestamp()'), 't', $what);
+}
+
 my ($one, $two, $three) = map { $gate->session } 1 .. 3;
 
-# ----------------------------------------------------------------
 # Reset
-# ----------------------------------------------------------------
-
-is($gate->value('SELECT stats_reset IS NULL FROM pg_stat_admission_gate'),
-	't', 'stats_reset is null until there is a reset');
+is($gate->counter('stats_reset IS NULL'), 't', 'stats_reset is null until there is a reset');
 $gate->value('CREATE TABLE times AS SELECT clock_timestamp() AS t');
 reset_totals();
 is($gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate, times'),
@@ -99,42 +78,29 @@ grew('reset');
 is($gate->value('SELECT pool, max_active, total_wait_time, max_wait_time FROM pg_stat_admission_gate'),
 	'default|1|0|0', 'after a reset, no time was waited');
 
-# ----------------------------------------------------------------
-# admitted, completed, failed
-# ----------------------------------------------------------------
-
-$one->query('SELECT 1');
-grew('a statement', admitted => 1, completed => 1);
-$one->query('SELECT 1; SELECT 2');
-grew('two statements in one message, which are one transaction', admitted => 1, completed => 1);
-$one->start('SELECT 1/0')->result;
-grew('a statement that fails', admitted => 1, failed => 1);
-$one->query('BEGIN');
-grew('BEGIN', admitted => 1);
-gauges_are('1|0|0', 'BEGIN');
-$one->query('SELECT 1');
-$one->query('SAVEPOINT a');
-$one->query('ROLLBACK TO a');
-grew('statements in a block');
-$one->query('COMMIT');
-grew('COMMIT', completed => 1);
-gauges_are('0|0|0', 'COMMIT');
-$one->query('BEGIN; SELECT 1');
-$one->query('ROLLBACK');
-grew('ROLLBACK', admitted => 1, failed => 1);
-$one->query('BEGIN');
-$one->start('SELECT 1/0')->result;
-grew('an error in a block', admitted => 1, failed => 1);
-$one->query('ROLLBACK');
-grew('its ROLLBACK');
-$one->query('SET work_mem = 1024');
-$one->query('PREPARE p AS SELECT 1');
+# admitted, completed, failed: what runs, and how many are running afterwards
+for (
+	[ 'SELECT 1', 0, admitted => 1, completed => 1 ],
+	[ 'SELECT 1; SELECT 2', 0, admitted => 1, completed => 1 ],
+	[ 'SELECT 1/0', 0, admitted => 1, failed => 1 ],
+	[ 'BEGIN', 1, admitted => 1 ],
+	[ 'SELECT 1; SAVEPOINT a; ROLLBACK TO a', 1 ],
+	[ 'COMMIT', 0, completed => 1 ],
+	[ 'BEGIN; SELECT 1; ROLLBACK', 0, admitted => 1, failed => 1 ],
+	[ 'BEGIN; SELECT 1/0', 0, admitted => 1, failed => 1 ],
+	[ 'ROLLBACK', 0 ],
+	[ 'SET work_mem = 1024', 0 ],
+	[ 'PREPARE p AS SELECT 1', 0 ])
+{
+	my ($sql, $running, %growth) = @$_;
+	$one->start($sql)->result;
+	grew($sql, %growth);
+	gauges_are("$running|0|0", $sql);
+}
 $gate->value('SELECT count(*) FROM pg_class');
-grew('what passes, and who bypasses');
+grew('who bypasses');
 
-# ----------------------------------------------------------------
 # queued, total_wait_time, max_wait_time
-# ----------------------------------------------------------------
 
 # Lets a session wait for at least so many ms.  Returns how long it was at
 # least and at most.
@@ -144,19 +110,13 @@ sub known_wait
 
 	$one->query('BEGIN');
 	my $longest = time;
-	$two->start('SELECT 1');
-	$gate->await_queued($two);
+	$gate->queue($two, 'SELECT 1');
 	my $shortest = time;
 	grew('a statement that waits', admitted => 1, queued => 1);
 	gauges_are('1|0|1', 'a statement that waits');
 	usleep(1000 * $ms);
-	my $shown = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
-	cmp_ok($shown, '>=', $ms, 'its wait is shown while it lasts');
-	is( $gate->value(
-			'SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
-			WHERE pid = ' . $two->pid),
-		't',
-		'and when it began');
+	cmp_ok($gate->state($two, 'wait_time'), '>=', $ms, 'its wait is shown while it lasts');
+	shown_since($two, 'and when it began');
 	$shortest = time - $shortest;
 	$one->query('COMMIT');
 	$two->finish;
@@ -166,51 +126,35 @@ sub known_wait
 }
 
 {
-	my ($at_least, $at_most) = known_wait(300);
-	my $total = $gate->counter('total_wait_time');
-	cmp_ok($total, '>=', $at_least, 'total_wait_time is not less than what was waited');
-	cmp_ok($total, '<=', $at_most, 'total_wait_time is not more than what was waited');
-	is($gate->counter('max_wait_time'), $total, 'max_wait_time is that of the only wait');
-
-	histogram_has('the only wait', $total);
-
-	my ($at_least_2, $at_most_2) = known_wait(100);
-	my $both = $gate->counter('total_wait_time');
-	cmp_ok($both - $total, '>=', $at_least_2, 'total_wait_time adds up: not less');
-	cmp_ok($both - $total, '<=', $at_most_2, 'total_wait_time adds up: not more');
-	histogram_has('both waits', $total, $both - $total);
-	my $max = $both - $total > $total ? $both - $total : $total;
-	cmp_ok(abs($gate->counter('max_wait_time') - $max), '<', 0.001, 'max_wait_time is that of the longest wait');
+	my @totals = (0);
+	for my $ms (300, 100)
+	{
+		my ($at_least, $at_most) = known_wait($ms);
+		push @totals, $gate->counter('total_wait_time');
+		my $waited = $totals[-1] - $totals[-2];
+		cmp_ok($waited, '>=', $at_least, 'total_wait_time is not less than what was waited');
+		cmp_ok($waited, '<=', $at_most, 'total_wait_time is not more than what was waited');
+	}
+	my @waits = ($totals[1], $totals[2] - $totals[1]);
+	histogram_has('both waits', @waits);
+	my ($longest) = sort { $b <=> $a } @waits;
+	cmp_ok(abs($gate->counter('max_wait_time') - $longest), '<', 0.001, 'max_wait_time is that of the longest wait');
 
 	$two->query('BEGIN');
-	my $last = $gate->value('SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = ' . $two->pid);
-	cmp_ok(abs($last - ($both - $total)), '<', 0.001, 'a running backend shows its last wait');
-	is( $gate->value(
-			'SELECT state_change BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate_backends, times
-			WHERE pid = ' . $two->pid),
-		't',
-		'and since when it runs');
+	cmp_ok(abs($gate->state($two, 'wait_time') - $waits[1]), '<', 0.001, 'a running backend shows its last wait');
+	shown_since($two, 'and since when it runs');
 	is($gate->value('SELECT count(*) FROM pg_stat_admission_gate_backends'), '1', 'idle sessions are not shown');
 	$two->query('COMMIT');
-	grew('the look at it', admitted => 1, completed => 1);
 
 	reset_totals();
-	is($gate->value('SELECT total_wait_time, max_wait_time FROM pg_stat_admission_gate'),
-		'0|0', 'a reset forgets the waits');
+	is($gate->counter('ARRAY[total_wait_time, max_wait_time]'), '{0,0}', 'a reset forgets the waits');
 	histogram_has('none after a reset');
 	known_wait(10);
-	cmp_ok(
-		$gate->counter('max_wait_time'),
-		'<=',
-		$gate->counter('total_wait_time'),
-		'max_wait_time counts from the reset');
-}
+	is($gate->counter('max_wait_time <= total_wait_time'), 't', 'max_wait_time counts from the reset');
 
-# A reset does not unbalance what goes on.
-{
+	# A reset does not unbalance what goes on.
 	$one->query('BEGIN');
-	$two->start('SELECT 1');
-	$gate->await_queued($two);
+	$gate->queue($two, 'SELECT 1');
 	reset_totals();
 	grew('a reset while a backend runs and another waits: the running one counts', admitted => 1);
 	$one->query('COMMIT');
@@ -218,10 +162,7 @@ sub known_wait
 	grew('their ends', admitted => 1, completed => 2);
 }
 
-# ----------------------------------------------------------------
 # timeouts
-# ----------------------------------------------------------------
-
 {
 	$one->query('BEGIN');
 	$two->query("SET admission_gate.queue_timeout = '100ms'");
@@ -241,22 +182,16 @@ sub known_wait
 	is($two->start('SELECT 1')->sqlstate, '57014', 'statement_timeout counts the wait');
 	grew('statement_timeout', queued => 1, cancels => 1);
 	$two->query('RESET statement_timeout; RESET admission_gate.queue_timeout');
-
-	my $waited = $gate->counter('total_wait_time');
-	cmp_ok($waited, '>=', 500, 'waits in vain count in total_wait_time');
+	cmp_ok($gate->counter('total_wait_time'), '>=', 500, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
 }
 
-# ----------------------------------------------------------------
 # rejections
-# ----------------------------------------------------------------
-
 {
 	$gate->set(max_queue_length => 1);
 	$one->query('BEGIN');
-	$two->start('SELECT 1');
-	$gate->await_queued($two);
+	$gate->queue($two, 'SELECT 1');
 	my $error = $three->start('SELECT 1')->result->{error};
 	is($error->{C}, '53400', 'a full queue has SQLSTATE 53400');
 	is($error->{M}, 'too many backends are waiting for admission', 'and says so');
@@ -273,30 +208,23 @@ sub known_wait
 	grew('the one in the queue', admitted => 1, completed => 2);
 
 	$gate->set(max_queue_length => 0);
-	my $holder = $gate->holder;
+	$one->query('BEGIN');
 	is($three->start('SELECT 1')->sqlstate, '53400', 'with max_queue_length = 0, nobody waits');
 	grew('it', admitted => 1, rejections => 1);
-	$holder->query('COMMIT');
+	$one->query('COMMIT');
 	is($three->query('SELECT 1'), '1', 'but enters when a slot is free');
 	grew('it', admitted => 1, completed => 2);
-	$holder->quit;
 	$gate->set(max_queue_length => -1);
 }
 
-# ----------------------------------------------------------------
 # cancels
-# ----------------------------------------------------------------
-
 {
 	$one->query('BEGIN');
-	$two->start('SELECT 1');
-	$gate->await_queued($two);
+	$gate->queue($two, 'SELECT 1');
 	$two->cancel;
 	$two->result;
 	grew('a cancel in the queue', admitted => 1, queued => 1, cancels => 1);
-	my $other = $gate->session;
-	$other->start('SELECT 1');
-	$gate->await_queued($other);
+	my $other = $gate->waiter('SELECT 1');
 	$gate->value('SELECT pg_terminate_backend(' . $other->pid . ')');
 	$other->result;
 	$gate->await_waiting(0);
@@ -312,16 +240,12 @@ sub known_wait
 	grew('a cancel of what runs', admitted => 1, failed => 1);
 
 	# So is the end of a session in its transaction.
-	$other = $gate->holder;
-	$other->quit;
+	$gate->holder->quit;
 	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
 	grew('a session that quits in its transaction', admitted => 1, failed => 1);
 }
 
-# ----------------------------------------------------------------
 # forced
-# ----------------------------------------------------------------
-
 {
 	$two->query('SET admission_gate.scope = statement; BEGIN');
 	$two->query('SELECT 1');
@@ -346,53 +270,35 @@ sub known_wait
 	grew('COMMIT', completed => 2);
 }
 
-# ----------------------------------------------------------------
-# barged.  The first in the queue is stopped, so that it cannot take the slot
-# it is called for.
-# ----------------------------------------------------------------
-
+# barged.  The first in the queue is stopped, so that it cannot take the slot that it is
+# called for.  Then another one takes it, unless the order is strict or the first has waited
+# for handoff_after.
+for (
+	[ 3_600_000, 0, 'a slot is free to whoever comes first', queued => 1, barged => 1 ],
+	[ 0, 0, 'with handoff_after = 0, a slot goes to the first in the queue', queued => 2 ],
+	[ 20, 20, 'whoever has waited for handoff_after gets the next slot', queued => 2 ])
 {
-	$gate->set(handoff_after => 3_600_000);
-	my ($holder, $head, $other) = map { $gate->session } 1 .. 3;
-	$holder->query('BEGIN');
-	$head->start('SELECT 1');
-	$gate->stop_waiter($head);
-	$holder->query('COMMIT');
-	is($other->query('SELECT 2'), '2', 'a slot is free to whoever comes first');
-	gauges_are('0|0|1', 'meanwhile');
-	kill CONT => $head->pid;
-	$head->finish;
-	grew('barging', admitted => 3, completed => 3, queued => 1, barged => 1);
-
-	# Strictly first come: the slot is the first one's although it sleeps.
-	$gate->set(handoff_after => 0);
-	$_->quit foreach ($holder, $head, $other);
-	($holder, $head, $other) = map { $gate->session } 1 .. 3;
-	$holder->query('BEGIN');
-	$head->start('SELECT 1');
+	my ($handoff_after, $ms, $what, %growth) = @$_;
+	$gate->set(handoff_after => $handoff_after);
+	my ($holder, $other) = ($gate->holder, $gate->session);
+	my $head = $gate->waiter('SELECT 1');
+	$gate->await("SELECT wait_time > $ms FROM pg_stat_admission_gate_backends WHERE pid = " . $head->pid);
 	$gate->stop_waiter($head);
 	$holder->query('COMMIT');
 	$other->start('SELECT 2');
-	$gate->ok_waits($other, 'with handoff_after = 0, a slot goes to the first in the queue');
-	kill CONT => $head->pid;
-	$_->finish foreach ($head, $other);
-	grew('first come, first served', admitted => 3, completed => 3, queued => 2);
 
-	# In between: nobody is overtaken for ever.
-	$gate->set(handoff_after => 20);
-	$_->quit foreach ($holder, $head, $other);
-	($holder, $head, $other) = map { $gate->session } 1 .. 3;
-	$holder->query('BEGIN');
-	$head->start('SELECT 1');
-	$gate->await("SELECT wait_time > 20 FROM pg_stat_admission_gate_backends WHERE pid = " . $head->pid);
-	$gate->stop_waiter($head);
-	$holder->query('COMMIT');
-	$other->start('SELECT 2');
-	$gate->ok_waits($other, 'whoever has waited for handoff_after gets the next slot');
+	if ($growth{barged})
+	{
+		$gate->ok_passes($other, $what);
+		gauges_are('0|0|1', 'meanwhile');
+	}
+	else
+	{
+		$gate->ok_waits($other, $what);
+	}
 	kill CONT => $head->pid;
-	$_->finish foreach ($head, $other);
-	grew('a bound to barging', admitted => 3, completed => 3, queued => 2);
-	$_->quit foreach ($holder, $head, $other);
+	$_->result foreach ($head, $other);
+	grew($what, admitted => 3, completed => 3, %growth);
 }
 
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
@@ -400,16 +306,16 @@ sub known_wait
 {
 	my $handoff_after = 1000;
 	$gate->set(max_active_backends => 2, handoff_after => $handoff_after);
-	my ($one, $two, $heir, $next, $other) = map { $gate->session } 1 .. 5;
+	my ($heir, $next, $other) = map { $gate->session } 1 .. 3;
+	my $stop_both_late = sub {
+		$gate->queue($_, 'SELECT 1') foreach ($heir, $next);
+		$gate->await(
+			"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'"
+		);
+		$gate->stop_waiter($_) foreach ($heir, $next);
+	};
 	$_->query('BEGIN') foreach ($one, $two);
-	foreach my $waiter ($heir, $next)
-	{
-		$waiter->start('SELECT 1');
-		$gate->await_queued($waiter);
-	}
-	$gate->await(
-		"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
-	$gate->stop_waiter($_) foreach ($heir, $next);
+	$stop_both_late->();
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
 	gauges_are('1|0|1', 'meanwhile');
@@ -418,8 +324,7 @@ sub known_wait
 		"SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
 		WHERE pid = " . $heir->pid);
 	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
-	$two->start('SELECT 4');
-	$gate->ok_waits($two, 'then the next in the queue is handed one, although the heir has not come');
+	$gate->ok_queues($two, 'SELECT 4', 'then the next in the queue is handed one, although the heir has not come');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $two);
 	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, barged => 2);
@@ -427,37 +332,23 @@ sub known_wait
 	# It is two at a time for who has waited for twice as long.
 	$gate->set(max_active_backends => 4);
 	my @holders = map { $gate->holder } 1 .. 4;
-	foreach my $waiter ($heir, $next)
-	{
-		$waiter->start('SELECT 1');
-		$gate->await_queued($waiter);
-	}
-	$gate->await(
-		"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
-	$gate->stop_waiter($_) foreach ($heir, $next);
+	$stop_both_late->();
 	$_->query('COMMIT') foreach @holders[ 0, 1 ];
-	$other->start('SELECT 2');
-	$gate->ok_waits($other, 'whoever has waited for twice as long is handed a slot beside the first');
+	$gate->ok_queues($other, 'SELECT 2', 'whoever has waited for twice as long is handed a slot beside the first');
 	gauges_are('4|0|1', 'meanwhile');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $other);
 	$_->query('COMMIT') foreach @holders[ 2, 3 ];
 	grew('two heirs at a time', admitted => 7, completed => 7, queued => 3);
-	$_->quit foreach @holders;
-	$_->quit foreach ($one, $two, $heir, $next, $other);
 	$gate->set(max_active_backends => 1);
 }
 
-# ----------------------------------------------------------------
 # lends
-# ----------------------------------------------------------------
-
 {
 	$gate->set(lend_after => 50, handoff_after => 60_000);    # which puts the last resort off
-	my ($holder, $next, $last) = map { $gate->session } 1 .. 3;
-	$holder->query('BEGIN');
-	$next->start('BEGIN');
-	$next->finish;
+	my $holder = $gate->holder;
+	my ($next, $last) = map { $gate->session } 1 .. 2;
+	$next->query('BEGIN');
 	gauges_are('1|1|0', 'an idle holder and who has its slot');
 	is($gate->state($holder), 'lent', 'the holder is shown as lender');
 	grew('lending', admitted => 2, queued => 1, lends => 1);
@@ -465,13 +356,10 @@ sub known_wait
 	$_->start('DO $$ BEGIN LOOP END LOOP; END $$') foreach ($next, $holder);
 	$gate->await('SELECT running = 2 FROM pg_stat_admission_gate', 'both to work');
 	gauges_are('2|0|0', 'a lender that works again runs above the limit');
-	$last->start('SELECT 1');
-	$gate->ok_waits($last, 'while the count is above the limit, others wait');
-	$holder->cancel;
-	$holder->result;
+	$gate->ok_queues($last, 'SELECT 1', 'while the count is above the limit, others wait');
+	$gate->stop_worker($holder);
 	gauges_are('1|0|1', 'when it is back at the limit, they still wait');
-	$next->cancel;
-	$next->result;
+	$gate->stop_worker($next);
 	is($last->finish, '1', 'when it is below, the next one enters');
 	grew('the return of a lender', admitted => 1, completed => 1, failed => 2, queued => 1);
 
@@ -482,71 +370,30 @@ sub known_wait
 	gauges_are('0|1|0', 'then');
 	$holder->query('COMMIT');
 	grew('a lender that commits', admitted => 2, completed => 2, queued => 1, lends => 1);
-	gauges_are('0|0|0', 'then');
-	$_->quit foreach ($holder, $next, $last);
 }
 
-# ----------------------------------------------------------------
-# Strict order
-# ----------------------------------------------------------------
-
-{
-	# The waiter is stopped, so that it does not use the slot that it is granted.
-	$gate->set(lend_after => 60_000, handoff_after => 0);
-	reset_totals();
-	my ($busy, $waiter) = holder_and_stopped_waiter();
-	$busy->start_extended('COMMIT');
-	$busy->start_extended('SELECT 1') for (1 .. 3);
-	$busy->result;
-	$gate->ok_waits($busy, 'in strict order, a session that has more to do queues behind those that wait');
-	kill CONT => $waiter->pid;
-	$waiter->finish;
-	$busy->result for (1 .. 3);
-	$expected{admitted} = $expected{completed} = 5;
-	$expected{queued} = 2;
-	grew('four transactions beside a waiter in strict order');
-	$_->quit foreach ($busy, $waiter);
-}
-
-# ----------------------------------------------------------------
-# max_active
-# ----------------------------------------------------------------
-
-for my $limit (7, 0, 1)
-{
-	$gate->set(max_active_backends => $limit);
-	is($gate->counter('max_active'), $limit, "max_active is the limit: $limit");
-}
-
-$_->quit foreach ($one, $two, $three);
+$gate->set(lend_after => 60_000);
 $gate->ok_quiet('at the end');
 
-# ----------------------------------------------------------------
 # Without preloading
-# ----------------------------------------------------------------
-
 $gate->configure(shared_preload_libraries => '');
 $gate->node->restart;
 my $session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
-for my $sql (
-	'SELECT * FROM pg_stat_admission_gate',
-	'SELECT * FROM pg_stat_admission_gate_backends',
-	'SELECT * FROM pg_stat_admission_gate_histogram',
-	'SELECT pg_stat_admission_gate_reset()')
+for my $source (
+	'pg_stat_admission_gate', 'pg_stat_admission_gate_backends',
+	'pg_stat_admission_gate_histogram', 'pg_stat_admission_gate_hot_spots',
+	'pg_stat_admission_gate_reset()')
 {
-	my $error = $session->start($sql)->result->{error};
-	is($error->{C}, '55000', "$sql fails without preloading");
+	my $error = $session->start("SELECT * FROM $source")->result->{error};
+	is($error->{C}, '55000', "$source fails without preloading");
 	like($error->{M}, qr/must be loaded via "shared_preload_libraries"/, 'and says what to do');
 }
 $session->query('DROP EXTENSION admission_gate');
-$session->quit;
-$session = $gate->session;
 like(
-	$session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
+	$gate->session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
 	qr/is not loaded via "shared_preload_libraries"/,
 	'CREATE EXTENSION warns of it');
-$session->quit;
 $gate->node->stop;
 
 done_testing();

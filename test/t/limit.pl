@@ -1,17 +1,12 @@
 # Proves that the limit caps the backends at work: whatever the command and the
 # protocol, with one slot taken the next session sleeps until it is given back;
-# what does not need a slot passes; the limit follows a reload; and superusers are
-# no exception.
+# what does not need a slot passes; and the limit follows a reload.
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $gate = GateTest->new(
 	'limit',
@@ -22,8 +17,7 @@ my $gate = GateTest->new(
 	init => { allows_streaming => 'logical' });
 my $node = $gate->node;
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i',
 	'CREATE MATERIALIZED VIEW m AS SELECT count(*) FROM t',
@@ -36,44 +30,25 @@ sub waits_for_its_turn
 	my ($what, $session, $start) = @_;
 
 	my $holder = $gate->holder;
-	$start->();
+	ref $start ? $start->($session) : $session->start($start);
 	$gate->ok_waits($session, "$what waits for a slot");
 	$holder->query('COMMIT');
-	is($session->sqlstate, '00000', "$what runs when it has one");
-	$holder->quit;
-	return;
-}
-
-# The same for a statement in the simple protocol.
-sub statement_waits
-{
-	my ($what, $sql) = @_;
-
-	my $session = $gate->session;
-	waits_for_its_turn($what, $session, sub { $session->start($sql) });
-	$session->quit;
-	return;
+	return is($session->sqlstate, '00000', "$what runs when it has one");
 }
 
 # With a holder in the only slot, the statement does not queue.
-sub statement_passes
+sub passes
 {
 	my ($what, $sql, @session) = @_;
 
 	my $holder = $gate->holder;
 	my $session = $gate->session(@session);
 	$session->start($sql);
-	$gate->ok_passes($session, "$what passes a full gate");
-	$session->quit;
-	$holder->quit;
-	return;
+	return $gate->ok_passes($session, "$what passes a full gate");
 }
 
-# ----------------------------------------------------------------
 # Commands
-# ----------------------------------------------------------------
-
-statement_waits(@$_)
+waits_for_its_turn($_->[0], $gate->session, $_->[1])
   foreach (
 	[ 'SELECT', 'SELECT count(*) FROM t' ],
 	[ 'SELECT without a table', 'SELECT 1' ],
@@ -113,77 +88,56 @@ statement_waits(@$_)
 {
 	my $holder = $gate->holder;
 	my $session = $gate->session;
-	$session->start('COPY t FROM STDIN');
-	$gate->ok_waits($session, 'COPY FROM waits for a slot');
+	$gate->ok_queues($session, 'COPY t FROM STDIN', 'COPY FROM waits for a slot');
 	$holder->query('COMMIT');
 	is($session->read_until('G')->{stopped}, 'G', 'COPY FROM asks for its data when it has one');
 	$session->copy_data("3001\t1\n")->copy_done;
 	is($session->sqlstate, '00000', 'COPY FROM stores its data');
 	is($gate->value('SELECT v FROM t WHERE id = 3001'), '1', 'the data is there');
-	$_->quit foreach ($session, $holder);
 }
 
 # A transaction waits once: not for its second statement.
 {
 	my $holder = $gate->holder;
-	my $first = $gate->session;
-	$first->start('BEGIN');
-	$gate->await_queued($first);
+	my $first = $gate->waiter('BEGIN');
 	$holder->query('COMMIT');
 	$first->finish;
-	$holder->start('SELECT 1');
-	$gate->ok_waits($holder, 'a session that has given its slot back waits like any other');
+	$gate->ok_queues($holder, 'SELECT 1', 'a session that has given its slot back waits like any other');
 	is($first->query('SELECT 1'), '1', 'a transaction that was admitted runs on');
 	$first->query('COMMIT');
 	is($holder->finish, '1', 'and its COMMIT lets the next one in');
-	$_->quit foreach ($first, $holder);
 }
 
-# ----------------------------------------------------------------
 # Protocols
-# ----------------------------------------------------------------
-
 {
 	my $session = $gate->session;
-
-	waits_for_its_turn('an unnamed extended statement',
-		$session, sub { $session->start_extended('SELECT count(*) FROM t WHERE id < $1', 10) });
 
 	# The plan is made once and comes from the cache from then on.
 	$session->query('SET plan_cache_mode = force_generic_plan');
 	$session->prepare('generic', 'SELECT v FROM t WHERE id = $1');
 	$session->prepare('generic_update', 'UPDATE t SET v = v + 1 WHERE id = $1 RETURNING id');
-	$session->start_prepared('generic', 1)->finish;
-	$session->start_prepared('generic_update', 1)->finish;
-	waits_for_its_turn('a prepared SELECT with a cached plan', $session,
-		sub { $session->start_prepared('generic', 2) });
-	waits_for_its_turn('a prepared UPDATE with a cached plan',
-		$session, sub { $session->start_prepared('generic_update', 2) });
-	waits_for_its_turn('EXECUTE', $session, sub { $session->start('EXECUTE generic(3)') });
-	waits_for_its_turn('EXPLAIN ANALYZE EXECUTE',
-		$session, sub { $session->start('EXPLAIN ANALYZE EXECUTE generic(3)') });
-	waits_for_its_turn('CREATE TABLE AS EXECUTE',
-		$session, sub { $session->start('CREATE TEMP TABLE e AS EXECUTE generic(3)') });
-
-	$session->query('SET plan_cache_mode = force_custom_plan');
+	$session->start_prepared($_, 1)->finish foreach ('generic', 'generic_update');
+	my $pipeline = sub {
+		$_[0]->parse('', 'UPDATE t SET v = 7 WHERE id = $1')->bind('', '', $_)->execute('') foreach (1 .. 3);
+		$_[0]->sync;
+	};
+	for (
+		[ 'an unnamed extended statement', sub { $_[0]->start_extended('SELECT v FROM t WHERE id < $1', 10) } ],
+		[ 'a prepared SELECT with a cached plan', sub { $_[0]->start_prepared('generic', 2) } ],
+		[ 'a prepared UPDATE with a cached plan', sub { $_[0]->start_prepared('generic_update', 2) } ],
+		[ 'EXECUTE', 'EXECUTE generic(3)' ],
+		[ 'EXPLAIN ANALYZE EXECUTE', 'EXPLAIN ANALYZE EXECUTE generic(3)' ],
+		[ 'CREATE TABLE AS EXECUTE', 'CREATE TEMP TABLE e AS EXECUTE generic(3)' ],
+		[ 'a utility command in the extended protocol', sub { $_[0]->start_extended('VACUUM t') } ],
+		# Several statements before one Sync are one transaction.
+		[ 'a pipeline', $pipeline ],
+		[ 'BEGIN in the extended protocol', sub { $_[0]->start_extended('BEGIN') } ])
+	{
+		waits_for_its_turn($_->[0], $session, $_->[1]);
+	}
+	$session->query('COMMIT', 'SET plan_cache_mode = force_custom_plan');
 	waits_for_its_turn('a prepared SELECT with a plan of its own',
-		$session, sub { $session->start_prepared('generic', 2) });
-	waits_for_its_turn('a utility command in the extended protocol',
-		$session, sub { $session->start_extended('VACUUM t') });
-	waits_for_its_turn('BEGIN in the extended protocol', $session, sub { $session->start_extended('BEGIN') });
-	$session->query('COMMIT');
-
-	# Several statements before one Sync are one transaction.
-	waits_for_its_turn(
-		'a pipeline',
-		$session,
-		sub {
-			for my $id (1 .. 3)
-			{
-				$session->parse('', 'UPDATE t SET v = 7 WHERE id = $1')->bind('', '', $id)->execute('');
-			}
-			$session->sync;
-		});
+		$session, sub { $_[0]->start_prepared('generic', 2) });
 	is($gate->value('SELECT count(*) FROM t WHERE v = 7'), '3', 'all statements of a pipeline have run');
 
 	# Several Syncs without waiting for the answers.
@@ -192,14 +146,10 @@ statement_waits(@$_)
 	$gate->ok_waits($session, 'the first transaction of a pipeline waits for a slot');
 	$holder->query('COMMIT');
 	is(join(',', map { $session->finish } 1 .. 3), '1,2,3', 'all transactions of a pipeline run');
-	$_->quit foreach ($session, $holder);
 }
 
-# ----------------------------------------------------------------
 # What passes
-# ----------------------------------------------------------------
-
-statement_passes(@$_)
+passes(@$_)
   foreach (
 	[ 'SET', "SET work_mem = '1MB'" ],
 	[ 'SHOW', 'SHOW work_mem' ],
@@ -218,25 +168,22 @@ statement_passes(@$_)
 	my $session = $gate->session;
 	$session->query("BEGIN; UPDATE t SET v = 8 WHERE id = 8; PREPARE TRANSACTION 'x'");
 	my $holder = $gate->holder;
-	$session->start("COMMIT PREPARED 'x'");
-	$gate->ok_passes($session, 'COMMIT PREPARED passes a full gate');
-	$_->quit foreach ($session, $holder);
+	$gate->ok_runs($session, "COMMIT PREPARED 'x'", 'COMMIT PREPARED passes a full gate');
 }
 
-statement_passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admission_gate.bypass' => 'on' });
+passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admission_gate.bypass' => 'on' });
 
 # Walsenders, both kinds.
 {
 	my $holder = $gate->holder;
 	my $sender = $gate->session(replication => 'database');
-	$sender->start('SELECT count(*) FROM t');
-	$gate->ok_passes($sender, 'SQL in a logical replication connection passes a full gate');
-	$sender->start('CREATE_REPLICATION_SLOT s TEMPORARY LOGICAL pgoutput');
-	$gate->ok_passes($sender, 'creating a replication slot passes a full gate');
-	$sender->quit;
+	$gate->ok_runs($sender, 'SELECT count(*) FROM t', 'SQL in a logical replication connection passes a full gate');
+	$gate->ok_runs(
+		$sender,
+		'CREATE_REPLICATION_SLOT s TEMPORARY LOGICAL pgoutput',
+		'creating a replication slot passes a full gate');
 	$node->backup('through_a_full_gate');
 	pass('pg_basebackup passes a full gate');
-	$holder->quit;
 }
 
 # Autovacuum.
@@ -245,24 +192,14 @@ statement_passes('a session with bypass', 'SELECT count(*) FROM t', session => {
 	my $holder = $gate->holder;
 	$gate->set(autovacuum => 'on', autovacuum_naptime => 1);
 	$gate->value('UPDATE t SET v = 9');
-	my $done = $gate->await_true(
-		sub {
-			$gate->value("SELECT coalesce(max(autovacuum_count), 0) > 0 FROM pg_stat_user_tables WHERE relname = 't'")
-			  eq 't';
-		},
-		'autovacuum');
-	ok($done, 'autovacuum passes a full gate');
+	$gate->ok_comes(q{max(autovacuum_count) > 0 FROM pg_stat_user_tables WHERE relname = 't'},
+		'autovacuum passes a full gate');
 	$gate->set(autovacuum => 'off');
-	$holder->quit;
 }
 
 $gate->ok_quiet('after all commands and protocols');
-$gate->ok_adds_up('after all commands and protocols');
 
-# ----------------------------------------------------------------
 # The limit, and its changes
-# ----------------------------------------------------------------
-
 $gate->set(max_active_backends => 3);
 {
 	my @sessions = map { $gate->session } 1 .. 8;
@@ -290,10 +227,8 @@ $gate->set(max_active_backends => 3);
 
 	$gate->set(max_active_backends => 0);
 	$gate->await_waiting(0);
-	my @rest = grep {
-		my $s = $_;
-		!grep { $_ == $s } @running
-	} @sessions;
+	my %was_running = map { $_ => 1 } @running;
+	my @rest = grep { !$was_running{$_} } @sessions;
 	is(join(',', map { $_->finish } @rest), '1,1,1', 'no limit releases everybody');
 	is($rest[0]->query('SELECT 3'), '3', 'and they work on');
 	$_->quit foreach @sessions;
@@ -309,65 +244,28 @@ $gate->set(max_active_backends => 3);
 	$gate->set(max_active_backends => 1);
 	my $holder = $gate->holder;
 	my $session = $gate->session;
-	$session->start('SELECT 1');
-	$gate->ok_waits($session, 'a new limit holds at once');
-	$_->quit foreach ($holder, $old, $session);
-	$gate->ok_quiet('after the limit was set anew');
+	$gate->ok_queues($session, 'SELECT 1', 'a new limit holds at once');
 }
+$gate->ok_quiet('after the limit was set anew');
 
-# ----------------------------------------------------------------
-# Superusers
-# ----------------------------------------------------------------
-
-{
-	$gate->value('CREATE ROLE dba LOGIN SUPERUSER');
-	my $holder = $gate->holder;
-	my $dba = $gate->session(user => 'dba');
-	$dba->start('SELECT 1');
-	$gate->ok_waits($dba, 'a superuser waits like everyone');
-	$holder->query('COMMIT');
-	$dba->result;
-	$holder->query('BEGIN');
-	$dba->query('SET admission_gate.bypass = on');
-	$dba->start('SELECT 1');
-	$gate->ok_passes($dba, 'a superuser can bypass the gate');
-	$dba->query('SET admission_gate.bypass = off');
-	$dba->start('SELECT 1');
-	$gate->ok_waits($dba, 'until it asks for the gate again');
-	$holder->query('COMMIT');
-	$dba->result;
-	$_->quit foreach ($dba, $holder);
-}
-
-# ----------------------------------------------------------------
 # gate_utility
-# ----------------------------------------------------------------
-
 {
 	my @none = (session => { 'admission_gate.gate_utility' => 'off' });
-	statement_passes("$_ with gate_utility = off", $_, @none)
+	passes("$_ with gate_utility = off", $_, @none)
 	  foreach ('CREATE TABLE u (a int)', 'VACUUM t', 'DROP TABLE u', 'ALTER TABLE t ADD w int');
 
 	my $session = $gate->session(@none);
 	$session->query('PREPARE q AS SELECT 1');
-	for my $sql ('SELECT 1', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN')
-	{
-		waits_for_its_turn("$sql with gate_utility = off", $session, sub { $session->start($sql) });
-	}
-	$session->quit;
+	waits_for_its_turn("$_ with gate_utility = off", $session, $_)
+	  foreach ('SELECT 1', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN');
 }
 
-# ----------------------------------------------------------------
 # scope = statement
-# ----------------------------------------------------------------
-
 {
 	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
 	my $holder = $gate->holder;
-	$session->start('BEGIN');
-	$gate->ok_passes($session, 'BEGIN passes in statement scope');
-	$session->start('SELECT count(*) FROM t WHERE id = 1');
-	$gate->ok_waits($session, 'the first statement waits in statement scope');
+	$gate->ok_runs($session, 'BEGIN', 'BEGIN passes in statement scope');
+	$gate->ok_queues($session, 'SELECT count(*) FROM t WHERE id = 1', 'the first statement waits in statement scope');
 	$holder->query('COMMIT');
 	is($session->finish, '1', 'it runs when it has a slot');
 	is($gate->gauges, '0|0|0', 'in statement scope, no slot is held between two statements');
@@ -381,43 +279,13 @@ $gate->set(max_active_backends => 3);
 		'DECLARE c CURSOR FOR SELECT * FROM t',
 		'FETCH 3 FROM c')
 	{
-		$session->start($sql);
-		$gate->ok_passes($session, "a transaction that was admitted once does not wait again: $sql");
+		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
 		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
 	}
 	$session->start_extended('SELECT * FROM t WHERE id < $1', 10);
 	$gate->ok_passes($session, 'nor does it in the extended protocol');
 	is($gate->gauges, '1|0|0', 'where its slot goes back as well');
 	$session->query('COMMIT');
-	$_->quit foreach ($session, $holder);
-}
-
-# A parallel query counts as one.
-{
-	my $parallel = $gate->session(
-		session => {
-			min_parallel_table_scan_size => 0,
-			parallel_setup_cost => 0,
-			parallel_tuple_cost => 0,
-			max_parallel_workers_per_gather => 2
-		});
-	my ($one, $two) = map { $gate->session } 1 .. 2;
-	$gate->value('CREATE TABLE big AS SELECT i AS id FROM generate_series(1, 20000) i');
-	$gate->value('ANALYZE big');
-	$gate->set(max_active_backends => 2);
-	my $query = "SELECT repeat('x', 1000), id FROM big";
-	like($parallel->query("EXPLAIN $query"), qr/Workers Planned: 2/, 'a plan has two workers');
-	$parallel->start($query);
-	$gate->await_wait_event_type($parallel, 'Client');
-	$one->query('BEGIN');
-	$two->start('SELECT 1');
-	$gate->ok_waits($two, 'a parallel query leaves one of two slots');
-	is($gate->gauges, '2|0|1', 'and counts as one backend');
-	$parallel->result;
-	$two->finish;
-	$one->query('COMMIT');
-	$_->quit foreach ($parallel, $one, $two);
-	$gate->set(max_active_backends => 1);
 }
 
 # The end of one portal is not that of another one, which has the slot.
@@ -435,11 +303,6 @@ $gate->set(max_active_backends => 3);
 	$session->message('C', "Pb\0")->sync->result;
 	is($gate->gauges, '0|0|0', 'but not when it is closed itself');
 	$session->query('COMMIT');
-	$session->quit;
 }
 
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
-$gate->node->stop;
-
-done_testing();
+$gate->finish;

@@ -3,13 +3,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $gate = GateTest->new(
 	'stress',
@@ -17,7 +13,6 @@ my $gate = GateTest->new(
 	max_connections => 250,
 	log_statement => 'none',
 	lend_after => 60_000);
-my $node = $gate->node;
 
 # How many sessions are inside this function: each holds an advisory lock while
 # it is, and counts the others'.
@@ -30,30 +25,18 @@ $gate->value(
 		SELECT count(*) INTO n FROM pg_locks WHERE locktype = \'advisory\';
 		PERFORM pg_advisory_unlock(pg_backend_pid());
 		RETURN n;
-	END $$');
-$gate->value('CREATE TABLE seen (n bigint)');
+	END $$',
+	'CREATE TABLE seen (n bigint)');
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my %script = (
-	lone => "SELECT at_work();\nINSERT INTO seen SELECT at_work();\n",
-	block => "BEGIN;\nINSERT INTO seen SELECT at_work();\nSELECT at_work();\nCOMMIT;\n");
-append_to_file("$directory/$_", $script{$_}) foreach keys %script;
-
+my @scripts = map { $gate->script($_) } (
+	"SELECT at_work();\nINSERT INTO seen SELECT at_work();\n",
+	"BEGIN;\nINSERT INTO seen SELECT at_work();\nSELECT at_work();\nCOMMIT;\n");
 for my $mode ('simple', 'extended', 'prepared')
 {
 	$gate->value('TRUNCATE seen');
-	$node->command_ok(
-		[
-			'pgbench', '-n', '-c', '200', '-j', '4', '-t', '5', '-M', $mode,
-			'-f', "$directory/lone", '-f', "$directory/block", '-h', $node->host, '-p', $node->port, 'postgres'
-		],
+	command_ok($gate->pgbench('-c', 200, '-j', 4, '-t', 5, '-M', $mode, map { ('-f', $_) } @scripts),
 		"200 pgbench clients run at limit 2, $mode protocol");
 	is($gate->value('SELECT max(n) FROM seen'),
 		'2', "of 200 clients, 2 were at work at the same time and never more, $mode protocol");
 }
-$gate->ok_quiet('after pgbench');
-$gate->ok_adds_up('after pgbench');
-
-$node->stop;
-
-done_testing();
+$gate->finish;
