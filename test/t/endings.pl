@@ -4,15 +4,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use IPC::Run ();
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $gate = GateTest->new(
 	'endings',
@@ -22,8 +16,7 @@ my $gate = GateTest->new(
 	max_prepared_transactions => 5);
 my $node = $gate->node;
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
 	'CREATE TABLE dup AS SELECT 1 AS a FROM generate_series(1, 2)',
@@ -34,7 +27,7 @@ $gate->value($_)
 	'CREATE FUNCTION counts() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM t); END $$',
 	'CREATE FUNCTION immutable_count(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN $1 + (SELECT count(*) FROM pg_class WHERE false); END $$',
 
-	# Each of these stops at advisory lock 1 between two of its transactions.
+	# Stops at advisory lock 1 between two of its transactions.
 	'CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN
 		UPDATE t SET v = v + 1 WHERE id = 1; COMMIT;
 		PERFORM pg_advisory_lock_shared(1); PERFORM pg_advisory_unlock_shared(1); COMMIT;
@@ -45,113 +38,102 @@ $gate->value($_)
 		PERFORM 1/0; END $$');
 
 # After something ended: nothing is left behind.
-sub clean
-{
-	my ($when) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
+sub clean { return $gate->ok_quiet(@_); }
 
-	$gate->ok_quiet($when);
-	$gate->ok_adds_up($when);
-	return;
-}
+# Statements and transactions
 
-# ----------------------------------------------------------------
-# Errors
-# ----------------------------------------------------------------
-
+# Each in a session of its own: steps, with the SQLSTATEs they end with and what is running
+# afterwards, if that is one
+my $portal = sub { $_[0]->parse('', 'SELECT 1')->bind('', '')->execute('') };
+for my $case (
+	(   map { [$_] }[ 'SELECT 1/0', '22012' ],
+		[ 'SELECT 1/v FROM t', '22012' ],
+		[ 'SELECT fails()', '22012' ],
+		[ 'DO $$ BEGIN PERFORM fails(); END $$', '22012' ],
+		[ 'INSERT INTO t VALUES (1)', '23505' ],
+		[ 'CREATE UNIQUE INDEX ON dup (a)', '23505' ],
+		[ 'CREATE UNIQUE INDEX CONCURRENTLY dup_a ON dup (a)', '23505' ],
+		[ 'INSERT INTO child VALUES (2)', '23503' ],
+		[ 'COPY (SELECT 1/v FROM t) TO STDOUT', '22012' ],
+		[ 'EXPLAIN ANALYZE SELECT 1/v FROM t', '22012' ],
+		[ 'CALL commits_and_fails()', '22012' ],
+		[ 'SELECT * FROM nowhere', '42P01' ],
+		[ 'VACUUM nowhere', '42P01' ],
+		[ 'SELEKT', '42601' ],
+		[ 'SELECT 1; SELECT 1/0', '22012' ],
+		[ sub { $_[0]->start_extended('SELECT 1/$1::int', 0) }, '22012' ],
+		[ sub { $portal->($_[0])->parse('', 'SELECT 1/$1::int')->bind('', '', 0)->execute('')->sync }, '22012' ],
+		[ sub { $_[0]->call_function($gate->value("SELECT 'counts'::regproc::oid")) }, '00000' ],
+		[ "BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'a'", '00000' ],
+		[ "COMMIT PREPARED 'a'", '00000' ],
+		[ "BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b'", '00000' ],
+		[ "ROLLBACK PREPARED 'b'", '00000' ]),
+	[ [ 'BEGIN; CREATE TEMP TABLE x (a int)', '00000', 1 ], [ "PREPARE TRANSACTION 'c'", '0A000' ] ],
+	# The slot goes back at the error, not only at the ROLLBACK.
+	[ [ 'BEGIN', '00000', 1 ], [ 'SELECT 1/0', '22012' ], [ 'ROLLBACK', '00000' ] ],
+	# A subtransaction's end is not the transaction's.
+	[
+		[ 'BEGIN; SAVEPOINT a', '00000', 1 ],
+		[ 'SELECT 1/0', '22012', 1 ],
+		[ 'ROLLBACK TO a', '00000', 1 ],
+		[ 'SAVEPOINT b; RELEASE a; COMMIT', '00000' ]
+	],
+	[
+		[
+			'DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$',
+			'00000'
+		]
+	],
+	# In statement scope, the statement that fails gives its slot back.
+	[
+		[ 'SET admission_gate.scope = statement', '00000' ],
+		[ 'BEGIN; SAVEPOINT a', '00000' ],
+		(   map { ([ $_, '22012' ], [ 'ROLLBACK TO a', '00000' ], [ 'SELECT 1', '00000' ]) } 'SELECT 1/0',
+			'UPDATE t SET v = 1/v',
+			'DO $$ BEGIN PERFORM fails(); END $$'),
+		[ 'COMMIT', '00000' ]
+	],
+	# Queries run in the middle of a commit.
+	[
+		[ 'CREATE TEMP TABLE tmp (a int) ON COMMIT DELETE ROWS', '00000' ],
+		[ 'CREATE INDEX ON tmp (immutable_count(a))', '00000' ],
+		[ 'INSERT INTO tmp VALUES (1)', '00000' ],
+		[
+			'BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT',
+			'00000'
+		],
+		[ 'FETCH 5 FROM c', '00000' ],
+		[ 'BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t', '00000', 1 ],
+		[ 'COMMIT', '22012' ]
+	])
 {
 	my $session = $gate->session;
-	for my $case (
-		[ '22012', 'SELECT 1/0' ],
-		[ '22012', 'SELECT 1/v FROM t' ],
-		[ '22012', 'SELECT fails()' ],
-		[ '22012', 'DO $$ BEGIN PERFORM fails(); END $$' ],
-		[ '23505', 'INSERT INTO t VALUES (1)' ],
-		[ '23505', 'CREATE UNIQUE INDEX ON dup (a)' ],
-		[ '23505', 'CREATE UNIQUE INDEX CONCURRENTLY dup_a ON dup (a)' ],
-		[ '23503', 'INSERT INTO child VALUES (2)' ],
-		[ '22012', 'COPY (SELECT 1/v FROM t) TO STDOUT' ],
-		[ '22012', 'EXPLAIN ANALYZE SELECT 1/v FROM t' ],
-		[ '22012', 'CALL commits_and_fails()' ],
-		[ '42P01', 'SELECT * FROM nowhere' ],
-		[ '42P01', 'VACUUM nowhere' ],
-		[ '42601', 'SELEKT' ],
-		[ '22012', 'BEGIN; SELECT 1/0; COMMIT' ],
-		[ '22012', 'SELECT 1; SELECT 1/0' ])
+	for (@$case)
 	{
-		my ($sqlstate, $sql) = @$case;
-		is($session->start($sql)->sqlstate, $sqlstate, "$sql fails");
-		$session->query('ROLLBACK');
-		clean("after $sql");
+		my ($step, $sqlstate, $running) = @$_;
+		my $what = ref $step ? 'a message' : $step;
+		ref $step ? $step->($session) : $session->start($step);
+		is($session->sqlstate, $sqlstate, "$what ends with $sqlstate");
+		$running ? is($gate->gauges, '1|0|0', "after $what: the slot is kept") : clean("after $what");
 	}
-
-	$session->start_extended('SELECT 1/$1::int', 0);
-	is($session->sqlstate, '22012', 'an extended statement fails');
-	clean('after an extended statement failed');
-
-	$session->parse('', 'SELECT 1')->bind('', '')->execute('');
-	$session->parse('', 'SELECT 1/$1::int')->bind('', '', 0)->execute('')->sync;
-	is($session->sqlstate, '22012', 'a pipeline fails');
-	clean('after a pipeline failed');
-
-	# The slot goes back at the error, not only at the ROLLBACK.
-	$session->query('BEGIN');
-	$session->start('SELECT 1/0')->result;
-	clean('in a transaction block that has failed');
-	$session->query('ROLLBACK');
-	clean('after its ROLLBACK');
-
-	# A subtransaction's end is not the transaction's.
-	$session->query('BEGIN; SAVEPOINT a');
-	$session->start('SELECT 1/0')->result;
-	$session->query('ROLLBACK TO a');
-	is($gate->gauges, '1|0|0', 'rolling back to a savepoint keeps the slot of the transaction');
-	$session->query('SAVEPOINT b; RELEASE a; COMMIT');
-	clean('after a transaction with savepoints');
-	$session->query(
-		'DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$');
-	clean('after an exception was caught');
-
-	# In statement scope, the statement that fails gives its slot back.
-	$session->query('SET admission_gate.scope = statement');
-	$session->query('BEGIN; SAVEPOINT a');
-	for my $sql ('SELECT 1/0', 'UPDATE t SET v = 1/v', 'DO $$ BEGIN PERFORM fails(); END $$')
-	{
-		$session->start($sql)->result;
-		clean("in statement scope, after $sql in a savepoint");
-		$session->query('ROLLBACK TO a');
-		clean('after rolling back to it');
-		is($session->query('SELECT 1'), '1', 'the transaction goes on');
-	}
-	$session->query('COMMIT');
-	clean('after the transaction in statement scope');
-	$session->query('RESET admission_gate.scope');
-
-	# Queries run in the middle of a commit.
-	$session->query('CREATE TEMP TABLE tmp (a int) ON COMMIT DELETE ROWS');
-	$session->query('CREATE INDEX ON tmp (immutable_count(a))');
-	$session->query('INSERT INTO tmp VALUES (1)');
-	clean('after ON COMMIT DELETE ROWS has rebuilt an index');
-	$session->query(
-		'BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT');
-	clean('after a deferred constraint and a holdable cursor');
-	$session->query('FETCH 5 FROM c');
-	clean('after a fetch from the holdable cursor');
-	$session->query('BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t');
-	is($session->start('COMMIT')->sqlstate, '22012', 'a holdable cursor fails at commit');
-	clean('after a holdable cursor failed at commit');
-
-	# A function call by the protocol's own message
-	my $oid = $gate->value("SELECT 'counts'::regproc::oid");
-	$session->call_function($oid);
-	is($session->sqlstate, '00000', 'a function can be called by message');
-	clean('after a function call message');
-	$session->quit;
 }
 
-# ----------------------------------------------------------------
+for my $end ('COMMIT', 'ROLLBACK')
+{
+	my $session = $gate->session;
+	$session->query('BEGIN; SELECT count(*) FROM t');
+	$session->query("$end AND CHAIN");
+	clean("after $end AND CHAIN");
+	my $holder = $gate->holder;
+	$gate->ok_queues($session, 'SELECT 1', "the transaction begun by $end AND CHAIN waits for a slot like any other");
+	$holder->query('COMMIT');
+	is($session->finish, '1', 'and has it in turn');
+	is($gate->gauges, '1|0|0', 'until it ends');
+	$session->query($end);
+	clean("after the end of the chain");
+}
+
 # Cancel, terminate, time-outs, while waiting and while running
-# ----------------------------------------------------------------
 
 # Runs a session into the end that the function brings about, once while it
 # waits and once while it runs.
@@ -160,7 +142,7 @@ sub ends_by
 	my ($what, $sqlstate, $end, @session) = @_;
 
 	my $worker = $gate->worker;
-	my $waiter = $gate->session(@session);
+	my ($waiter, $runner) = map { $gate->session(@session) } 1 .. 2;
 	my $next = $gate->session;
 	# A time-out may be over before anybody looks.
 	my $queued = $gate->counter('queued');
@@ -168,74 +150,52 @@ sub ends_by
 	$gate->await("SELECT queued > $queued FROM pg_stat_admission_gate", 'a wait');
 	$next->start('SELECT 2');
 	$end->($waiter);
-	like($waiter->sqlstate, $sqlstate, "$what ends the wait");
+	is($waiter->sqlstate, $sqlstate, "$what ends the wait");
 	$gate->await_waiting(1);
 	$gate->stop_worker($worker);
 	is($next->finish, '2', 'and the queue goes on');
 	clean("after $what of a waiting session");
 
-	my $runner = $gate->session(@session);
 	my $admitted = $gate->counter('admitted');
 	$runner->start('SELECT pg_sleep(1000)');
 	$gate->await("SELECT admitted > $admitted FROM pg_stat_admission_gate", 'a runner');
 	$next->start('SELECT 3');
 	$end->($runner);
-	like($runner->sqlstate, $sqlstate, "$what ends a running statement");
+	is($runner->sqlstate, $sqlstate, "$what ends a running statement");
 	is($next->finish, '3', 'and lets the next one in');
 	clean("after $what of a running session");
-
-	$_->quit foreach ($worker, $waiter, $runner, $next);
 	return;
 }
 
-ends_by('cancel', qr/^57014$/, sub { $_[0]->cancel });
-ends_by('pg_cancel_backend', qr/^57014$/, sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
-ends_by('pg_terminate_backend', qr/^57P01$/, sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
-ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeout => '1s' });
+ends_by('cancel', '57014', sub { $_[0]->cancel });
+ends_by('pg_cancel_backend', '57014', sub { $gate->value('SELECT pg_cancel_backend(' . $_[0]->pid . ')') });
+ends_by('pg_terminate_backend', '57P01', sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
+ends_by('statement_timeout', '57014', sub { }, session => { statement_timeout => '1s' });
 
 # The holder is idle in its transaction.
+for my $end ('pg_terminate_backend', 'idle_in_transaction_session_timeout')
 {
-	my $holder = $gate->holder;
+	my $holder = $gate->holder($end =~ /timeout/ ? (session => { $end => '500ms' }) : ());
 	my $next = $gate->session;
-	$next->start('SELECT 1');
-	$gate->await_queued($next);
-	$gate->value('SELECT pg_terminate_backend(' . $holder->pid . ')');
-	is($next->finish, '1', 'terminating an idle holder lets the next one in');
-	clean('after terminating an idle holder');
-
-	my $idle = $gate->session(session => { idle_in_transaction_session_timeout => '500ms' });
-	$idle->query('BEGIN');
-	$next->start('SELECT 2');
-	is($next->finish, '2', 'idle_in_transaction_session_timeout of a holder lets the next one in');
-	clean('after idle_in_transaction_session_timeout');
-	$next->quit;
+	$end =~ /timeout/ ? $next->start('SELECT 1') : $gate->queue($next, 'SELECT 1');
+	$gate->value("SELECT $end(" . $holder->pid . ')') if $end !~ /timeout/;
+	is($next->finish, '1', "$end of an idle holder lets the next one in");
+	clean("after $end");
 }
 
-# ----------------------------------------------------------------
 # Clients that go away
-# ----------------------------------------------------------------
-
 {
 	my $holder = $gate->holder;
 	$holder->hang_up;
 	clean('after a client hung up in a transaction');
-	$holder = $gate->holder;
-	$holder->quit;
+	$gate->holder->quit;
 	clean('after a client quit in a transaction');
 
 	# Of a waiter, whose statement is then for nobody
-	my $hangs_up_in_queue = sub {
-		my ($sql) = @_;
-
-		my $waiter = $gate->session;
-		$waiter->start($sql);
-		$gate->await_queued($waiter);
-		$waiter->hang_up;
-	};
 	my $insert = 'INSERT INTO t VALUES (1000, 0)';
 	$holder = $gate->holder;
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$hangs_up_in_queue->($insert);
+	$gate->waiter($insert)->hang_up;
 	$gate->await_waiting(0);
 	is($gate->gauges, '1|0|0', 'a waiter leaves the queue when its client has hung up');
 	is($gate->counter('cancels'), '1', 'which is counted');
@@ -249,7 +209,7 @@ ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeou
 		{
 			$holder->query('BEGIN');
 			$gate->value('SELECT pg_stat_admission_gate_reset()');
-			$hangs_up_in_queue->($sql);
+			$gate->waiter($sql)->hang_up;
 			$holder->query('COMMIT');
 			clean("after the client of a waiter hung up, handoff_after = $handoff_after");
 			is($gate->counter('ARRAY[cancels, completed]'),
@@ -261,12 +221,9 @@ ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeou
 
 	# client_connection_check_interval looks more often.
 	$holder->query('BEGIN');
-	my $waiter = $gate->session(session => { client_connection_check_interval => '100ms' });
-	my $next = $gate->session;
-	$waiter->start('SELECT 1');
-	$gate->await_waiting(1);
-	$next->start('SELECT 2');
-	$gate->await_waiting(2);
+	my @looks = (session => { client_connection_check_interval => '100ms' });
+	my $waiter = $gate->waiter('SELECT 1', @looks);
+	my $next = $gate->waiter('SELECT 2');
 	$waiter->hang_up;
 	$gate->await_waiting(1);
 	is($gate->state($next), 'waiting',
@@ -275,64 +232,14 @@ ends_by('statement_timeout', qr/^57014$/, sub { }, session => { statement_timeou
 	is($next->finish, '2', 'and the queue goes on');
 	clean('after client_connection_check_interval ended a wait');
 
-	my $runner = $gate->session(session => { client_connection_check_interval => '100ms' });
+	my $runner = $gate->session(@looks);
 	$runner->start('SELECT pg_sleep(1000)');
 	$gate->await_wait_event_type($runner, 'Timeout');
 	$runner->hang_up;
 	clean('after the client of a running session hung up');
-	$_->quit foreach ($holder, $next);
-
-	# psql, killed
-	my $in = "BEGIN;\n\\echo begun\n";
-	my $out = '';
-	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres') ], '<', \$in, '>', \$out);
-	$gate->await_true(sub { $psql->pump_nb; $out =~ /begun/ }, 'psql');
-	is($gate->gauges, '1|0|0', 'psql holds a slot');
-	$psql->signal('KILL');
-	eval { $psql->finish };
-	clean('after psql was killed');
 }
 
-# ----------------------------------------------------------------
-# Transactions that do not end with a plain COMMIT
-# ----------------------------------------------------------------
-
-{
-	my $session = $gate->session;
-
-	$session->query("BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'a'");
-	clean('after PREPARE TRANSACTION');
-	$session->query("COMMIT PREPARED 'a'");
-	$session->query("BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b'");
-	$session->query("ROLLBACK PREPARED 'b'");
-	clean('after COMMIT PREPARED and ROLLBACK PREPARED');
-	is($session->start("BEGIN; CREATE TEMP TABLE x (a int); PREPARE TRANSACTION 'c'")->sqlstate,
-		'0A000', 'PREPARE TRANSACTION fails');
-	$session->query('ROLLBACK');
-	clean('after PREPARE TRANSACTION failed');
-
-	for my $end ('COMMIT', 'ROLLBACK')
-	{
-		$session->query('BEGIN; SELECT count(*) FROM t');
-		$session->query("$end AND CHAIN");
-		clean("after $end AND CHAIN");
-		my $holder = $gate->holder;
-		$session->start('SELECT 1');
-		$gate->ok_waits($session, "the transaction begun by $end AND CHAIN waits for a slot like any other");
-		$holder->query('COMMIT');
-		is($session->finish, '1', 'and has it in turn');
-		is($gate->gauges, '1|0|0', 'until it ends');
-		$session->query($end);
-		clean("after the end of the chain");
-		$holder->quit;
-	}
-	$session->quit;
-}
-
-# ----------------------------------------------------------------
 # Suspended portals
-# ----------------------------------------------------------------
-
 for my $end ('COMMIT', 'ROLLBACK')
 {
 	my $session = $gate->session;
@@ -362,68 +269,42 @@ for my $end ('COMMIT', 'ROLLBACK')
 	$gate->ok_passes($session, 'a suspended portal in statement scope goes on at once');
 	is($gate->gauges, '1|0|0', 'and gives its slot back again');
 	$session->query($end);
-	$holder->quit;
+	$holder->hang_up;
 	clean("after $end in statement scope");
-	$session->quit;
-}
 
-{
-	my $session = $gate->session;
+	$session->query('SET admission_gate.scope = transaction');
 	$session->parse('', 'SELECT id FROM t')->bind('', '')->execute('', 5)->flush;
 	$session->read_until('s');
 	$session->hang_up;
 	clean('after a client hung up with a suspended portal');
 }
 
-# ----------------------------------------------------------------
 # Commands that commit inside
-# ----------------------------------------------------------------
-
 {
 	# Those that wait for a lock for long do not lend their slots.
 	$gate->set(lend_after => -1, handoff_after => 60_000);
-	my $session = $gate->session;
-	my $next = $gate->session;
-
-	for my $sql ('CALL commits()', 'DO $$ BEGIN CALL commits(); END $$')
-	{
-		$gate->value('SELECT pg_advisory_lock(1)');
-		my $forced = $gate->counter('forced');
-		$session->start($sql);
-		$gate->await_wait_event_type($session, 'Lock');
-		$next->start('SELECT 1');
-		$gate->ok_waits($next, "$sql keeps its slot between its transactions");
-		is($gate->gauges, '1|0|1', 'the one and only');
-		$gate->value('SELECT pg_advisory_unlock(1)');
-		is($session->sqlstate, '00000', "$sql ends well");
-		is($next->finish, '1', 'and lets the next one in');
-		is($gate->counter('forced'), $forced, 'nobody was forced in');
-		clean("after $sql");
-
-		# Cancelled in between
-		$gate->value('SELECT pg_advisory_lock(1)');
-		$session->start($sql);
-		$gate->await_wait_event_type($session, 'Lock');
-		$next->start('SELECT 1');
-		$gate->await_queued($next);
-		$session->cancel;
-		is($session->sqlstate, '57014', "$sql is cancelled between its transactions");
-		is($next->finish, '1', 'and lets the next one in');
-		$gate->value('SELECT pg_advisory_unlock(1)');
-		clean("after $sql was cancelled");
-	}
-
-	# CREATE INDEX CONCURRENTLY waits for others between its transactions.
+	my ($session, $next) = map { $gate->session } 1 .. 2;
+	# What CREATE INDEX CONCURRENTLY waits for between its transactions
 	my $writer = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-	$writer->query('BEGIN; UPDATE t SET v = v WHERE id = 9');
-	$session->start('CREATE INDEX CONCURRENTLY t_v ON t (v)');
-	$gate->await_wait_event_type($session, 'Lock');
-	$next->start('SELECT 1');
-	$gate->ok_waits($next, 'CREATE INDEX CONCURRENTLY keeps its slot while it waits for others');
-	$writer->query('COMMIT');
-	is($session->sqlstate, '00000', 'it ends well');
-	is($next->finish, '1', 'and lets the next one in');
-	clean('after CREATE INDEX CONCURRENTLY');
+
+	for my $sql ('CALL commits()', 'DO $$ BEGIN CALL commits(); END $$', 'CREATE INDEX CONCURRENTLY t_v ON t (v)')
+	{
+		for my $end ('57014', '00000')
+		{
+			$writer->query('BEGIN; UPDATE t SET v = v WHERE id = 9; SELECT pg_advisory_xact_lock(1)');
+			my $forced = $gate->counter('forced');
+			$session->start($sql);
+			$gate->await_wait_event_type($session, 'Lock');
+			$gate->ok_queues($next, 'SELECT 1', "$sql keeps its slot between its transactions");
+			is($gate->gauges, '1|0|1', 'the one and only');
+			$end eq '00000' ? $writer->query('COMMIT') : $session->cancel;
+			is($session->sqlstate, $end, "$sql ends");
+			is($next->finish, '1', 'and lets the next one in');
+			is($gate->counter('forced'), $forced, 'nobody was forced in');
+			clean("after $sql");
+			$writer->query('COMMIT', 'DROP INDEX IF EXISTS t_v') if $end ne '00000';
+		}
+	}
 
 	for my $sql (
 		'VACUUM',
@@ -440,13 +321,10 @@ for my $end ('COMMIT', 'ROLLBACK')
 		is($session->start($sql)->sqlstate, '00000', "$sql runs");
 		clean("after $sql");
 	}
-	$_->quit foreach ($session, $next, $writer);
 	$gate->set(lend_after => 60_000, handoff_after => 20);
 }
 
-# ----------------------------------------------------------------
 # A grant that meets a cancel, a termination or a time-out
-# ----------------------------------------------------------------
 
 # The waiter is hit at about the moment in which the holder lets it in.  The one
 # behind it must be admitted, whoever wins.
@@ -467,8 +345,7 @@ sub race
 		my $timeouts = $gate->counter('timeouts');
 		$waiter->start('SELECT 1');
 		$gate->await("SELECT waiting = 2 OR timeouts > $timeouts FROM pg_stat_admission_gate");
-		$next->start('SELECT 2');
-		$gate->await_queued($next);
+		$gate->queue($next, 'SELECT 2');
 		$first->query('COMMIT');
 		$holder->finish;
 		$hit->($waiter, $holder, $round % 2);
@@ -479,16 +356,13 @@ sub race
 		if ($end ne '00000')
 		{
 			fail("$what: the session behind was not admitted, end: $end");
-			diag $gate->report;
-			return;
+			return diag $gate->report;
 		}
-		$_->quit foreach ($first, $holder, $waiter, $next);
 	}
 	note "$what: ", join ', ', map { "$_ $seen{$_} times" } sort keys %seen;
 	delete @seen{@expected};
 	is(join(',', keys %seen), '', "$what: the waiter runs or gets the error, and the session behind it is admitted");
-	clean("after races of a grant with $what");
-	return;
+	return clean("after races of a grant with $what");
 }
 
 # A signal a moment before or after the holder's COMMIT
@@ -547,9 +421,7 @@ for my $handoff_after (0, 1000)
 		'00000', '53000');
 }
 
-# ----------------------------------------------------------------
 # A grant that meets client_connection_check_interval
-# ----------------------------------------------------------------
 
 # To look after its client, a waiter resets its latch.  If a grant came between
 # its question for a slot and that, the waiter would sleep on.  So it is stopped
@@ -599,25 +471,18 @@ SKIP:
 		$gate->set(max_active_backends => 0);
 		$gate->await('SELECT waiting = 0 FROM pg_stat_admission_gate');
 		kill CONT => map { $_->pid } @waiters;
-		my @asleep;
-		$gate->await_true(
+		$gate->ok_comes(
 			sub {
-				!(@asleep = grep { !$_->done } @waiters);
+				!grep { !$_->done } @waiters;
 			},
-			'those who were granted slots');
-		is(scalar @asleep, 0, 'nobody misses a grant while looking after his client') or diag $gate->report;
+			'nobody misses a grant while looking after his client');
 		$gate->set(max_active_backends => 1);
-		$holder->query('COMMIT');
-		$_->hang_up foreach @asleep;
-		$_->quit foreach (@waiters, $holder);
 	}
 	note "$tries tries";
 	clean('after client_connection_check_interval met grants');
 }
 
-# ----------------------------------------------------------------
 # The whole server
-# ----------------------------------------------------------------
 
 # Ends with a holder and several waiters in it.
 sub crash_round
@@ -632,15 +497,11 @@ sub crash_round
 	my %end = map { $_->sqlstate => 1 } @waiters;
 	is(join(',', grep { !/^(57P0[1-3]|08006)$/ } keys %end), '', "$what: every session is told");
 	ok($gate->await_restart, "$what: the server is back");
-	clean("after $what");
-	return;
+	return clean("after $what");
 }
 
 crash_round('a crash of the holder', sub { kill KILL => $_[0]->pid });
 crash_round('a crash of a waiter', sub { kill KILL => $_[1]->pid });
 crash_round('a fast restart', sub { $gate->restart('fast') });
 crash_round('an immediate restart', sub { $gate->restart('immediate') });
-
-$node->stop;
-
-done_testing();
+$gate->finish;

@@ -5,14 +5,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $gate = GateTest->new(
 	'no_way_past',
@@ -21,8 +16,7 @@ my $gate = GateTest->new(
 	long_after => -1,
 	max_connections => 60);
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE ROLE plain LOGIN',
 	'GRANT CREATE ON SCHEMA public TO plain',
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
@@ -37,16 +31,13 @@ $gate->value($_)
 	'CREATE FUNCTION makes(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE made (a int); RETURN true; END $$',
 	'CREATE DOMAIN making AS int CHECK (makes(value))');
 
-# ----------------------------------------------------------------
 # Commands, and what they evaluate before their statement is admitted
-# ----------------------------------------------------------------
-
+#
 # The session waits in the queue, has no transaction id there, and was not forced in.
 # Then it is told to stop.
 sub ok_waits_without_xid
 {
 	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$gate->ok_waits($session, "$what: waits");
 	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
@@ -54,8 +45,15 @@ sub ok_waits_without_xid
 	is($gate->counter('forced'), '0', "$what: nobody was forced in");
 	$session->cancel;
 	$session->result;
-	$session->query('ROLLBACK');
-	return;
+	return $session->query('ROLLBACK');
+}
+
+# A session of an ordinary user with settings that only others may change
+sub plain
+{
+	my (%settings) = @_;
+	$gate->value('ALTER ROLE plain RESET ALL', map { "ALTER ROLE plain SET $_ = '$settings{$_}'" } sort keys %settings);
+	return $gate->session(user => 'plain');
 }
 
 my @setup = ('PREPARE p(bigint) AS SELECT $1', 'SET default_transaction_isolation = "read committed"');
@@ -90,53 +88,34 @@ for my $scope ('transaction', 'statement')
 	{
 		my $worker = $gate->worker;
 		$gate->value('SELECT pg_stat_admission_gate_reset()');
-		$gate->value("ALTER ROLE plain SET admission_gate.$_->[0] = '$_->[1]'")
-		  foreach ([ scope => $scope ], [ gate_utility => $utility ]);
+		my %settings = ('admission_gate.scope' => $scope, 'admission_gate.gate_utility' => $utility);
 		for my $command (@commands)
 		{
-			my $session = $gate->session(user => 'plain');
-			$session->query($_) foreach @setup;
+			my $session = plain(%settings);
+			$session->query(@setup);
 			my $begin = $scope eq 'statement' ? 'BEGIN; ' : '';
 			$session->start("$begin$command; SELECT count(*) FROM t");
 			ok_waits_without_xid($session, "$command, scope $scope, gate_utility $utility");
-			$session->quit;
 		}
 		$gate->stop_worker($worker);
 	}
 }
-$gate->value('ALTER ROLE plain RESET ALL');
-
-# DDL that needs no slot passes alone, but not in a transaction.
-{
-	my $worker = $gate->worker;
-	$gate->value("ALTER ROLE plain SET admission_gate.gate_utility = off");
-	my $session = $gate->session(user => 'plain');
-	$session->start('CREATE TABLE alone (a int)');
-	$gate->ok_passes($session, 'with gate_utility = off, CREATE TABLE passes');
-	$gate->value('ALTER ROLE plain RESET ALL');
-	$gate->stop_worker($worker);
-}
 
 # DISCARD TEMP drops tables, if there are any.
 {
-	my $session = $gate->session(user => 'plain');
+	my $session = plain();
 	$session->query('CREATE TEMP TABLE temporary (a int)');
 	my $worker = $gate->worker;
 	$session->start('DISCARD TEMP; SELECT count(*) FROM t');
 	ok_waits_without_xid($session, 'DISCARD TEMP with a temporary table');
-	$gate->stop_worker($worker);
-}
 
-# The conversion of a parameter, which comes before everything that a hook sees
-for my $domain ([ checked => 'a query' ], [ making => 'a command' ])
-{
-	my ($name, $runs) = @$domain;
-	my $worker = $gate->worker;
-	$gate->value("ALTER ROLE plain SET admission_gate.gate_utility = off");
-	my $session = $gate->session(user => 'plain');
-	$session->parse('', "SELECT \$1::$name")->bind('', '', '1')->execute('')->sync;
-	ok_waits_without_xid($session, "a domain whose check runs $runs");
-	$gate->value('ALTER ROLE plain RESET ALL');
+	# The conversion of a parameter, which comes before everything that a hook sees
+	for my $domain ('checked', 'making')
+	{
+		$session = plain('admission_gate.gate_utility' => 'off');
+		$session->parse('', "SELECT \$1::$domain")->bind('', '', '1')->execute('')->sync;
+		ok_waits_without_xid($session, "a domain whose check runs a query or a command: $domain");
+	}
 	$gate->stop_worker($worker);
 }
 
@@ -148,8 +127,7 @@ for my $domain ([ checked => 'a query' ], [ making => 'a command' ])
 	$session->call_function($gate->value(q{SELECT 'txid_current'::regproc::oid}))->result;
 	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
 		'1', 'a function call of the fast-path protocol takes a transaction id');
-	$session->start('SELECT 1');
-	$gate->ok_waits($session, 'the transaction waits nevertheless');
+	$gate->ok_queues($session, 'SELECT 1', 'the transaction waits nevertheless');
 	$gate->stop_worker($worker);
 	$session->result;
 	$session->query('COMMIT');
@@ -162,12 +140,10 @@ $gate->ok_quiet('after the commands');
 	my $session = $gate->session(session => { 'admission_gate.bypass' => 'on' });
 	$session->query('BEGIN; LOCK t');
 	$session->query('SET admission_gate.bypass = off');
-	$session->start('SELECT 1');
-	$gate->ok_passes($session, 'a transaction that began with bypass goes on without it');
+	$gate->ok_runs($session, 'SELECT 1', 'a transaction that began with bypass goes on without it');
 	is($gate->counter('forced'), '1', 'above the limit');
 	$session->query('COMMIT');
-	$session->start('SELECT 1');
-	$gate->ok_waits($session, 'and the next one waits');
+	$gate->ok_queues($session, 'SELECT 1', 'and the next one waits');
 	$gate->stop_worker($worker);
 	$session->result;
 }
@@ -186,12 +162,8 @@ $gate->ok_quiet('after the bypass');
 }
 $gate->ok_quiet('after SET CONSTRAINTS');
 
-# ----------------------------------------------------------------
 # Rights that end during the wait
-# ----------------------------------------------------------------
-
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE ROLE reader LOGIN',
 	'CREATE ROLE readers',
 	'CREATE TABLE secret (a int, b int)',
@@ -254,15 +226,12 @@ for my $case (@cases)
 		$gate->stop_worker($worker);
 		my $result = $session->result;
 		is($result->{error} ? $result->{error}{C} : $result->{rows}[0][0], $expected, "then $change while it waits");
-		$session->quit;
 	}
 }
 $gate->ok_quiet('after the changes of rights');
 
-# ----------------------------------------------------------------
 # Streams
-# ----------------------------------------------------------------
-
+#
 # A client that is slow to send or read for this long makes its stream an idle one.
 $gate->set(max_active_backends => 2, lend_after => 500);
 
@@ -271,7 +240,6 @@ $gate->set(max_active_backends => 2, lend_after => 500);
 sub ok_keep_slots
 {
 	my ($what, $sql, $keep_busy) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my @streams = map { $gate->session } 1 .. 4;
 	my $await = sub {
@@ -288,8 +256,7 @@ sub ok_keep_slots
 	is($gate->gauges, '2|0|2', "$what: two are at work, the others wait");
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,0}', "$what: no slot was lent, nor made up for");
 	$_->hang_up foreach @streams;
-	$gate->ok_quiet("after $what");
-	return;
+	return $gate->ok_quiet("after $what");
 }
 
 $gate->value('CREATE TABLE loaded (a text)');
@@ -313,40 +280,46 @@ ok_keep_slots(
 		}
 	});
 
-# The leader does nothing, its workers do.
+# Beside a holder, the next one waits for some time and has the slot after it: the holder does
+# not lend it, nor is it made up for.
+sub ok_keeps_slot
 {
-	my $parallel = join '; ',
-	  map { "SET $_" } (
-		'parallel_setup_cost = 0',
+	my ($what, $end) = @_;
+
+	my $other = $gate->session;
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	$other->start('SELECT 1');
+	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
+	usleep(500_000);
+	my $counts = $gate->counter('ARRAY[waiting, lends, stalls]');
+	$end->();
+	is($counts, '{1,0,0}', "$what keeps its slot");
+	return is($other->finish, '1', 'and the next has it after it');
+}
+
+# The leader does nothing, its workers do.
+$gate->set(max_active_backends => 1, lend_after => 100);
+{
+	my $query = $gate->session;
+	$gate->value(
+		'ALTER TABLE t SET (parallel_workers = 2)',
+		'CREATE FUNCTION spins(int) RETURNS bool PARALLEL SAFE COST 10000 LANGUAGE plpgsql AS
+		$$ BEGIN LOOP END LOOP; END $$');
+	$query->query(
+		map { "SET $_" } 'parallel_setup_cost = 0',
 		'parallel_tuple_cost = 0',
 		'min_parallel_table_scan_size = 0',
 		'max_parallel_workers_per_gather = 2',
 		'parallel_leader_participation = off');
-	$gate->set(max_active_backends => 1, lend_after => 100);
-	my ($query, $other) = map { $gate->session } 1 .. 2;
-	$gate->value('ALTER TABLE t SET (parallel_workers = 2)');
-	$gate->value(
-		'CREATE FUNCTION spins(int) RETURNS bool PARALLEL SAFE COST 10000 LANGUAGE plpgsql AS
-		$$ BEGIN LOOP END LOOP; END $$');
-	$query->query($parallel);
 	$query->start('SELECT count(*) FROM t WHERE spins(id)');
 	$gate->await("SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'", 'two workers');
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$other->start('SELECT 1');
-	$gate->await_queued($other);
-	usleep(700_000);
-	is($gate->counter('ARRAY[waiting, lends, stalls]'),
-		'{1,0,0}', 'a parallel query keeps its slot while its workers work');
-	$query->cancel;
-	$query->result;
-	is($other->finish, '1', 'and the next has it after it');
+	ok_keeps_slot('a parallel query whose workers work', sub { $gate->stop_worker($query) });
 }
 
 # A holder that gets no CPU, as others than the server want it, is at work.
+$gate->set(lend_after => 10);
 {
-	$gate->set(max_active_backends => 1, lend_after => 10);
 	my $worker = $gate->worker;
-	my $other = $gate->session;
 	my ($cores) = `nproc` =~ /(\d+)/;
 	my @hogs;
 	for (1 .. 10 * ($cores // 4))
@@ -359,41 +332,31 @@ ok_keep_slots(
 		}
 		push @hogs, $pid;
 	}
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$other->start('SELECT 1');
-	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
-	usleep(500_000);
-	my $counts = $gate->counter('ARRAY[waiting, lends, stalls]');
-	kill KILL => @hogs;
-	waitpid $_, 0 foreach @hogs;
-	is($counts, '{1,0,0}', 'a holder that waits for a CPU keeps its slot');
-	$gate->stop_worker($worker);
-	is($other->finish, '1', 'and the next has it after it');
-	$gate->set(lend_after => 100);
+	ok_keeps_slot(
+		'a holder that waits for a CPU',
+		sub {
+			kill KILL => @hogs;
+			waitpid $_, 0 foreach @hogs;
+			$gate->stop_worker($worker);
+		});
 }
+$gate->set(lend_after => 100);
+
 # So is one that waits for a disk.  It is stopped in such a wait, where neither its CPU
 # time nor its state tells.
 {
-	my ($worker, $other) = ($gate->session(session => { work_mem => 64 }), $gate->session);
+	my $worker = $gate->session(session => { work_mem => 64 });
 	$worker->start('DO $$ BEGIN LOOP PERFORM count(*) FROM generate_series(1, 100000); END LOOP; END $$');
 	$gate->await_true(
 		sub {
 			kill STOP => $worker->pid;
 			usleep(5_000);
-			return 1
-			  if $gate->value('SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $worker->pid) eq 'IO';
+			return 1 if $gate->activity($worker, 'wait_event_type') eq 'IO';
 			kill CONT => $worker->pid;
 			return 0;
 		},
 		'a wait for a disk');
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$other->start('SELECT 1');
-	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
-	usleep(500_000);
-	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a holder that waits for a disk keeps its slot');
-	kill CONT => $worker->pid;
-	$gate->stop_worker($worker);
-	is($other->finish, '1', 'and the next has it after it');
+	ok_keeps_slot('a holder that waits for a disk', sub { kill CONT => $worker->pid; $gate->stop_worker($worker) });
 }
 
 # And one that waits for an LWLock: here, of a page of an index, whose reader is slow to
@@ -402,35 +365,24 @@ SKIP:
 {
 	skip 'the lock of a page is no LWLock', 3 if $gate->value('SHOW server_version_num') >= 190000;
 
-	$gate->value($_)
-	  foreach (
+	$gate->value(
 		'CREATE FUNCTION compares(int, int) RETURNS int LANGUAGE plpgsql AS
 			$$ BEGIN IF current_setting($a$application_name$a$) = $a$slow$a$ THEN PERFORM pg_advisory_xact_lock_shared(1); END IF; RETURN btint4cmp($1, $2); END $$',
 		'CREATE OPERATOR CLASS slow_ops FOR TYPE int USING btree AS
 			OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compares(int, int)',
 		'CREATE TABLE compared (a int)',
 		'CREATE INDEX ON compared (a slow_ops)',
-		'INSERT INTO compared VALUES (1)');
+		'INSERT INTO compared VALUES (1)',
+		'SELECT pg_advisory_lock(1)');
 	my $reader = $gate->session(
 		session => { 'admission_gate.bypass' => 'on', application_name => 'slow', enable_seqscan => 'off' });
-	my ($holder, $other) = map { $gate->session } 1 .. 2;
-	$gate->value('SELECT pg_advisory_lock(1)');
+	my $holder = $gate->session;
 	$reader->start('SELECT count(*) FROM compared WHERE a = 1');
 	$gate->await_wait_event_type($reader, 'Lock');
 	$holder->start('INSERT INTO compared VALUES (2)');
 	$gate->await_wait_event_type($holder, 'LWLock');
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$other->start('SELECT 1');
-	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
-	usleep(500_000);
-	is($gate->counter('ARRAY[waiting, lends, stalls]'), '{1,0,0}', 'a holder that waits for an LWLock keeps its slot');
-	$gate->value('SELECT pg_advisory_unlock(1)');
-	is($reader->finish, '1', 'the reader ends');
-	is($holder->sqlstate . $other->finish, '000001', 'then the holder and the next');
+	ok_keeps_slot('a holder that waits for an LWLock', sub { $gate->value('SELECT pg_advisory_unlock(1)') });
+	is($reader->finish . $holder->sqlstate, '100000', 'the reader and the holder end');
 }
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
 
-$gate->node->stop;
-
-done_testing();
+$gate->finish;

@@ -4,30 +4,22 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
 
 my $gate =
   GateTest->new('nothing_stuck', max_active_backends => 1, max_connections => 60, superuser_reserved_connections => 2);
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE ROLE plain LOGIN',
 	'CREATE ROLE analyst LOGIN',
 	'ALTER ROLE analyst SET admission_gate.pool = batch',
 	'CREATE ROLE dba LOGIN SUPERUSER');
 
-sub plain
-{
-	my (%param) = @_;
-	return $gate->session(user => 'plain', %param);
-}
+sub plain   { return $gate->session(user => 'plain', @_); }
+sub analyst { return $gate->session(user => 'analyst'); }
+sub dba     { return $gate->session(user => 'dba'); }
 
 # For how many seconds has the session waited when its statement is answered?
 sub seconds_until_answered
@@ -39,10 +31,8 @@ sub seconds_until_answered
 	return time - $start;
 }
 
-# ----------------------------------------------------------------
 # The last resort
-# ----------------------------------------------------------------
-
+#
 # A full pool beside a queue that moves, on a server of its own: this takes a minute.
 # See the end.
 my $pool_gate = GateTest->new(
@@ -50,25 +40,18 @@ my $pool_gate = GateTest->new(
 	max_active_backends => 2,
 	lend_after => -1,
 	pools => 'batch: max_active = 1');
-my ($pool_holder, $pool_waiter) =
-  map { $pool_gate->session(session => { 'admission_gate.pool' => 'batch' }) } 1 .. 2;
-$pool_holder->query('BEGIN');
+my @of_batch = (session => { 'admission_gate.pool' => 'batch' });
+my $pool_holder = $pool_gate->holder(@of_batch);
 my $pool_crowd = $pool_gate->crowd(4, 'SELECT pg_sleep(0.1);');
 $pool_gate->await('SELECT queued > 0 FROM pg_stat_admission_gate WHERE pool = $$default$$', 'a queue that moves');
-$pool_waiter->start('SELECT 1');
-$pool_gate->await_queued($pool_waiter);
+my $pool_waiter = $pool_gate->waiter('SELECT 1', @of_batch);
 
 $gate->set(lend_after => 60_000);
 {
-	my $holder = plain();
-	$holder->query('BEGIN');
+	my $holder = $gate->holder(user => 'plain');
 	my @others = map { plain() } 1 .. 3;
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	foreach (@others[ 0, 1 ])
-	{
-		$_->start('BEGIN');
-		$gate->await_queued($_);
-	}
+	$gate->queue($_, 'BEGIN') foreach @others[ 0, 1 ];
 	$gate->set(lend_after => -1);
 	is(join(',', map { $_->sqlstate } @others[ 0, 1 ]),
 		'00000,00000', 'behind an idle holder that does not lend, the next two are let in');
@@ -81,8 +64,7 @@ $gate->set(lend_after => 60_000);
 		'the second one is let in after two seconds more');
 
 	# An entry in the ordinary way makes it begin again.
-	$others[2]->start('BEGIN');
-	$gate->await_queued($others[2]);
+	$gate->queue($others[2], 'BEGIN');
 	$_->query('COMMIT') foreach ($holder, @others[ 0, 1 ]);
 	is($others[2]->sqlstate, '00000', 'a slot given back goes to the next');
 	my $waited = seconds_until_answered($holder, 'SELECT 1');
@@ -104,14 +86,13 @@ $gate->ok_quiet('after the last resort');
 	$forced[0]->start('SELECT pg_sleep(0.6)');
 	$gate->await_wait_event_type($forced[0], 'Timeout');
 	$waiter->start('SELECT 1');
-	my $done = $gate->await_true(
+	$gate->ok_comes(
 		sub {
 			$forced[ ++$n % 2 ]->start('SELECT pg_sleep(1.2)');
 			$forced[ ($n + 1) % 2 ]->result;
 			return $waiter->done;
 		},
-		'the waiter to be let in');
-	ok($done, 'beside forced entries that overlap without end, a waiter is let in');
+		'beside forced entries that overlap without end, a waiter is let in');
 	is($gate->counter('stalls > 0'), 't', 'by the last resort');
 	$waiter->result;
 	$forced[ $n % 2 ]->result;
@@ -131,16 +112,12 @@ $gate->set(lend_after => 1500);
 }
 $gate->ok_quiet('after a holder at work');
 
-# ----------------------------------------------------------------
 # A stopped watcher
-# ----------------------------------------------------------------
-
 $gate->set(lend_after => 60_000);
 {
 	my $worker = $gate->worker(user => 'plain');
-	my ($watcher, $holder, $next) = map { plain() } 1 .. 3;
-	$watcher->start('SELECT 1');
-	$gate->await_queued($watcher);
+	my ($holder, $next) = map { plain() } 1 .. 2;
+	my $watcher = $gate->waiter('SELECT 1', user => 'plain');
 	$gate->stop_waiter($watcher);
 	$gate->set(lend_after => 100);
 	$gate->stop_worker($worker);
@@ -157,11 +134,10 @@ $gate->ok_quiet('after a stopped watcher');
 $gate->set(max_active_backends => 2, pools => 'batch: max_active = 1', lend_after => 60_000);
 {
 	my $worker = $gate->worker(user => 'analyst');
-	my $watcher = $gate->session(user => 'analyst');
+	my $watcher = analyst();
 	my ($holder, $newcomer) = map { plain() } 1 .. 2;
 	$holder->query('BEGIN');
-	$watcher->start('SELECT 1');
-	$gate->await_queued($watcher);
+	$gate->queue($watcher, 'SELECT 1');
 	$newcomer->start('SELECT 1');
 	my $start = time;
 	$gate->await_queued($newcomer);
@@ -177,16 +153,13 @@ $gate->set(max_active_backends => 2, pools => 'batch: max_active = 1', lend_afte
 $gate->set(max_active_backends => 1, pools => '');
 $gate->ok_quiet('after a stopped watcher of another queue');
 
-# ----------------------------------------------------------------
 # Switching off
-# ----------------------------------------------------------------
-
 for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ])
 {
 	my ($name, $value) = @$off;
 	$gate->set(max_active_backends => 4, pools => 'batch: max_active = 1; rest: max_active = 1');
 	my $worker = $gate->worker(user => 'analyst');
-	my @waiters = map { $gate->session(user => 'analyst') } 1 .. 3;
+	my @waiters = map { analyst() } 1 .. 3;
 	$_->start('SELECT 1') foreach @waiters;
 	$gate->await_waiting(3);
 	$gate->set($name => $value);
@@ -201,10 +174,10 @@ $gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
 {
 	my $locker = $gate->session(session => { 'admission_gate.bypass' => 'on' });
 	$locker->query('BEGIN; SELECT pg_advisory_xact_lock(1)');
-	my $behind = $gate->session(user => 'analyst');
+	my $behind = analyst();
 	$behind->start('BEGIN; SELECT pg_advisory_xact_lock(1); COMMIT; SELECT 2');
 	$gate->await_wait_event_type($behind, 'Lock');
-	my $worker = $gate->session(user => 'analyst');
+	my $worker = analyst();
 	$worker->start('DO $$ BEGIN LOOP END LOOP; END $$');
 	$gate->await('SELECT gate_state = $$running$$ FROM pg_stat_admission_gate_backends WHERE pid = ' . $worker->pid,
 		'a worker');
@@ -216,35 +189,27 @@ $gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
 $gate->set(max_active_backends => 1, pools => '');
 $gate->ok_quiet('after switching off');
 
-# ----------------------------------------------------------------
 # The reserve
-# ----------------------------------------------------------------
-
 $gate->set(lend_after => 60_000);
 {
 	my $worker = $gate->worker(user => 'plain');
-	my @dba = map { $gate->session(user => 'dba') } 1 .. 3;
+	my @dba = map { dba() } 1 .. 3;
 	my $plain = plain();
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$plain->start('BEGIN');
-	$gate->await_queued($plain);
+	$gate->queue($plain, 'BEGIN');
 	for my $i (0, 1)
 	{
 		$dba[$i]->start('BEGIN');
 		$gate->ok_passes($dba[$i], 'as many superusers as superuser_reserved_connections enter a full gate');
 	}
 	is($gate->counter('forced'), '2', 'above the limit');
-	$dba[2]->start('SELECT 1');
-	$gate->ok_waits($dba[2], 'one more waits like everyone else');
+	$gate->ok_queues($dba[2], 'SELECT 1', 'one more waits like everyone else');
 	$dba[0]->query('COMMIT');
-	$dba[0]->start('BEGIN');
-	$gate->ok_passes($dba[0], 'a place that was given back is free again');
+	$gate->ok_runs($dba[0], 'BEGIN', 'a place that was given back is free again');
 	$dba[1]->hang_up;
-	$gate->await_true(sub { $gate->value('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $dba[1]->pid) eq '0' },
-		'an end');
-	my $next = $gate->session(user => 'dba');
-	$next->start('SELECT 1');
-	$gate->ok_passes($next, 'so is that of a session that ended');
+	$gate->await_true(sub { $gate->activity($dba[1], 'count(*)') eq '0' }, 'an end');
+	my $next = dba();
+	$gate->ok_runs($next, 'SELECT 1', 'so is that of a session that ended');
 	$dba[0]->query('COMMIT');
 	$dba[2]->cancel;
 	$dba[2]->result;
@@ -269,25 +234,18 @@ if ($gate->value('SHOW server_version_num') >= 160000)
 	$gate->value('CREATE ROLE operator LOGIN IN ROLE pg_use_reserved_connections');
 	my $worker = $gate->worker(user => 'plain');
 	my ($one, $two) = map { $gate->session(user => 'operator') } 1 .. 2;
-	$one->start('BEGIN');
-	$gate->ok_passes($one, 'as many members of pg_use_reserved_connections as reserved_connections enter');
-	$two->start('SELECT 1');
-	$gate->ok_waits($two, 'one more waits');
-	my $dba = $gate->session(user => 'dba');
-	$dba->start('SELECT 1');
-	$gate->ok_passes($dba, 'a superuser still enters');
+	$gate->ok_runs($one, 'BEGIN', 'as many members of pg_use_reserved_connections as reserved_connections enter');
+	$gate->ok_queues($two, 'SELECT 1', 'one more waits');
+	my $dba = dba();
+	$gate->ok_runs($dba, 'SELECT 1', 'a superuser still enters');
 	$gate->stop_worker($worker);
 	$two->result;
 	$one->query('COMMIT');
 	$gate->ok_quiet('after the reserve of a role');
 }
-$gate->ok_adds_up('at the end');
 $gate->node->stop;
 
-# ----------------------------------------------------------------
 # The last resort in a pool
-# ----------------------------------------------------------------
-
 is($pool_waiter->finish, '1', 'beside a queue that moves, the next one of a full pool is let in');
 is($pool_gate->counter('stalls', 'batch'), '1', 'it is counted in the pool');
 cmp_ok($pool_gate->counter('total_wait_time', 'batch'), '>', 59_000, 'not before a minute');

@@ -4,14 +4,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $primary = GateTest->new(
 	'primary',
@@ -19,8 +14,7 @@ my $primary = GateTest->new(
 	max_standby_streaming_delay => '100ms',
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
-$primary->value($_)
-  foreach (
+$primary->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i',
 	'CREATE TABLE gone (a int)',
@@ -33,37 +27,29 @@ my $standby = GateTest->around($node);
 $standby->configure(max_active_backends => 1);
 $node->start;
 
-sub catch_up
-{
-	$primary->node->wait_for_catchup($node, 'replay', $primary->node->lsn('insert'));
-	return;
-}
+sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary->node->lsn('insert')); }
 
-# ----------------------------------------------------------------
 # The cap
-# ----------------------------------------------------------------
-
 {
 	my $holder = $standby->holder;
 	my $session = $standby->session;
 	for my $sql ('SELECT count(*) FROM t', 'COPY t TO STDOUT', 'EXPLAIN ANALYZE SELECT count(*) FROM t', 'BEGIN')
 	{
-		$session->start($sql);
-		$standby->ok_waits($session, "on a standby, $sql waits for a slot");
+		$standby->ok_queues($session, $sql, "on a standby, $sql waits for a slot");
 		$holder->query('COMMIT');
 		is($session->sqlstate, '00000', 'and runs when it has one');
 		$session->query('COMMIT');
 		$holder->query('BEGIN');
 	}
-	$session->start_extended('SELECT count(*) FROM t');
-	$standby->ok_waits($session, 'on a standby, an extended SELECT waits for a slot');
-	is($standby->value('SELECT backend_xmin IS NULL FROM pg_stat_activity WHERE pid = ' . $session->pid),
-		't', 'without a snapshot');
+	$standby->ok_queues(
+		$session,
+		sub { $session->start_extended('SELECT count(*) FROM t') },
+		'so does an extended SELECT');
+	is($standby->activity($session, 'backend_xmin IS NULL'), 't', 'without a snapshot');
 	$primary->value('INSERT INTO t VALUES (1001, 0)');
 	catch_up();
 	$holder->query('COMMIT');
 	is($session->finish, '101', 'and sees what was replayed while it waited');
-	$_->quit foreach ($session, $holder);
 
 	my @sessions = map { $standby->session } 1 .. 4;
 	$_->start('BEGIN; SELECT 1') foreach @sessions;
@@ -72,19 +58,14 @@ sub catch_up
 	$standby->await_waiting(1);
 	is($standby->gauges, '3|0|1', 'on a standby, a reload raises the limit at once');
 	$standby->set(max_active_backends => 1);
-	$_->result foreach grep { $standby->state($_) eq 'running' } @sessions;
 	$standby->end_sessions;
 	$standby->ok_quiet('on a standby, after all commands');
-	$standby->ok_adds_up('on a standby, after all commands');
 }
 
-# ----------------------------------------------------------------
 # Recovery conflicts
-# ----------------------------------------------------------------
-
 {
 	my $holder = $standby->holder;
-	my ($reader, $repeatable, $other, $last) = map { $standby->session } 1 .. 4;
+	my ($reader, $repeatable, $last) = map { $standby->session } 1 .. 3;
 
 	# Rows that a snapshot may see are removed: whoever has none is not in the way.
 	$repeatable->query('SET default_transaction_isolation = "repeatable read"');
@@ -99,18 +80,14 @@ sub catch_up
 	$reader->result;
 
 	# A lock that a waiter has taken
-	$reader->start('SELECT count(*) FROM gone');
-	$standby->await_queued($reader);
-	$last->start('SELECT 1');
-	$standby->await_waiting(2);
+	$standby->queue($reader, 'SELECT count(*) FROM gone');
+	$standby->queue($last, 'SELECT 1');
 	$primary->value('DROP TABLE gone');
 	catch_up();
 	is($reader->sqlstate, '40001', 'a recovery conflict cancels a waiter that has locked a table');
 
 	# A database
-	my $there = $standby->session(database => 'gone');
-	$there->start('SELECT 1');
-	$standby->await_queued($there);
+	my $there = $standby->waiter('SELECT 1', database => 'gone');
 	$primary->value('DROP DATABASE gone');
 	catch_up();
 	is($there->sqlstate, '57P04', 'a dropped database ends a waiter in it');
@@ -120,7 +97,6 @@ sub catch_up
 	is($last->finish, '1', 'the queue goes on after conflicts');
 	$standby->end_sessions;
 	$standby->ok_quiet('after recovery conflicts');
-	$standby->ok_adds_up('after recovery conflicts');
 }
 
 # Lending
@@ -135,15 +111,10 @@ $standby->piece(
 	});
 $standby->set(lend_after => 60_000);
 
-# ----------------------------------------------------------------
 # Restart of the primary, restart of the standby, promotion
-# ----------------------------------------------------------------
-
 {
 	my $worker = $standby->worker;
-	my @waiters = map { $standby->session } 1 .. 3;
-	$_->start('SELECT count(*) > 0 FROM t') foreach @waiters;
-	$standby->await_waiting(3);
+	my @waiters = map { $standby->waiter('SELECT count(*) > 0 FROM t') } 1 .. 3;
 	$primary->restart('fast');
 	$primary->await_restart;
 	$primary->value('INSERT INTO t VALUES (1002, 0)');
@@ -153,8 +124,7 @@ $standby->set(lend_after => 60_000);
 	is(join(',', map { $_->finish } @waiters), 't,t,t', 'which goes on');
 
 	$worker = $standby->worker;
-	$_->start('SELECT 1') foreach @waiters;
-	$standby->await_waiting(3);
+	$standby->queue($_, 'SELECT 1') foreach @waiters;
 	$standby->restart('fast');
 	# If the worker is ended first, a waiter may have its slot before it is its turn to go.
 	like(
@@ -165,13 +135,8 @@ $standby->set(lend_after => 60_000);
 	$standby->ok_quiet('after a restart of the standby');
 
 	$worker = $standby->worker;
-	@waiters = map { $standby->session } 1 .. 3;
-	my @statements = ('SELECT count(*) > 0 FROM t', 'INSERT INTO t VALUES (1003, 0)', 'BEGIN');
-	for my $i (0 .. 2)
-	{
-		$waiters[$i]->start($statements[$i]);
-		$standby->await_waiting($i + 1);
-	}
+	@waiters =
+	  map { $standby->waiter($_) } 'SELECT count(*) > 0 FROM t', 'INSERT INTO t VALUES (1003, 0)', 'BEGIN';
 	$node->promote;
 	is($standby->gauges, '1|0|3', 'a promotion does not touch the queue');
 	is($standby->state($worker), 'running', 'nor the holder');
@@ -182,21 +147,11 @@ $standby->set(lend_after => 60_000);
 	$waiters[2]->query('COMMIT');
 	$waiters[1]->query('INSERT INTO t VALUES (1003, 0)');
 	is($standby->value('SELECT count(*) FROM t WHERE id = 1003'), '1', 'the sessions can write from then on');
-	$_->quit foreach ($worker, @waiters);
 	$standby->ok_quiet('after the promotion');
-	$standby->ok_adds_up('after the promotion');
 
 	$standby->set(max_active_backends => 2);
-	my $holder = $standby->holder;
-	my ($second, $third) = map { $standby->session } 1 .. 2;
-	$second->query('BEGIN');
-	$third->start('BEGIN');
-	$standby->ok_waits($third, 'a promoted server follows a reload of the limit');
-	$standby->end_sessions;
-	$standby->ok_quiet('at the end');
+	my @holders = map { $standby->holder } 1 .. 2;
+	$standby->ok_queues($standby->session, 'BEGIN', 'a promoted server follows a reload of the limit');
 }
 
-$node->stop;
-$primary->node->stop;
-
-done_testing();
+$standby->finish;
