@@ -73,56 +73,40 @@ sub is_gone
 	@started = ();
 	ok(defined $work, "$name: it was at work") or return diag($line);
 	ok(!-e $work, "$name: its directory is removed");
-	ok(has_ended($inside), "$name: its inner half has ended") or kill 'KILL', -$inside;
-	ok(has_ended($server), "$name: its server has ended")     or kill 'KILL', $server;
-	return;
-}
-
-# One that is killed may take a moment.
-sub has_ended
-{
-	my ($pid) = @_;
-
-	foreach (1 .. 100)
+	# One that is killed may take a moment.
+	my @left;
+	for (1 .. 100)
 	{
-		return 1 if !defined readlink "/proc/$pid/exe";
+		@left = grep { defined readlink "/proc/$_/exe" } $inside, $server;
+		last if !@left;
 		usleep(50_000);
 	}
-	return 0;
-}
-
-# Starts the script and waits until it is at work.
-sub begin
-{
-	my ($way, $output) = @_;
-
-	$run =
-	  IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', $output, timeout());
-	$run->pump until $$output =~ /\n/;
-	@started = $$output =~ /^(\d+) (\d+) /;
+	is("@left", '', "$name: its inner half and its server have ended") or kill 'KILL', -$inside, $server;
 	return;
 }
 
-begin('end', \my $output);
-$run->finish;
-is($run->result(0), 3, 'at its end: with its own status');
-like($output, qr/results are saved/, 'at its end: results are saved');
-is_gone('at its end', $output =~ /(.*)/);
-
-foreach my $signal (qw(INT TERM HUP))
+# Runs the script until its end, or until that signal once it is at work.
+foreach my $signal ('', qw(INT TERM HUP))
 {
-	begin('wait', \$output);
-	$run->signal($signal);
+	my $name = $signal || 'at its end';
+	my $way = $signal ? 'wait' : 'end';
+	my $output;
+	$run =
+	  IPC::Run::start([ 'bash', $script, $FindBin::RealBin, $way ], @heeding, '<', \undef, '>', \$output, timeout());
+	$run->pump until $output =~ /\n/;
+	@started = $output =~ /^(\d+) (\d+) /;
+	$run->signal($signal) if $signal;
 	$run->finish;
-	like($output, qr/results are saved/, "$signal: results are saved");
-	is_gone($signal, $output =~ /(.*)/);
+	is($run->result(0), 3, "$name: with its own status") if !$signal;
+	like($output, qr/results are saved/, "$name: results are saved");
+	is_gone($name, $output =~ /(.*)/);
 }
 
 # Its reader goes away, as in `make bench | grep -m 1 failed`.
 $run = IPC::Run::start(
 	[ 'bash', $script, $FindBin::RealBin, 'talk' ],
 	@heeding, '2>', \my $errors, '|', [ 'grep', '-m', '1', '/' ],
-	'>', \$output, timeout());
+	'>', \my $output, timeout());
 $run->finish;
 note($errors);
 is_gone('without a reader', $output =~ /(.*)/);
