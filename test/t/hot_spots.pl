@@ -4,13 +4,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $gate = GateTest->new(
 	'hot_spots',
@@ -24,8 +20,9 @@ my $node = $gate->node;
 # Each piece that shows that nothing forms has a table of its own.
 foreach my $table ('sale', 'stock', 'kept', 'idle', 'batch', 'other')
 {
-	$gate->value("CREATE TABLE $table (id int PRIMARY KEY, n int) WITH (fillfactor = 20)");
-	$gate->value("INSERT INTO $table SELECT id, 0 FROM generate_series(1, 100) id");
+	$gate->value(
+		"CREATE TABLE $table (id int PRIMARY KEY, n int) WITH (fillfactor = 20)",
+		"INSERT INTO $table SELECT id, 0 FROM generate_series(1, 100) id");
 }
 
 # Each holds the row while it sleeps, so that others are blocked even where there is one
@@ -51,21 +48,12 @@ sub spots
 sub await_spot
 {
 	my ($what, $condition, $of) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my $is_there = $gate->await_true(sub { spots("count(*) FILTER (WHERE $condition) = 1", $of) eq 't' }, $what);
-	ok($is_there, $what) or die $gate->report;
-	return;
+	return $gate->ok_comes(sub { spots("count(*) FILTER (WHERE $condition) = 1", $of) eq 't' }, $what) || die;
 }
 
 # Until the hot spot of sale has a limit and a queue
-sub await_queue
-{
-	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	await_spot($what, 'max_active > 0 AND waiting > 0');
-	return;
-}
+sub await_queue { my ($what) = @_; return await_spot($what, 'max_active > 0 AND waiting > 0'); }
 
 # Until so many more have been admitted to that pool, and for so many seconds.  Returns
 # how often that condition was met at an earlier look.
@@ -73,21 +61,15 @@ sub meanwhile
 {
 	my ($pool, $admissions, $seconds, $condition) = @_;
 
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
 	my $found = 0;
 	my $admitted = $gate->counter('admitted', $pool) + $admissions;
 	my $until = $gate->value("SELECT clock_timestamp() + interval '$seconds s'");
-	my $goes_on = $gate->await_true(
+	$gate->ok_comes(
 		sub {
 			$found++ if $condition && $gate->value("SELECT $condition") eq 't';
-			return $gate->value(
-				"SELECT admitted >= $admitted AND clock_timestamp() > '$until'
-				FROM pg_stat_admission_gate WHERE pool = '$pool'"
-			) eq 't';
+			return $gate->counter("admitted >= $admitted AND clock_timestamp() > '$until'", $pool) eq 't';
 		},
-		"$admissions admissions");
-	ok($goes_on, "$admissions are admitted meanwhile, of pool $pool") or diag $gate->report;
+		"$admissions are admitted meanwhile, of pool $pool");
 	return $found;
 }
 
@@ -97,26 +79,13 @@ my $somebody_waits = 'sum(waiting) > 0 FROM pg_stat_admission_gate';
 sub ok_ends
 {
 	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
 	my $session = $gate->session(%of_web);
-	ok( $gate->await_true(
-			sub {
-				$session->query('SELECT 1');
-				return spots('count(*)', 'true') == 0;
-			},
-			'the end of the hot spots'),
-		$what) or diag $gate->report;
-	$session->quit;
-	return;
+	return $gate->ok_comes(sub { $session->query('SELECT 1'); spots('count(*)', 'true') == 0 }, $what);
 }
 
 is(spots('count(*)', 'true'), '0', 'at first, there is no hot spot');
 
-# ----------------------------------------------------------------
 # A row that all want, and others who do not
-# ----------------------------------------------------------------
-
 my $bystanders = $gate->crowd(4, $other_row, %of_web);
 is(meanwhile('web', 2000, 1, $somebody_waits), '0', 'while nobody contends, nobody waits');
 is(spots('count(*)', 'max_active > 0'), '0', 'nor is there a limit');
@@ -127,17 +96,10 @@ is(spots('ROW(datname, relation, part_of, classid, objid, objsubid, lwlock, sinc
 	'(postgres,sale,,,,,,t)', 'it is shown as what it is');
 await_spot('it lets fewer in than want it', 'max_active < 24 AND contenders > max_active AND running < 24');
 await_spot('it counts admissions and waits', 'admitted > 100 AND total_wait_time > 0');
-my $event =
-  $gate->value("SELECT current_setting('server_version_num')::int >= 170000") eq 't'
-  ? 'AdmissionGateQueue'
-  : 'Extension';
-ok( $gate->await_true(
-		sub {
-			$gate->value(
-				"SELECT count(*) > 0 FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid)
-				WHERE b.gate_state = 'waiting' AND query LIKE '%sale%' AND wait_event = '$event'") eq 't';
-		},
-		'a contender that waits'),
+my $event = $gate->value('SHOW server_version_num') >= 170000 ? 'AdmissionGateQueue' : 'Extension';
+$gate->ok_comes(
+	"count(*) > 0 FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid)
+	WHERE b.gate_state = 'waiting' AND query LIKE '%sale%' AND wait_event = '$event'",
 	'its contenders wait in the queue');
 cmp_ok(meanwhile('web', 1000, 0, $somebody_waits), '>', 0, 'others work while they wait');
 is($gate->counter("concat_ws(' ', queued, forced, stalls)", 'web'), '0 0 0', 'and none of these has ever waited');
@@ -148,16 +110,13 @@ $gate->set(handoff_after => 20, pools => 'web: priority = -1; batch: max_active 
 meanwhile('web', 1000, 0);
 is($gate->counter('queued', 'web'), '0', 'nor one of a lower priority');
 $gate->set(pools => 'web; batch: max_active = 16');
-$bystanders->signal('TERM');
-$bystanders->finish;
+$gate->stop_crowd($bystanders);
 stop($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
 
-# ----------------------------------------------------------------
 # What ends a wait at a hot spot
-# ----------------------------------------------------------------
-
+#
 # Runs the statement until it waits in the queue of the hot spot, or fails.
 sub waits_at_hot_spot
 {
@@ -177,16 +136,14 @@ sub waits_at_hot_spot
 sub error_at_hot_spot
 {
 	my ($session, $sqlstate) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $error;
-	ok( $gate->await_true(
-			sub {
-				$error = $session->start($slow_row)->result->{error};
-				return $error && $error->{D} =~ /^Backends contend for relation "sale": /;
-			},
-			'an error'),
-		"SQLSTATE $sqlstate tells for what") or diag explain $error;
+	$gate->ok_comes(
+		sub {
+			$error = $session->start($slow_row)->result->{error};
+			return $error && $error->{D} =~ /^Backends contend for relation "sale": /;
+		},
+		"SQLSTATE $sqlstate tells for what");
 	is($error->{C}, $sqlstate, "SQLSTATE $sqlstate");
 	return $error;
 }
@@ -212,12 +169,11 @@ is($gate->session->query('SELECT 1'), '1', 'who does not contend is not refused'
 $gate->set(max_queue_length => -1);
 
 $session->query('SET statement_timeout = 500');
-ok( $gate->await_true(
-		sub {
-			$error = $session->start($slow_row)->result->{error};
-			return $error && ($error->{W} // '') =~ /while waiting for admission/;
-		},
-		'a time-out in the queue'),
+$gate->ok_comes(
+	sub {
+		$error = $session->start($slow_row)->result->{error};
+		return $error && ($error->{W} // '') =~ /while waiting for admission/;
+	},
 	'statement_timeout ends a wait');
 is($error->{C}, '57014', 'with its own error');
 $session->query('RESET statement_timeout');
@@ -226,15 +182,14 @@ ok(waits_at_hot_spot($session), 'one that waits');
 $session->cancel;
 is($session->sqlstate, '57014', 'can be cancelled');
 # Its turn may come first.
-ok( $gate->await_true(
-		sub {
-			waits_at_hot_spot($session);
-			$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
-			return 1 if $session->sqlstate eq '57P01';
-			$session = $gate->session;
-			return 0;
-		},
-		'a termination'),
+$gate->ok_comes(
+	sub {
+		waits_at_hot_spot($session);
+		$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
+		return 1 if $session->sqlstate eq '57P01';
+		$session = $gate->session;
+		return 0;
+	},
 	'it can be terminated');
 $session = $gate->session;
 ok(waits_at_hot_spot($session), 'another waits');
@@ -245,37 +200,27 @@ my $pids = '(SELECT pid FROM pg_stat_activity WHERE wait_event_type = \'Lock\' A
 foreach my $function ('pg_cancel_backend', 'pg_terminate_backend')
 {
 	$session = $gate->session;
-	ok( $gate->await_true(
-			sub {
-				$session->start($slow_row) if $session->done;
-				return
-					 $gate->value('SELECT ' . $session->pid . " IN $pids") eq 't'
-				  && $gate->value("SELECT $function(" . $session->pid . ') AND pg_sleep(0) IS NOT NULL') eq 't'
-				  && $session->result->{error};
-			},
-			'the end of one in line'),
+	$gate->ok_comes(
+		sub {
+			$session->start($slow_row) if $session->done;
+			return
+				 $gate->value('SELECT ' . $session->pid . " IN $pids") eq 't'
+			  && $gate->value("SELECT $function(" . $session->pid . ') AND pg_sleep(0) IS NOT NULL') eq 't'
+			  && $session->result->{error};
+		},
 		"$function ends one that is in line");
-	$session->quit if !$session->closed;
 }
 
 stop($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'nobody has kept a place');
 ok_ends('the hot spot ends');
 
-# ----------------------------------------------------------------
 # Other kinds, and several at a time
-# ----------------------------------------------------------------
-
 $crowd = $gate->crowd(24, 'SELECT pg_advisory_xact_lock(3, 42), pg_sleep(0.002);');
 await_spot('an advisory lock can be a hot spot', 'max_active > 0 AND waiting > 0', q{kind = 'advisory'});
-ok( $gate->await_true(
-		sub {
-			$gate->value(
-				"SELECT count(DISTINCT hot_spot) = 1 FROM pg_locks JOIN pg_stat_admission_gate_hot_spots
-				USING (classid, objid, objsubid) WHERE locktype = 'advisory' AND kind = 'advisory'"
-			) eq 't';
-		},
-		'the same in pg_locks'),
+$gate->ok_comes(
+	"count(DISTINCT hot_spot) = 1 FROM pg_locks JOIN pg_stat_admission_gate_hot_spots
+	USING (classid, objid, objsubid) WHERE locktype = 'advisory' AND kind = 'advisory'",
 	'it has the key that pg_locks shows');
 is(spots('ROW(datname, relation, classid, objid, objsubid)', q{kind = 'advisory'}),
 	'(postgres,,3,42,2)', 'which is that of the lock');
@@ -296,22 +241,18 @@ BEGIN;
 \endif
 COMMIT;', max_tries => 1000);
 my $of_both = q{kind = 'relation' AND relation IN ('sale', 'stock')};
-ok( $gate->await_true(
-		sub {
-			spots('count(*) = 2 AND count(part_of) = 1 AND max(part_of) = min(hot_spot) FILTER (WHERE part_of IS NULL)',
-				$of_both) eq 't';
-		},
-		'one hot spot of two'),
-	'two tables that the same transactions contend for are one hot spot') or diag $gate->report;
+$gate->ok_comes(
+	sub {
+		spots('count(*) = 2 AND count(part_of) = 1 AND max(part_of) = min(hot_spot) FILTER (WHERE part_of IS NULL)',
+			$of_both) eq 't';
+	},
+	'two tables that the same transactions contend for are one hot spot');
 await_spot('which has a limit and a queue', 'max_active > 0 AND waiting > 0', "$of_both AND part_of IS NULL");
 meanwhile('default', 1000, 0);
 stop($crowd);
 ok_ends('the hot spots of several tables end');
 
-# ----------------------------------------------------------------
 # A lock that somebody keeps
-# ----------------------------------------------------------------
-
 my $queued = $gate->counter('queued', 'web');
 for my $bypass ('off', 'on')
 {
@@ -335,16 +276,12 @@ for my $bypass ('off', 'on')
 		0,
 		"those who wait for a lock that $who keeps do not queue for it");
 	is($gate->counter('queued', 'web'), $queued, 'nor do others who want the same table');
-	$_->signal('TERM'), $_->finish foreach ($others, $waiters);
+	$gate->stop_crowd($others, $waiters);
 	$locker->query('COMMIT');
-	$locker->quit;
 	$gate->ok_quiet("after $who");
 }
 
-# ----------------------------------------------------------------
 # Beside a limit, and beside those of pools
-# ----------------------------------------------------------------
-
 $gate->set(max_active_backends => 16);
 $crowd = $gate->crowd(24, $hot_row);
 await_spot('inside a limit, a hot spot has a lower one', 'max_active <= 8 AND waiting > 0');
@@ -352,26 +289,24 @@ $queued = $gate->counter('queued', 'web');
 $bystanders = $gate->crowd(2, $other_row, %of_web);
 meanwhile('web', 500, 0);
 is($gate->counter('queued', 'web'), $queued, 'others have the slots that it leaves');
-$bystanders->signal('TERM');
-$bystanders->finish;
+$gate->stop_crowd($bystanders);
 
 # Contenders who wait for each other for long lend their slots, but keep their places.
 stop($crowd);
 $gate->set(lend_after => 10);
 $crowd = $gate->crowd(24, $slow_row);
 my $looks = 0;
-ok( $gate->await_true(
-		sub {
-			my ($has_lenders, $keep_places) = split /\|/, $gate->value(
-				'SELECT g.lent > 0 AND g.waiting > 0, g.running + g.lent <= h.max_active
-				FROM pg_stat_admission_gate g, pg_stat_admission_gate_hot_spots h
-				WHERE pool = \'default\' AND relation = \'sale\'');
-			return 0 if ($has_lenders // 'f') eq 'f';
-			$looks = ($keep_places // 'f') eq 't' ? $looks + 1 : 0;
-			return $looks == 20;
-		},
-		'lenders'),
-	'contenders that lend their slots keep their places') or diag $gate->report;
+$gate->ok_comes(
+	sub {
+		my ($has_lenders, $keep_places) = split /\|/, $gate->value(
+			'SELECT g.lent > 0 AND g.waiting > 0, g.running + g.lent <= h.max_active
+			FROM pg_stat_admission_gate g, pg_stat_admission_gate_hot_spots h
+			WHERE pool = \'default\' AND relation = \'sale\'');
+		return 0 if ($has_lenders // 'f') eq 'f';
+		$looks = ($keep_places // 'f') eq 't' ? $looks + 1 : 0;
+		return $looks == 20;
+	},
+	'contenders that lend their slots keep their places');
 stop($crowd);
 $gate->set(lend_after => 100, max_active_backends => -1);
 
@@ -380,10 +315,7 @@ meanwhile('batch', 500, 3);
 is(spots('count(*)', q{relation = 'batch'}), '0', 'sessions of a pool with max_active do not form a hot spot');
 stop($crowd);
 
-# ----------------------------------------------------------------
 # Off, and only observed
-# ----------------------------------------------------------------
-
 $crowd = $gate->crowd(24, $hot_row);
 await_queue('a hot spot');
 $gate->set(hot_spots => 'off');
@@ -404,10 +336,8 @@ $gate->set(mode => 'enforce');
 await_queue('when it is enforced again, its contenders wait');
 stop($crowd);
 
-# ----------------------------------------------------------------
 # Somebody at the gate who keeps a lock
-# ----------------------------------------------------------------
-
+#
 # Neither lending nor the last resort helps.
 $gate->set(max_active_backends => 1, lend_after => -1, handoff_after => 3_600_000);
 my ($owner, $holder) = map { $gate->session } 1 .. 2;
@@ -421,9 +351,4 @@ is($owner->finish, 't', 'when one that was admitted waits for its lock, it is le
 is($gate->counter('stalls'), $stalls + 1, 'above the limit');
 is($holder->sqlstate, '00000', 'and the lock is passed on');
 $holder->query('COMMIT');
-$gate->ok_quiet('at the end');
-
-$gate->ok_adds_up('at the end');
-$node->stop;
-
-done_testing();
+$gate->finish;

@@ -3,14 +3,9 @@
 
 use strict;
 use warnings;
-
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
 
 my $gate = GateTest->new(
 	'waits',
@@ -28,12 +23,10 @@ sub wait_that_ends_by
 	my ($session, $sql, $code) = @_;
 
 	my $holder = $gate->holder;
-	$session->start($sql);
-	$gate->await_queued($session);
+	$gate->queue($session, $sql);
 	$code->($holder);
 	my $result = $session->result;
 	$holder->query('ROLLBACK');    # if it has not ended
-	$holder->quit;
 	return $result;
 }
 
@@ -45,10 +38,7 @@ sub wait_once
 	return;
 }
 
-# ----------------------------------------------------------------
 # log_min_wait
-# ----------------------------------------------------------------
-
 my $wait_line = qr/LOG:  admission wait ended after (\d+\.\d{3}) ms: (.*)/;
 
 # What the code adds to the server log
@@ -90,14 +80,8 @@ sub waits_logged_by
 	is( $end,
 		'admitted, pool "default", queue length 0 on arrival, position 1',
 		'with its end, pool and place in the queue');
-	cmp_ok(
-		abs($waited - $gate->value(
-				'SELECT wait_time FROM pg_stat_admission_gate_backends WHERE pid = '
-				  . do { $session->query('BEGIN'); $session->pid }
-			)),
-		'<',
-		0.001,
-		'and the time that the view has');
+	$session->query('BEGIN');
+	cmp_ok(abs($waited - $gate->state($session, 'wait_time')), '<', 0.001, 'and the time that the view has');
 	cmp_ok($waited, '<=', $took, 'which is not more than it took');
 	$session->query('COMMIT');
 	my ($pid) = $log =~ /\[(\d+)\] client backend LOG:  admission wait/;
@@ -117,8 +101,7 @@ sub waits_logged_by
 					$session,
 					'SELECT 1',
 					sub {
-						$next->start('SELECT 1');
-						$gate->await_queued($next);
+						$gate->queue($next, 'SELECT 1');
 						$session->cancel;
 						$session->result;
 						$_[0]->query('COMMIT');
@@ -140,7 +123,6 @@ sub waits_logged_by
 		$session->query("RESET $setting");
 	}
 	$holder->query('ROLLBACK');
-	$holder->quit;
 	my $waited_before = $gate->counter('total_wait_time');
 	like(
 		waits_logged_by(
@@ -154,22 +136,13 @@ sub waits_logged_by
 		qr/^canceled, /,
 		'a wait that ends with the session');
 	cmp_ok($gate->counter('total_wait_time'), '>', $waited_before, 'which counts in total_wait_time, too');
-	$_->quit foreach ($session, $next);
 
-	# Who may set it
-	my $plain = $gate->session(user => 'plain');
-	is($plain->start('SET admission_gate.log_min_wait = 0')->sqlstate, '42501', 'not everybody may set log_min_wait');
-	$plain->quit;
 	$gate->value('ALTER ROLE plain SET admission_gate.log_min_wait = -1');
-	$plain = $gate->session(user => 'plain');
+	my $plain = $gate->session(user => 'plain');
 	is(waits_logged_by(sub { wait_once($plain) }), '', 'log_min_wait can be set for a role');
-	$plain->quit;
 }
 
-# ----------------------------------------------------------------
 # What a wait changes for an application
-# ----------------------------------------------------------------
-
 {
 	my $session = $gate->session;
 	my $begun = $gate->value('SELECT clock_timestamp()');
@@ -196,12 +169,6 @@ sub waits_logged_by
 	like($dropped->{error}{C}, qr/^(?:XX000|42704|42883)$/, 'one that is dropped and created anew is not found');
 	is($session->query('SELECT seven()'), '9', 'the statement succeeds when it is repeated');
 
-	$session->query(q{SET statement_timeout = '300ms'});
-	my $holder = $gate->holder;
-	$session->start('SELECT 1');
-	is($session->sqlstate, '57014', 'statement_timeout counts the wait');
-	$holder->query('COMMIT');
-	$_->quit foreach ($holder, $session, $ddl);
 }
 
 # However they ended, and without a slot as well
@@ -210,8 +177,4 @@ is( $gate->value(
 	't',
 	'every wait is in the histogram');
 
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
-$gate->node->stop;
-
-done_testing();
+$gate->finish;
