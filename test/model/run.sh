@@ -5,211 +5,130 @@
 # of slots.pml.
 #
 # Usage: test/model/run.sh [--quick | --mutants] [NUMBER...]
-#   --quick    only those lines of the list that have an asterisk: each part of the
-#              protocol once
-#   --mutants  instead, make the mistakes listed below, one at a time, and see
-#              that each is found in its configuration
-#   NUMBER     only these lines of the list, one after the other
+#   --quick    only the lines of the list with an asterisk: each part of the protocol once
+#   --mutants  instead, make the mistakes listed below, one at a time, and see that each
+#              is found in its configuration
+#   NUMBER     only these lines of the list, one after the other; without one, as many at
+#              a time as there are cores and memory for
 #
-# Without a NUMBER, as many at a time as there are cores and memory for.
-#
-# Prints TAP and, if something is wrong, the end of the path that leads there;
-# the exit status is 0 if all is well.  Takes a few minutes, up to a minute and
-# 2.5 GB for one configuration.  Leaves nothing behind.
+# Prints TAP and, if something is wrong, the end of the path that leads there; the exit
+# status is 0 if all is well.  Takes a few minutes, up to a minute and 2 GB for one
+# configuration.  Leaves nothing behind.
 
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
-model=$here/slots.pml
 script=$here/$(basename "$0")
 
-# Name, with an asterisk if quick, what to look for, parameters.  What to look for is
-# "states" for the assertions and dead ends, else the name of a temporal formula in
-# slots.pml.
+# Name, with an asterisk if quick, what to look for, parameters that differ from these.
+# What to look for is "states" for the assertions and dead ends, else the name of a
+# temporal formula in slots.pml.
+defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
+	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 SAMPLES=0 DO=0
+	HOLDER=0'
 configurations='
-*cancels                  |states|-DINTERRUPTS=2
-cancels, strict order    |states|-DINTERRUPTS=2 -DBARGING=0
-two rounds               |states|-DROUNDS=2
-*three rounds             |states|-DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
-two rounds, strict order |states|-DROUNDS=2 -DBARGING=0
-four backends            |states|-DBACKENDS=4
-four backends, limit 2   |states|-DBACKENDS=4 -DLIMIT=2 -DBARGING=0
-full queue               |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
-no queue                 |states|-DMAX_QUEUE=0 -DROUNDS=2
-*forced entry             |states|-DFORCE=1 -DINTERRUPTS=1
-limit 1, 2, 1            |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-limit 2, 1, 2            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
-limit 1, none, 1, strict |states|-DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DBARGING=0
-*limit set by two, off    |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
-limit set by two         |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=2 -DRESIZE_2=1 -DINTERRUPTS=1
-*lending                  |states|-DLOOKS=1 -DBARGING=0
-lending, looks           |states|-DLOOKS=2
-lending, strict order    |states|-DLOOKS=2 -DBARGING=0 -DINTERRUPTS=1
-lending, cancels         |states|-DLOOKS=1 -DINTERRUPTS=1
-lending, forced entry    |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DROUNDS=2 -DFORCE=1
-lending, limit 1, 2, 1   |states|-DBACKENDS=2 -DLOOKS=2 -DINTERRUPTS=1 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-*hot spot                 |states|-DHOT=1 -DLIMIT=0
-*hot spot, moves, limits  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2
-hot spot, three samples  |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=3 -DBARGING=0
-hot spot, two samplers   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=17 -DBARGING=0
-hot spot, two, crowd     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=3 -DCROWD
-hot spot, two rounds     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DROUNDS=2 -DSAMPLES=1 -DDO=31
-hot spot, three, moves   |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=1 -DCROWD
-hot spot, three, limits  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=2 -DCROWD
-hot spot, one is let in  |states|-DHOT=1 -DLIMIT=0 -DSAMPLES=1 -DDO=4 -DCROWD
-hot spot, bystander      |states|-DHOT=1 -DLIMIT=1 -DBYSTANDERS=1 -DBARGING=0
-hot spot, cancel         |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DINTERRUPTS=1
-hot spot, forced entry   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=31 -DFORCE=1
-*hot spot, lending        |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLOOKS=1
-hot spot, lending, limit |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=2 -DDO=1 -DLOOKS=1 -DBARGING=0
-hot spot, long statements|states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DLONGS=1
-*hot spot, switched off   |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2 -DSWITCH=1
-hot spot, formed anew    |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=18 -DROUNDS=2 -DBARGING=0
-hot spot, pool           |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DSAMPLES=2
-hot spot, pool, higher   |states|-DHOT=1 -DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DSAMPLES=2
-hot spot, gate off       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
-two hot spots, four      |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=4 -DFIRST_MARK=1+i%2 -DBARGING=0
-*two, limit 1, -1, 1      |states|-DHOT=2 -DLIMIT=1 -DBACKENDS=2 -DFIRST_MARK=1+i%2 -DRESIZERS=1 -DRESIZE_1=NO_LIMIT -DRESIZE_2=1
-two, limit -1, 1, -1     |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DFIRST_MARK=1+i%2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=NO_LIMIT -DINTERRUPTS=1
-*two hot spots, merged    |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DROUNDS=2
-two, merged, three       |states|-DHOT=2 -DLIMIT=0 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2 -DCROWD
-two, merged, moves       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=9
-two, merged, limits      |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=10 -DBARGING=0
-two, merged, forgotten   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLERS=2 -DSAMPLES=2 -DDO=24 -DBARGING=0
-two, merged, switched off|states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=24 -DSWITCH=1 -DBARGING=0
-*hot spot, holder waits   |finish|-DHOT=1 -DLIMIT=0 -DHIDDEN
-*hot spot, holder stays   |finish|-DHOT=1 -DLIMIT=0 -DSTUCK
-*hot spot, none starves   |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2
-hot spot, strict         |served|-DHOT=1 -DLIMIT=0 -DFOREVER -DBACKENDS=2 -DBARGING=0 -DSAMPLES=1
-*long statements          |states|-DBACKENDS=2 -DLONGS=3 -DINTERRUPTS=1
-long, three backends     |states|-DLONGS=1
-long, pausing, limit 2   |states|-DLONGS=2 -DLIMIT=2 -DWORKERS=0
-long, strict order       |states|-DLONGS=2 -DLIMIT=2 -DWORKERS=0 -DBARGING=0
-long, pausing, limit 3   |states|-DLONGS=3 -DLIMIT=3 -DWORKERS=0
-long, two rounds         |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DROUNDS=2
-long, lending            |states|-DBACKENDS=2 -DLONGS=2 -DLOOKS=1 -DINTERRUPTS=1
-long, limit 1, 2, 1      |states|-DBACKENDS=2 -DLONGS=2 -DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-long, limit 2, none, 1   |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-long, last resort        |states|-DBACKENDS=2 -DLONGS=2 -DRELIEFS=1 -DTAKEOVER=1
-long, pools              |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLONGS=2 -DWORKERS=0
-long, pool removed       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DLONGS=2
-*long one never ends      |finish|-DLONG_STUCK -DBACKENDS=2 -DLIMIT=2 -DLONGS=2 -DWORKERS=0
-long, never ends, three  |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
-*holder waits for a waiter|finish|-DHIDDEN -DTAKEOVER=1
-*last resort              |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DINTERRUPTS=1 -DTAKEOVER=1
-last resort, cancel      |states|-DRELIEFS=1 -DINTERRUPTS=1 -DTAKEOVER=1
-last resort, lending     |states|-DBACKENDS=2 -DRELIEFS=1 -DLOOKS=1 -DROUNDS=2 -DINTERRUPTS=1 -DTAKEOVER=1
-*holder never ends        |finish|-DSTUCK -DTAKEOVER=1
-and the watcher stops    |finish|-DBACKENDS=4 -DSTUCK -DSTOPPED -DTAKEOVER=1
-*none starves             |served|-DBACKENDS=2 -DFOREVER
-none starves, three      |served|-DFOREVER
-none starves, strict     |served|-DFOREVER -DBARGING=0
-pools, strict order      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBARGING=0
-pools, cancels           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DINTERRUPTS=2
-pools, two rounds, strict|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DROUNDS=2 -DBARGING=0
-pools, higher, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DINTERRUPTS=1 -DBARGING=0
-pools, lower, cancel     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DINTERRUPTS=1
-*pools, limit 2, cancel   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
-pools, limit 2, higher   |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
-pools, both with a limit |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DPRIORITY=1
-pools, three rounds      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DBACKENDS=2 -DROUNDS=3 -DINTERRUPTS=1
-pools, full queue        |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DMAX_QUEUE=1
-pools, forced entry      |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=1 -DLIMIT=2 -DFORCE=1
-pools, forced, cancel    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DFORCE=1 -DINTERRUPTS=1 -DBARGING=0
-pools, lending           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DLOOKS=1
-pools, lending, lower    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1 -DBACKENDS=2 -DROUNDS=2 -DLOOKS=2 -DINTERRUPTS=1
-pools, holder waits      |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DHIDDEN -DTAKEOVER=1
-pools, last resort       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DTAKEOVER=1
-pools, resort, higher    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DRELIEFS=1 -DPRIORITY=1 -DLIMIT=2
-*pools, holder never ends |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK -DTAKEOVER=1
-pools, never ends, free  |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2 -DSTUCK -DTAKEOVER=1
-*full pool, 1, none, 1    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-pools, limit 1, none, 1  |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DBACKENDS=2 -DROUNDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1 -DINTERRUPTS=1
-*pool removed             |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DROUNDS=2
-pool removed, higher     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=1 -DINTERRUPTS=1
-pool removed, lending    |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DPRIORITY=-1 -DLOOKS=1
-pool removed, other limit|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2 -DDEFAULT_LIMIT=1 -DLIMIT=2 -DINTERRUPTS=1
+*names of the C source    |names|
+*cancels                  |states|INTERRUPTS=2
+cancels, strict order     |states|INTERRUPTS=2 BARGING=0
+two rounds                |states|ROUNDS=2
+*three rounds             |states|BACKENDS=2 ROUNDS=3 INTERRUPTS=1
+four backends, limit 2    |states|BACKENDS=4 LIMIT=2 BARGING=0
+full queue                |states|MAX_QUEUE=1 INTERRUPTS=1
+*forced entry             |states|FORCE=1 INTERRUPTS=1
+pool                      |states|LIMIT=2 POOL_LIMIT=1 INTERRUPTS=1
+pool, forced entry        |states|LIMIT=2 POOL_LIMIT=1 FORCE=1
+limit 1, 2, 1             |states|RESIZERS=1 RESIZE_1=2
+limit 2, 1, 2             |states|LIMIT=2 RESIZERS=1 RESIZE_1=1
+gate off, strict order    |states|RESIZERS=1 RESIZE_1=0 BARGING=0
+*limit set by two, off    |states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
+*full pool, gate off      |states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0 ROUNDS=2
+*lending                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
+lending, strict order     |states|SAMPLES=2 DO=1 BARGING=0
+lending, cancels          |states|SAMPLES=2 DO=1 INTERRUPTS=1
+lending, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
+lending, two samplers     |states|BACKENDS=2 SAMPLES=3 SAMPLERS=2 DO=1
+lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZERS=1 RESIZE_1=2 INTERRUPTS=1
+lending, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
+last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
+*last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
+last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
+*hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
+hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
+hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
+hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
+*hot spot, moves, limits  |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24
+hot spot, two samplers    |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 SAMPLERS=2 DO=24 BARGING=0
+hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12
+*hot spot, lending        |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
+hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=24 BARGING=0
+*hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0
+hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0 SAMPLES=1 DO=16
+two hot spots, four       |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2 BARGING=0
+two, limit 1, none, 1     |states|HOT=2 BACKENDS=2 MARK=1+i%2 RESIZERS=1 RESIZE_1=NO_LIMIT
+*two hot spots, merged    |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2 ROUNDS=2
+two, merged, three        |states|HOT=2 LIMIT=NO_LIMIT SAMPLES=1 DO=32 MARK=2
+two, merged, moves, limits|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=56 BARGING=0
+*holder waits for a waiter|finish|HOLDER=WAITS
+*holder waits, hot spot   |finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+holder waits, full pool   |finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
+*holder stays             |finish|HOLDER=STAYS
+holder stays, hot spot    |finish|HOLDER=STAYS HOT=1 LIMIT=NO_LIMIT
+holder stays, full pool   |finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
+*none starves             |served|FOREVER BACKENDS=2
+none starves, strict      |served|FOREVER BARGING=0
+none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
 '
 
-# Mistake, what it is, what finds it, in which configuration.
+# Mistake; the inline or macro of slots.pml in which it is made, and the text there that
+# is replaced, and by what; what finds it, in which configuration.
 mutants='
-M_FLAG_LATE         |the flag of all is set after the last look         |states|-DROUNDS=2
-M_LEAVE_SILENTLY    |no wake-up after leaving the queue                 |states|-DINTERRUPTS=2
-M_REFUSE_AND_KEEP   |a refused grant is not released                    |states|-DINTERRUPTS=2
-M_RELEASE_BLINDLY   |a slot is released without a look at the flag      |states|-DROUNDS=2
-M_PLAIN_STORE       |the owner leaves by a plain store                  |states|-DLOOKS=2
-M_GRANT_ABOVE       |a slot is granted above a lowered limit            |states|-DLIMIT=2 -DRESIZERS=1 -DRESIZE_1=1 -DRESIZE_2=2
-M_STATE_FIRST       |a lender is at work before its slot counts         |states|-DLOOKS=2
-M_DUTY_LOST         |the watcher leaves without a successor             |states|-DINTERRUPTS=2
-M_DUTY_ASLEEP       |the new watcher is not woken                       |finish|-DHIDDEN
-M_RAISE_SILENTLY    |no waiter enters when the limit is raised          |states|-DRESIZERS=1 -DRESIZE_1=2 -DRESIZE_2=1
-M_STILL_PENDING     |the wake-up of a late waiter remains pending       |states|-DROUNDS=2
-M_LEAVE_UNSEEN      |leaves the queue without a look if it is there     |states|-DINTERRUPTS=2
-M_RETURN_UNCOUNTED  |the slot of a returned lender does not count       |states|-DLOOKS=2
-M_RESET_LATE        |the latch is reset after the look                  |states|-DROUNDS=2
-M_NEVER_OVERDUE     |others barge before the next for ever              |served|-DFOREVER
-M_FLAG_STAYS        |the flag of all stays when no backend waits        |states|-DMAX_QUEUE=1 -DINTERRUPTS=1
-M_LEND_SILENTLY     |no wake-up after a slot was lent                   |states|-DLOOKS=2
-M_CLAIM_UNCOUNTED   |a woken waiter enters without counting             |states|-DROUNDS=2
-M_CLAIM_SILENTLY    |a woken waiter does not wake the next              |states|-DBACKENDS=4 -DLIMIT=2
-M_RELEASE_SILENTLY  |no wake-up after a slot was released               |states|-DROUNDS=2
-M_ALWAYS_IN_FLIGHT  |a hand-off counts as in flight when the backend is awake|served|-DFOREVER
-M_RELIEF_UNCOUNTED  |a backend let in above the limit does not count    |states|-DRELIEFS=1
-M_RELIEF_SILENTLY   |the flag stays after a backend is let in so        |states|-DRELIEFS=1
-M_RELIEF_NEVER      |no backend is let in above the limit               |states|-DSTUCK
-M_RELIEF_OF_NEXT    |the first of a full pool is not let in above it    |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DSTUCK
-M_RELIEF_OF_NEXT    |the first of a full hot spot is not let in above it|finish|-DHOT=1 -DLIMIT=0 -DSTUCK
-M_WATCH_UNSEEN      |takes the watch over without a look if it waits    |states|-DTAKEOVER=1 -DINTERRUPTS=1
-M_NO_GUARD          |no waiter looks if the watcher is late             |finish|-DSTUCK -DSTOPPED -DTAKEOVER=1
-M_PLAIN_STORE       |leaves by a plain store while it is made long      |states|-DBACKENDS=2 -DLONGS=1
-M_LONG_SILENTLY     |no wake-up after a long statement gave its slot up |states|-DBACKENDS=2 -DLONGS=1
-M_LONG_UNCOUNTED    |the slot of one that was long does not count again |states|-DBACKENDS=2 -DLONGS=1
-M_LONG_RELEASES     |a long statement releases the slot it gave up      |states|-DBACKENDS=2 -DLONGS=1
-M_LONG_STAYS        |a long statement that ends stays in its list       |states|-DBACKENDS=2 -DLONGS=1
-M_LONG_ENDS_SILENTLY|those that pause are not told when one ends        |states|-DBACKENDS=2 -DLONGS=2 -DLIMIT=2
-M_LONG_SLEEPS       |a long one that does nothing goes on for ever      |finish|-DLONG_STUCK -DLIMIT=2 -DLONGS=2 -DWORKERS=0
-M_LONG_LOOK_FIRST   |only the first that pauses looks, even if awake    |finish|-DLONG_STUCK -DLIMIT=3 -DLONGS=3 -DINTERRUPTS=1 -DWORKERS=0
-M_OFF_KEEPS_QUEUES  |full queues keep their waiters while the gate is off|states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-M_RELEASE_ON        |waiters are let in though there is a limit again   |states|-DBACKENDS=2 -DRESIZERS=2 -DRESIZE_1=0 -DRESIZE_2=1
-M_QUEUE_WHILE_OFF   |a backend queues although the gate is off          |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DRESIZERS=1 -DRESIZE_1=0 -DRESIZE_2=1
-M_STEP_BACK_SILENTLY|no wake-up after a step taken back                 |states|-DPOOLS=2 -DPOOL_LIMIT=1
-M_QUEUE_FLAG_LATE   |the flag of a queue is set after the last look     |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
-M_QUEUE_FLAG_LATE   |the flag of a queue is set after the last look     |states|-DHOT=1 -DLIMIT=0
-M_PLACE_LAST        |a slot is released to all, then its place          |states|-DHOT=1 -DLIMIT=0
-M_FLAG_LEFT_OUT     |the flag of all stays clear as a queue has a place |states|-DPOOLS=2 -DPOOL_LIMIT=1
-M_CLAIM_OUT_OF_TURN |a woken waiter enters though another is next       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DPRIORITY=-1
-M_FORGET_WAITERS    |the waiters of a removed pool stay there           |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_FORGET_WAITERS    |the waiters of a merged hot spot stay there        |states|-DHOT=2 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
-M_JOIN_LATE         |a backend enters the queue of a removed pool       |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DREMOVE=1 -DBACKENDS=2
-M_QUEUE_EARLY       |a backend enters the queue of a merged hot spot    |states|-DHOT=2 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
-M_GRANT_UNCOUNTED   |a granted slot does not count in its queue         |states|-DPOOLS=2 -DPOOL_LIMIT=1 -DLIMIT=2
-M_MOVE_BLINDLY      |a holder is moved though it has left               |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
-M_MOVE_UNCOUNTED    |a holder is moved before its place counts          |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1 -DFIRST_MARK=0
-M_LEAVE_MARKED      |a place is released where the mark says            |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=1
-M_LENDER_KEEPS_BOTH |a lender keeps its place in a pool                 |finish|-DPOOLS=2 -DPOOL_LIMIT=1 -DONE_POOL -DBACKENDS=2 -DHIDDEN
-M_LENDER_TWICE      |the place that a lender keeps is counted out       |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DLOOKS=1
-M_LENDER_FORGETS    |a lender that ends keeps its place                 |states|-DHOT=1 -DLIMIT=1 -DBACKENDS=2 -DLOOKS=1
-M_CALL_AGAIN        |who was called already keeps others from it       |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=4 -DFIRST_MARK=1+i%2
-M_FORGET_SILENTLY   |no wake-up after a hot spot is forgotten           |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSWITCH=1
-M_LIMIT_SILENTLY    |no wake-up after a hot spot has a higher limit     |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2
-M_MERGE_SILENTLY    |no wake-up after hot spots are merged              |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
-M_MERGE_FLAGLESS    |a waiter is moved to a queue whose flag is clear   |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=8 -DFIRST_MARK=2
-M_MERGE_UNSEEN      |hot spots are merged that are gone                 |states|-DHOT=2 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=2 -DDO=24 -DSWITCH=1
-M_ADAPT_UNSEEN      |a hot spot that is gone has a limit                |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=2 -DSWITCH=1
-M_LET_IN_UNSEEN     |a waiter is let in though it has left              |states|-DHOT=1 -DLIMIT=0 -DBACKENDS=2 -DSAMPLES=1 -DDO=4
-M_LET_IN_NEVER      |no waiter is let in for which a holder waits       |finish|-DHOT=1 -DLIMIT=0 -DHIDDEN
+the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
+a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
+a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
+a step taken back without a call               |count_me_in|slots_lock(); slots_unlock()|calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=1
+a queue gets its flag after the last look      |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).word)|skip|states|HOT=1 LIMIT=NO_LIMIT
+the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.word)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
+the flag of all stays clear                    |wake_next|SET_FLAG(Slots.word)|skip|states|HOT=1 BYSTANDERS=1
+who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
+the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
+the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
+a woken waiter enters without counting         |claim_free_slot|count_in_if_free(MySlotEntry.queue)|ok = slot_is_free()|states|ROUNDS=2
+a barging backend enters above the limit       |slots_try_barge|count_me_in(true)|count_in(DEFAULT_POOL); ok = true|states|ROUNDS=2
+a granted slot does not count in its queue     |slots_hand_off|count_place_if_free(entry_of(next_one).queue, true)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
+a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZERS=1 RESIZE_1=1
+a refused grant is not released                |slots_refuse_grant|drop_slot()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
+a backend leaves without a look if it waits    |slots_leave_queue|MySlotEntry.state == SLOT_WAITING|true|states|INTERRUPTS=2
+a holder leaves by a look and then a store     |drop_slot|place = MySlotEntry.place;|place = MySlotEntry.place }; atomic {|states|SAMPLES=2 DO=1
+a place is released where the mark says        |drop_slot|place = MySlotEntry.place|place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+the watcher leaves without a successor         |slots_queue_remove|Slots.watcher == p|false|states|INTERRUPTS=2
+the new watcher is not woken                   |slots_queue_remove|slots_wake_later(Slots.watcher)|skip|finish|HOLDER=WAITS
+others barge before the next for ever          |may_hand_off|overdue|false|served|FOREVER
+a hand-off stays in flight                     |finish_handoff|handoff_pending == me|false|served|FOREVER
+no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
+the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
+a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue)|skip|states|SAMPLES=1 DO=2
+a waiter is let in though it has left          |slots_let_in|entry_of(p).state == SLOT_WAITING|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
+no call after the limit was raised             |slots_set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
+waiters stay in full queues when the gate is off|slots_set_limit|new_limit == 0, release|false, release|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
+a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
+waiters are let in though there is a limit again|release_one|Slots.max_active == 0 -> slots_any_waiter()|true -> slots_any_waiter()|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
+no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
+the slot of a returned lender does not count   |end_lending|Slots.word++|skip|states|SAMPLES=2 DO=1
+a lender keeps its place in a pool             |IS_KEPT|(place) != DEFAULT_POOL|true|finish|HOLDER=WAITS BACKENDS=2 POOL_LIMIT=1
+a lender that ends keeps its place             |slots_forget_lending|count_place_out()|place = NO_QUEUE|states|HOT=1 BACKENDS=2 SAMPLES=1 DO=1
+a contender is moved though it has left        |move_to_place|entry_of(p).state == was|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
+a contender is moved to a place uncounted      |move_to_place|count_place(to)|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
+no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
+a hot spot that is gone has a limit            |forget|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
+the waiters of a merged hot spot stay          |move_waiters|ok = (next_one != INVALID_PROC_NUMBER)|ok = false|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
+a waiter is moved to a queue with a clear flag |slots_queue_move|SET_FLAG(queue_at(to).word)|skip|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
+no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 '
 
 die()
 {
 	echo "$0: $*" >&2
 	exit 2
-}
-
-# Cut the blanks off both ends.
-trim()
-{
-	echo "$1" | sed 's/^ *//; s/ *$//'
 }
 
 # Run in the background and wait, so that a signal is answered at once.
@@ -224,23 +143,60 @@ attend()
 	return "$status"
 }
 
-# Visit all states.  Leaves spin's words in "out" and sets result to "none"
-# (no error, search complete), "error" or "broken" (no answer).  Where the search is
-# short, -O0 is faster: then the compiler takes most of the time.
-# Usage: search WHAT PARAMETERS OPTIMIZATION
+# The options that give the model its parameters: these, else the defaults.
+options_for()
+{
+	for parameter in $1; do
+		printf ' -D%s' "$parameter"
+	done
+	for parameter in $defaults; do
+		case " $1" in
+			*" ${parameter%%=*}="*) ;;
+			*) printf ' -D%s' "$parameter" ;;
+		esac
+	done
+}
+
+# Replace one text in that inline or macro; fails if it is not there.
+mutate()
+{
+	awk -v name="$1" -v old="$2" -v new="$3" '
+		/^(inline|proctype|#define) / { this = $2; sub(/\(.*/, "", this) }
+		this == name && !done && (at = index($0, old)) {
+			$0 = substr($0, 1, at - 1) new substr($0, at + length(old))
+			done = 1
+		}
+		{ print }
+		END { exit !done }' "$here/slots.pml" >slots.pml
+}
+
+# Are the functions of the model functions of the C source?
+check_names()
+{
+	result=none
+	for function in $(sed -n 's/^\(inline\|#define\) \([a-z_]*\)(.*/\2/p' slots.pml); do
+		grep -rq "^$function(" "$here/../../src" ||
+			{ echo "$function() is not in src" && result=error; }
+	done >out
+}
+
+# Visit all states of slots.pml here.  Leaves spin's words in "out" and sets result to
+# "none" (no error, search complete), "error" or "broken" (no answer).
+# Usage: search WHAT PARAMETERS
 search()
 {
 	rm -f pan pan.* slots.pml.trail
 	case $1 in
+		names) check_names && return ;;
 		states) options='-DSAFETY -DNOCLAIM' flags= ;;
 		served) options='-DNFAIR=3' flags='-a -f -N served' ;;
 		*) options='' flags="-a -N $1" ;;
 	esac
 	result=broken
+	# shellcheck disable=SC2046
+	attend spin -a $(options_for "$2") slots.pml || return
 	# shellcheck disable=SC2086
-	attend spin -a $2 "$model" || return
-	# shellcheck disable=SC2086
-	attend gcc "$3" -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
+	attend gcc "$level" -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
 	# shellcheck disable=SC2086
 	attend ./pan -m10000000 $flags || return
 	if grep -q '^pan:1: ' out && [ -f slots.pml.trail ]; then
@@ -251,121 +207,69 @@ search()
 	fi
 }
 
-# Print why it is not ok, and the last steps to there.
-explain()
+# What spin said: the first error, or else the states, the time and the memory
+summary()
 {
-	sed 's/^/# /' out
-	if [ -f slots.pml.trail ]; then
-		# shellcheck disable=SC2086
-		attend spin -k slots.pml.trail -p -g $1 "$model"
-		tail -n 100 out | sed 's/^/# /'
-	fi
+	awk '/^pan:1: / { sub(/^pan:1: /, ""); sub(/ [(]at depth.*/, ""); print; exit }
+		/states, stored/ { states = $1 }
+		/total actual memory/ { memory = $1 }
+		/elapsed time/ { printf "%s states, %s s, %d MB", states, $4, memory }' out
 }
 
-# Is that line wanted?
-wanted()
-{
-	[ -z "$numbers" ] && return 0
-	case " $numbers " in
-		*" $1 "*) return 0 ;;
-	esac
-	return 1
-}
-
-states()
-{
-	sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' out
-}
-
-seconds()
-{
-	sed -n 's/^pan: elapsed time \([0-9.e+-]*\) seconds/\1/p' out
-}
-
-megabytes()
-{
-	sed -n 's/^ *\([0-9.]*\)	total actual memory usage.*/\1/p' out
-}
-
-# Says what the first error is.
-error()
-{
-	sed -n 's/^pan:1: \(.*\) (at depth.*/\1/p' out
-}
-
-# Usage: tell OK NUMBER TEXT PARAMETERS
+# Usage: tell EXPECTED NUMBER NAME PARAMETERS
 tell()
 {
-	if [ "$1" = yes ]; then
-		echo "ok $2 - $3"
-	else
-		echo "not ok $2 - $3"
-		explain "$4"
-		failed=1
+	if [ "$result" = "$1" ]; then
+		echo "ok $2 - $3 ($(summary))"
+		return
+	fi
+	failed=1
+	echo "not ok $2 - $3"
+	sed 's/^/# /' out
+	if [ -f slots.pml.trail ]; then
+		# shellcheck disable=SC2046
+		attend spin -k slots.pml.trail -p -g $(options_for "$4") slots.pml
+		tail -n 100 out | sed 's/^/# /'
 	fi
 }
 
 check_configurations()
 {
-	n=0
 	while IFS='|' read -r name what parameters; do
-		[ -n "$name" ] || continue
-		n=$((n + 1))
-		wanted "$n" || continue
-		search "$what" "$parameters" "$level"
-		name=$(trim "${name#\*}")
-		[ "$what" = states ] || name="$name: $what"
-		if [ "$result" = none ]; then
-			tell yes "$n" "$name ($(states) states, $(seconds) s, $(megabytes) MB)" "$parameters"
-		else
-			tell no "$n" "$name" "$parameters"
-		fi
+		cp "$here/slots.pml" .
+		search "$what" "$parameters"
+		tell none "$1" "${name#\*}, $what" "$parameters"
 	done
 }
 
 check_mutants()
 {
-	n=0
-	while IFS='|' read -r mutant name what parameters; do
-		[ -n "$mutant" ] || continue
-		n=$((n + 1))
-		wanted "$n" || continue
-		mutant=$(trim "$mutant")
-		search "$what" "-DMUTANT=$mutant $parameters" -O0
-		name="$mutant: $(trim "$name")"
-		if [ "$result" = error ]; then
-			tell yes "$n" "$name ($(error))" "$parameters"
-		else
-			tell no "$n" "$name" "$parameters"
-		fi
+	while IFS='|' read -r name where old new what parameters; do
+		result=broken
+		mutate "$where" "$old" "$new" && search "$what" "$parameters"
+		tell error "$1" "$name" "$parameters"
 	done
 }
 
-# How many configurations to check at a time.
+# How many to check at a time
 jobs()
 {
-	cores=$(nproc 2>/dev/null || echo 1)
-	memory=$(awk '/^MemAvailable/ { print int($2 / 3e6) }' /proc/meminfo 2>/dev/null)
-	[ "${memory:-1}" -ge "$cores" ] && echo "$cores" || echo "$((memory > 0 ? memory : 1))"
+	awk -v cores="$(nproc)" '/^MemAvailable/ { most = int($2 / 3e6) }
+		END { print most < 1 ? 1 : most < cores ? most : cores }' /proc/meminfo
 }
 
-list=$configurations
+# Where the search is short, -O0 is faster: the compiler takes most of the time.
+lines() { echo "$1" | sed -n 's/ *|/|/p'; }
+list=$(lines "$configurations")
+check=check_configurations
 option=
 level=-O2
-make_mistakes=no
-if [ "${1:-}" = --quick ]; then
-	list=$(echo "$list" | sed -n 's/^\*/*/p')
-	option=--quick
-	level=-O0
-	shift
-elif [ "${1:-}" = --mutants ]; then
-	list=$mutants
-	make_mistakes=yes
-	option=--mutants
-	shift
-fi
-numbers="$*"
-case $numbers in
+case ${1:-} in
+	--quick) option=$1 level=-O0 list=$(echo "$list" | grep '^\*') ;;
+	--mutants) option=$1 level=-O0 list=$(lines "$mutants") check=check_mutants ;;
+esac
+[ -z "$option" ] || shift
+case $* in
 	*[!0-9\ ]*) die "usage: $0 [--quick | --mutants] [NUMBER...]" ;;
 esac
 
@@ -388,8 +292,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 cd "$work" || die "cannot enter $work"
 
-if [ -z "$numbers" ]; then
-	total=$(echo "$list" | grep -c '|')
+if [ $# = 0 ]; then
+	total=$(echo "$list" | wc -l)
 	echo "1..$total"
 	# shellcheck disable=SC2086
 	seq "$total" | xargs -n 1 -P "$(jobs)" "$script" $option &
@@ -399,10 +303,8 @@ if [ -z "$numbers" ]; then
 fi
 
 failed=0
-printf '%s\n' "$list" >list
-if [ "$make_mistakes" = yes ]; then
-	check_mutants <list
-else
-	check_configurations <list
-fi
+for number in "$@"; do
+	echo "$list" | sed -n "${number}p" >line
+	$check "$number" <line
+done
 exit $failed
