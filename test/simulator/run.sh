@@ -2,13 +2,7 @@
 #
 # Tries the control of a hot spot's limit (src/core/limit_control.c) on simulated sessions:
 # see simulate.c.  Prints TAP; takes some twenty seconds, and needs the server's header
-# files only.  Leaves nothing behind.
-#
-# Usage: test/simulator/run.sh [LOAD [LIMIT]]    with a load, by name: one run of it, second
-#                                                by second, or with that fixed limit
-#
-#   PG_CONFIG  default pg_config
-#   CC         default cc
+# files only (PG_CONFIG).  Leaves nothing behind.
 
 set -u
 
@@ -20,4 +14,4 @@ trap 'exit 143' TERM
 
 ${CC:-cc} -O2 -Wall -Werror -I"$here/../../src" -I"$("${PG_CONFIG:-pg_config}" --includedir-server)" \
     -o "$dir/simulate" "$here/simulate.c" "$here/../../src/core/limit_control.c" -lm || exit 2
-"$dir/simulate" "$@"
+"$dir/simulate"
