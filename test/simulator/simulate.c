@@ -26,6 +26,7 @@
 #include <math.h>
 
 #include "core/limit_control.h"
+#include "lib/ilist.h"
 
 /* The tests are no part of a server. */
 #undef printf
@@ -98,7 +99,6 @@ typedef struct Load
 } Load;
 
 #define GROUP(...)		{__VA_ARGS__}
-/* Lone updates of one row; the same in blocks; others beside them */
 #define ONE_ROW(n, of, best) \
 	{"row", n, of, best, 0, 0.2, 0.2, 0, 0.5, 1, 1}
 #define BLOCK(n, of, best) \
@@ -109,15 +109,12 @@ typedef struct Load
 	{"others", n, 0.98, 0, 20, 0.2, 0.2, 5, 0.5, 1, ROWS, .spot = 1}
 #define READS(n, come, go) \
 	{"reads", n, 0.98, 0, 5, .work = 1, .from = come, .until = go}
-#define SWITCHING(name, of, best, rows, come, go) \
+#define UPDATES(name, of, best, rows, come, go) \
 	{name, 100, of, best, 0, 0.2, 0.2, 0, 0.5, 1, rows, .from = come, .until = go}
-/* What keeps a lock, and what takes one inside the server */
 #define KEEPER(think, rows) \
 	{"keeper", 1, 0, 0, 1000, 0.1, 0.1, think, 1, 1, rows, .outside = true}
-#define STORM(pause, think) \
-	{"storm", 1, 0, 0, pause, 0.1, 0.1, think, 0, 1, 1, .kind = LWLOCK, .outside = true}
-#define LOCKING(name, n, of, best, pause, before, work, kind) \
-	{name, n, of, best, pause, before, work, 0, 0, 1, 1, 0, 0, kind}
+#define INSIDE(name, n, of, best, pause, before, work, think, kind, outside) \
+	{name, n, of, best, pause, before, work, think, 0, 1, 1, 0, 0, kind, outside}
 
 /* Of a group: name, clients, of_open, of_best, and the times and numbers */
 static const Load loads[] = {
@@ -136,18 +133,18 @@ static const Load loads[] = {
 	{"a kept lock of many", 2, 30, {KEEPER(3000, ROWS), GROUP("rows", 100, 0.95, 0, 50, 0.2, 0.2, 0, 0.5, 1, ROWS)}},
 	{"one row in a tenth", 2, 30, {GROUP("mixed", 200, 0.98, 0, 0, 0.2, 0.2, 1, 0.5, 1, 1, 0.1)}},
 	{"one row in a tenth, 64 cores", 64, 30, {GROUP("mixed", 100, 0.9, 0, 1, 0.2, 0.2, 4, 0.5, 1, 1, 0.1)}},
-	{"storms", 2, 20, {STORM(30, 5), LOCKING("shared", 100, 0.98, 0, 0, 0.5, 0.5, SHARED)}},
-	{"heavy storms, 64 cores", 64, 20, {STORM(10, 20), LOCKING("shared", 100, 0.98, 0, 20, 2, 2, SHARED)}},
-	{"a lock inside, 64 cores", 64, 20, {LOCKING("lwlock", 300, 1.2, 0.85, 0, 20, 0.4, LWLOCK)}},
+	{"storms", 2, 20, {INSIDE("storm", 1, 0, 0, 30, 0.1, 0.1, 5, LWLOCK, true), INSIDE("shared", 100, 0.98, 0, 0, 0.5, 0.5, 0, SHARED, false)}},
+	{"heavy storms, 64 cores", 64, 20, {INSIDE("storm", 1, 0, 0, 10, 0.1, 0.1, 20, LWLOCK, true), INSIDE("shared", 100, 0.98, 0, 20, 2, 2, 0, SHARED, false)}},
+	{"a lock inside, 64 cores", 64, 20, {INSIDE("lwlock", 300, 1.2, 0.85, 0, 20, 0.4, 0, LWLOCK, false)}},
 	{"ten rows", 2, 20, {GROUP("tpcb", 100, 1, 0.9, 0, 0.4, 0.3, 0.2, 0.5, 1, 10)}},
 	{"ten rows, 64 cores", 64, 20, {GROUP("tpcb", 100, 0.9, 0.85, 1, 4, 3, 2, 2, 1, 10)}},
 	{"random rows", 2, 20, {GROUP("rows", 300, 0.98, 0, 0, 0.3, 0.3, 0, 1, 1, ROWS)}},
 	{"random rows, 64 cores", 64, 20, {GROUP("rows", 300, 0.98, 0, 0, 20, 20, 0, 10, 1, ROWS)}},
 	{"reads", 2, 20, {READS(100, 0, 0)}},
 	{"four clients of one row", 2, 20, {ONE_ROW(4, 0.98, 0)}},
-	{"one row, then reads", 2, 24, {SWITCHING("row", 1, 0.95, 1, 0, 12), READS(100, 12, 0)}},
-	{"one row, then random ones", 2, 24, {SWITCHING("row", 1, 0.95, 1, 0, 12), SWITCHING("rows", 0.98, 0, ROWS, 12, 0)}},
-	{"reads, then one row", 2, 24, {READS(100, 0, 12), SWITCHING("row", 1, 0.95, 1, 12, 0)}},
+	{"one row, then reads", 2, 24, {UPDATES("row", 1, 0.95, 1, 0, 12), READS(100, 12, 0)}},
+	{"one row, then random ones", 2, 24, {UPDATES("row", 1, 0.95, 1, 0, 12), UPDATES("rows", 0.98, 0, ROWS, 12, 0)}},
+	{"reads, then one row", 2, 24, {READS(100, 0, 12), UPDATES("row", 1, 0.95, 1, 12, 0)}},
 };
 
 typedef enum State
@@ -162,17 +159,11 @@ typedef enum State
 
 typedef struct Session Session;
 
-typedef struct Line
-{
-	Session    *first;
-	Session    *last;
-	int			length;
-} Line;
-
 typedef struct Row
 {
 	Session    *owner;
-	Line		line;
+	dlist_head	line;
+	int			waiting;		/* so many in it */
 	double		moved;			/* when one left the line */
 } Row;
 
@@ -184,7 +175,8 @@ typedef struct Spot
 	LimitControl control;
 	uint32		in_use;
 	uint32		completed;
-	Line		queue;
+	dlist_head	queue;
+	int			waiting;
 } Spot;
 
 struct Session
@@ -193,11 +185,11 @@ struct Session
 	State		state;
 	double		since;
 	double		due;			/* when that ends, if it does so by itself */
-	Session    *next;			/* in the same line */
+	dlist_node	node;			/* in the same line */
 
 	bool		locks_any;		/* this transaction takes locks */
 	bool		has_lock;		/* works with the lock that it took last */
-	Row		   *wanted;			/* that it waits for */
+	Row		   *wanted;			/* that it waits for, while it is blocked */
 	Row		   *held[MAX_LOCKS];
 	int			nheld;
 	int			ntaken;
@@ -207,12 +199,12 @@ struct Session
 	Spot	   *place;			/* the hot spot where it has one, or NULL */
 };
 
-/* Sessions by when they are due */
-typedef struct Heap
+/* Sessions that are due, the next one last */
+typedef struct Agenda
 {
 	Session    *members[MAX_SESSIONS];
 	int			size;
-} Heap;
+} Agenda;
 
 static const Load *load;
 static uint32 fixed_limit;		/* 0 = the control finds it */
@@ -220,8 +212,8 @@ static Session sessions[MAX_SESSIONS];
 static int	nsessions;
 static Row	rows[SPOTS * ROWS];
 static Spot spots[SPOTS];
-static Heap timers;				/* due at a time */
-static Heap workers;			/* due at a time of the CPU, which goes the
+static Agenda timers;			/* due at a time */
+static Agenda workers;			/* due at a time of the CPU, which goes the
 								 * slower the more want it */
 static double now;
 static double cpu_now;
@@ -236,73 +228,29 @@ random_number(void)
 	return (double) (random_state >> 11) / (UINT64CONST(1) << 53);
 }
 
-/* A time of that mean: half of it is certain */
+/* A time of that mean: half of it is certain. */
 static double
 random_time(double mean)
 {
 	return mean * (0.5 - 0.5 * log(1 - random_number()));
 }
 
-static void
-heap_add(Heap *heap, Session *s)
-{
-	int			at = heap->size++;
-
-	for (; at > 0 && heap->members[(at - 1) / 2]->due > s->due; at = (at - 1) / 2)
-		heap->members[at] = heap->members[(at - 1) / 2];
-	heap->members[at] = s;
-}
-
-static Session *
-heap_take(Heap *heap)
-{
-	Session    *first = heap->members[0];
-	Session    *last = heap->members[--heap->size];
-	int			at = 0;
-
-	for (int child = 1; child < heap->size; child = 2 * at + 1)
-	{
-		if (child + 1 < heap->size && heap->members[child + 1]->due < heap->members[child]->due)
-			child++;
-		if (last->due <= heap->members[child]->due)
-			break;
-		heap->members[at] = heap->members[child];
-		at = child;
-	}
-	heap->members[at] = last;
-	return first;
-}
-
-static void
-line_add(Line *line, Session *s)
-{
-	s->next = NULL;
-	if (line->length++ == 0)
-		line->first = s;
-	else
-		line->last->next = s;
-	line->last = s;
-}
-
-static Session *
-line_take(Line *line)
-{
-	Session    *s = line->first;
-
-	line->first = s->next;
-	line->length--;
-	return s;
-}
-
 /* Let a session be in that state; for that time, if it ends by itself. */
 static void
 stay(Session *s, State state, double time)
 {
+	Agenda	   *agenda = state == WORKING ? &workers : &timers;
+	int			at = agenda->size;
+
 	s->state = state;
 	s->since = now;
 	s->due = (state == WORKING ? cpu_now : now) + time;
-	if (state != QUEUED && state != BLOCKED)
-		heap_add(state == WORKING ? &workers : &timers, s);
+	if (state == QUEUED || state == BLOCKED)
+		return;
+	for (; at > 0 && agenda->members[at - 1]->due <= s->due; at--)
+		agenda->members[at] = agenda->members[at - 1];
+	agenda->members[at] = s;
+	agenda->size++;
 }
 
 static void
@@ -317,10 +265,11 @@ begin_work(Session *s)
 static void
 grant_places(Spot *spot)
 {
-	while (spot->queue.length > 0 && spot->in_use < spot->control.limit)
+	while (spot->waiting > 0 && spot->in_use < spot->control.limit)
 	{
-		Session    *s = line_take(&spot->queue);
+		Session    *s = dlist_container(Session, node, dlist_pop_head_node(&spot->queue));
 
+		spot->waiting--;
 		s->place = spot;
 		spot->in_use++;
 		begin_work(s);
@@ -333,31 +282,10 @@ leave_place(Session *s)
 	Spot	   *spot = s->place;
 
 	s->place = NULL;
-	if (spot)
-	{
-		spot->in_use--;
-		grant_places(spot);
-	}
-}
-
-/* A session comes back from its client: it enters, or waits for a place. */
-static void
-begin_transaction(Session *s)
-{
-	if (s->group->until > 0 && now >= s->group->until * SECOND)
+	if (!spot)
 		return;
-	if (s->spot && !s->spot->exists)
-		s->spot = NULL;
-	if (s->spot && s->spot->in_use >= s->spot->control.limit)
-	{
-		stay(s, QUEUED, 0);
-		line_add(&s->spot->queue, s);
-		return;
-	}
-	s->place = s->spot;
-	if (s->spot)
-		s->spot->in_use++;
-	begin_work(s);
+	spot->in_use--;
+	grant_places(spot);
 }
 
 /* It has got the lock that it wanted, or needs none. */
@@ -371,7 +299,7 @@ own(Session *s, Row *row)
 	{
 		row->owner = s;
 		s->held[s->nheld++] = row;
-		crowd += CROWDING * row->line.length;
+		crowd += CROWDING * row->waiting;
 	}
 	s->ntaken++;
 	s->has_lock = true;
@@ -386,10 +314,11 @@ release_all(Session *s)
 		Row		   *row = s->held[--s->nheld];
 
 		row->owner = NULL;
-		while (row->line.length > 0 && !row->owner)
+		while (row->waiting > 0 && !row->owner)
 		{
 			row->moved = now;
-			own(line_take(&row->line), row);
+			row->waiting--;
+			own(dlist_container(Session, node, dlist_pop_head_node(&row->line)), row);
 		}
 	}
 }
@@ -409,9 +338,9 @@ take_lock(Session *s)
 	}
 	stay(s, BLOCKED, 0);
 	s->wanted = row;
-	if (row->line.length == 0)
+	if (row->waiting++ == 0)
 		row->moved = now;
-	line_add(&row->line, s);
+	dlist_push_tail(&row->line, &s->node);
 }
 
 static void
@@ -444,7 +373,21 @@ static void
 go_on(Session *s)
 {
 	if (s->state == THINK)
-		begin_transaction(s);
+	{
+		if (s->group->until > 0 && now >= s->group->until * SECOND)
+			return;
+		if (s->spot && !s->spot->exists)
+			s->spot = NULL;
+		if (!s->spot)
+		{
+			begin_work(s);
+			return;
+		}
+		stay(s, QUEUED, 0);
+		dlist_push_tail(&s->spot->queue, &s->node);
+		s->spot->waiting++;
+		grant_places(s->spot);
+	}
 	else if (s->state == COMMITTING)
 		end_transaction(s);
 	else if (s->state == RESTING)
@@ -465,13 +408,6 @@ go_on(Session *s)
 	}
 }
 
-/* The session that keeps this one waiting, or NULL */
-static Session *
-blocker_of(const Session *s)
-{
-	return s->state == BLOCKED ? s->wanted->owner : NULL;
-}
-
 /* Those that wait in a circle fail, and begin anew. */
 static void
 check_for_deadlocks(void)
@@ -481,19 +417,15 @@ check_for_deadlocks(void)
 		Session    *other = s;
 		int			n = 0;
 
-		if (s->state != BLOCKED || now - s->since < DEADLOCK_TIMEOUT || now - s->since >= DEADLOCK_TIMEOUT + TICK)
+		if (!s->wanted || now - s->since < DEADLOCK_TIMEOUT || now - s->since >= DEADLOCK_TIMEOUT + TICK)
 			continue;
 		do
-			other = blocker_of(other);
-		while (other && other != s && n++ < nsessions);
+			other = other->wanted->owner;
+		while (other->wanted && other != s && n++ < nsessions);
 		if (other != s)
 			continue;
-		for (n = s->wanted->line.length; n > 0; n--)
-		{
-			other = line_take(&s->wanted->line);
-			if (other != s)
-				line_add(&s->wanted->line, other);
-		}
+		dlist_delete(&s->node);
+		s->wanted->waiting--;
 		s->wanted = NULL;
 		leave_place(s);
 		end_transaction(s);
@@ -516,36 +448,21 @@ is_stuck(const Session *s)
 {
 	const Row  *row = NULL;
 
-	for (int n = 0; n < MAX_CHAIN && blocker_of(s); n++)
+	for (int n = 0; n < MAX_CHAIN && s->wanted; n++)
 	{
 		row = s->wanted;
 		s = row->owner;
 	}
-	return is_idle(s) || (s->state != BLOCKED && now - row->moved >= STUCK_AFTER);
-}
-
-static void
-mark(Session *s, Spot *spot)
-{
-	if (!s->spot || !spot->is_lwlock)
-		s->spot = spot;
-	if (!s->spot->exists)
-	{
-		s->spot->exists = true;
-		limit_control_init(&s->spot->control, !s->spot->is_lwlock, now * 1000);
-		if (fixed_limit > 0)
-			s->spot->control.limit = fixed_limit;
-	}
-	s->spot->seen = now;
-	s->mark = Min(s->mark + (spot->is_lwlock ? MARK_LWLOCK : MARK_IN_LINE), MAX_MARK);
+	return is_idle(s) || (!s->wanted && now - row->moved >= STUCK_AFTER);
 }
 
 /* Note what a session does, and add it to the sample of its hot spot. */
 static void
 note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
 {
-	bool		is_holder = s->state == WORKING || s->state == BLOCKED || s->state == RESTING;
-	bool		contends = s->state == BLOCKED && (s->group->kind != ROW || !is_stuck(s));
+	bool		contends = s->wanted && (s->group->kind != ROW || !is_stuck(s));
+	bool		works = s->state == WORKING || (s->state == RESTING && !is_idle(s));
+	Spot	   *wanted = &spots[s->group->spot];
 	LoadSample *sample;
 
 	if (s->group->outside)
@@ -556,19 +473,30 @@ note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
 		s->mark = 0;
 	}
 	if (contends)
-		mark(s, &spots[s->group->spot]);
-	if (is_holder && (contends || s->state != BLOCKED) && !is_idle(s))
-		(*working)++;
+	{
+		if (!s->spot || !wanted->is_lwlock)
+			s->spot = wanted;
+		if (!s->spot->exists)
+		{
+			s->spot->exists = true;
+			limit_control_init(&s->spot->control, !s->spot->is_lwlock, now * 1000);
+			if (fixed_limit > 0)
+				s->spot->control.limit = fixed_limit;
+		}
+		s->spot->seen = now;
+		s->mark = Min(s->mark + (wanted->is_lwlock ? MARK_LWLOCK : MARK_IN_LINE), MAX_MARK);
+	}
+	*working += contends || works;
 	if (!s->spot)
 		return;
 
 	sample = &samples[s->spot - spots];
 	sample->contenders++;
+	sample->working += contends || works;
 	if (contends)
 	{
 		sample->blocked++;
 		sample->slow += now - s->since >= SLOW;
-		sample->working++;
 		if (s->place != s->spot)
 		{
 			leave_place(s);
@@ -576,19 +504,13 @@ note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
 			s->spot->in_use++;
 		}
 	}
-	else if (s->state == BLOCKED || is_idle(s))
+	else if (s->wanted || is_idle(s))
 		leave_place(s);
-	else if (s->state == RESTING)
-		sample->working++;
-	else if (s->state == WORKING)
+	else if (s->state == WORKING && --s->mark <= 0)
 	{
-		sample->working++;
-		if (--s->mark <= 0)
-		{
-			s->spot = NULL;
-			s->mark = 0;
-			leave_place(s);
-		}
+		s->spot = NULL;
+		s->mark = 0;
+		leave_place(s);
 	}
 }
 
@@ -599,7 +521,7 @@ take_sample(int tick)
 	uint32		working = 0;
 	uint32		at_work = 0;
 
-	if (spots[0].queue.length == 0 && spots[1].queue.length == 0)
+	if (spots[0].waiting + spots[1].waiting == 0)
 	{
 		for (int i = 0; i < nsessions; i++)
 			at_work += sessions[i].state != THINK && sessions[i].state != COMMITTING;
@@ -622,7 +544,7 @@ take_sample(int tick)
 			samples[i].in_use = spot->in_use;
 			if (spot->is_lwlock)
 				samples[i].working = working;
-			samples[i].waiting = spot->queue.length;
+			samples[i].waiting = spot->waiting;
 			samples[i].completed = spot->completed;
 			limit_control_sample(&spot->control, &samples[i]);
 		}
@@ -635,13 +557,15 @@ static Session *
 next_due(double until)
 {
 	double		speed = Min(1.0, (double) load->cores / Max(workers.size, 1));
-	double		timer = timers.size > 0 ? timers.members[0]->due : until;
-	double		work = workers.size > 0 ? now + (workers.members[0]->due - cpu_now) / speed : until;
+	double		timer = timers.size > 0 ? timers.members[timers.size - 1]->due : until;
+	double		work = workers.size > 0 ? now + (workers.members[workers.size - 1]->due - cpu_now) / speed : until;
 	double		next = Min(Min(timer, work), until);
 
 	cpu_now += (next - now) * speed;
 	now = next;
-	return next == until ? NULL : heap_take(work < timer ? &workers : &timers);
+	if (next == until)
+		return NULL;
+	return work < timer ? workers.members[--workers.size] : timers.members[--timers.size];
 }
 
 /*
