@@ -44,10 +44,10 @@ gate off, strict order    |states|RESIZERS=1 RESIZE_1=0 BARGING=0
 *full pool, gate off      |states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0 ROUNDS=2
 *lending                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
 lending, strict order     |states|SAMPLES=2 DO=1 BARGING=0
-lending, cancels          |states|SAMPLES=2 DO=1 INTERRUPTS=1
+lending, cancels          |states|SAMPLES=1 DO=1 INTERRUPTS=1
 lending, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
 lending, two samplers     |states|BACKENDS=2 SAMPLES=3 SAMPLERS=2 DO=1
-lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZERS=1 RESIZE_1=2 INTERRUPTS=1
+lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZERS=1 RESIZE_1=2
 lending, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
 last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 *last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
@@ -86,7 +86,7 @@ the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|s
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
 a step taken back without a call               |count_me_in|slots_lock(); slots_unlock()|calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=1
-a queue gets its flag after the last look      |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).word)|skip|states|HOT=1 LIMIT=NO_LIMIT
+a queue with waiters does not get its flag     |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).word)|skip|states|HOT=1 LIMIT=NO_LIMIT
 the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.word)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
 the flag of all stays clear                    |wake_next|SET_FLAG(Slots.word)|skip|states|HOT=1 BYSTANDERS=1
 who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2

@@ -589,7 +589,7 @@ inline claim_free_slot()
 	slots_unlock()
 }
 
-/* The look at the state is as good as part of that at the wake-up, which grows stale. */
+/* To look at the state a moment before the wake-up would come to the same. */
 inline slots_claim()
 {
 	if
