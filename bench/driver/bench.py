@@ -122,7 +122,7 @@ def carry_out_all(name, benchmark, options):
             carry_out(server, run, results)
             left -= estimate(run)
             expected += estimate(run)
-            say(f" ({duration_text(left * (time.monotonic() - began) / expected)} left)")
+            say(f" ({duration_text(max(left, 0) * (time.monotonic() - began) / expected)} left)")
 
 
 def main():
