@@ -2,11 +2,11 @@
 # tells its application of a wait, a refusal, a cancel or a time-out, and that the
 # connection is usable afterwards.
 #
-# test/drivers/run.sh has made a program of each driver that reads commands, one a line,
+# test/drivers/fetch.sh has made a program of each driver that reads commands, one a line,
 # and answers each with one line:
 #	sql TEXT				sends a statement
 #	transaction				a block of two updates, as the driver would have it
-#	heedless				the same, but goes on after errors and commits
+#	heedless				the same, but goes on after errors, as no application should
 #	prepared				executes a prepared statement, which the first call prepares
 #	pipeline				three updates in one go, or as many as the driver sends so
 #	pipeline_of_transaction	two updates in one go, in a block
@@ -31,52 +31,39 @@ use List::Util ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# What a driver calls the errors, and what becomes of a client's own time-outs and cancels,
-# of each the answer, whether the connection is usable then, and what the table has gained
+# What a driver calls the errors; what it makes of pipelines, of a COMMIT in a failed block,
+# of its own cancel, and of a check that is refused (with the new connections that costs);
+# and of a client's time-outs the answer, whether the connection is usable then, and what
+# the table has gained.
+my @sqlstates = qw(53000 53400 57014 25P02);
 my %drivers = (
 	psycopg => {
-		class => {
-			'53000' => 'InsufficientResources',
-			'53400' => 'ConfigurationLimitExceeded',
-			'57014' => 'QueryCanceled',
-			'25P02' => 'InFailedSqlTransaction'
-		},
-		pipelined => sub { $_[0] },
+		classes => [qw(InsufficientResources ConfigurationLimitExceeded QueryCanceled InFailedSqlTransaction)],
 		pipelined_well => '00000 1,1,1',
-		commit => '00000',
 		timeout => [ '- TimeoutError', 'yes', 0 ],
 		timeout_of_transaction => [ '- TimeoutError', 'yes', 0 ],
 		refused_check => [ '- PoolTimeout', 0 ]
 	},
 	asyncpg => {
-		class => {
-			'53000' => 'InsufficientResourcesError',
-			'53400' => 'ConfigurationLimitExceededError',
-			'57014' => 'QueryCanceledError',
-			'25P02' => 'InFailedSQLTransactionError'
-		},
-		pipelined => sub { $_[0] },
-		pipelined_well => '00000',
+		classes => [
+			qw(InsufficientResourcesError ConfigurationLimitExceededError QueryCanceledError InFailedSQLTransactionError)
+		],
 		cancel => '- CancelledError',
-		commit => '00000',
 		timeout => [ '- TimeoutError', 'yes', 0 ],
 		timeout_of_transaction => [ '- TimeoutError', 'after reset', 0 ],
-		default_check => qr/^SELECT pg_advisory_unlock_all\(\)/,
 		refused_check => [ '53000 InsufficientResourcesError at checkout', 1 ],
 		refused_default => [ '53000 InsufficientResourcesError at checkin', 1 ]
 	},
 	pgjdbc => {
-		class => { map { $_ => 'PSQLException' } qw(53000 53400 57014 25P02) },
+		classes => [ ('PSQLException') x 4 ],
 		pipelined => sub { $_[0] =~ s/PSQL/BatchUpdate/r },
 		pipelined_block => sub { $_[0] =~ s/PSQL/BatchUpdate/r },
-		pipelined_well => '00000',
-		commit => '00000',
 		timeout => [ '57014 PSQLException', 'yes', 0 ],
 		timeout_of_transaction => [ '57014 PSQLException at first statement', 'yes', 0 ],
 		refused_check => [ '00000', 1 ]
 	},
 	pgx => {
-		class => { map { $_ => 'PgError' } qw(53000 53400 57014 25P02) },
+		classes => [ ('PgError') x 4 ],
 		pipelined => sub { join ', ', ($_[0]) x 3 },
 		pipelined_well => '00000, 00000, 00000',
 		commit => '- ErrTxCommitRollback',
@@ -87,7 +74,7 @@ my %drivers = (
 		refused_check => [ '53000 PgError', 0 ]
 	},
 	node => {
-		class => { map { $_ => 'DatabaseError' } qw(53000 53400 57014 25P02) },
+		classes => [ ('DatabaseError') x 4 ],
 		pipelined => sub { join ', ', ($_[0]) x 3 },
 		pipelined_well => '00000 UPDATE, 00000 UPDATE, 00000 UPDATE',
 		pipelined_block => sub { "00000 BEGIN, $_[0], 25P02 DatabaseError, 00000 ROLLBACK" },
@@ -98,6 +85,7 @@ my %drivers = (
 	});
 
 my $update = 'UPDATE t SET v = v + 1 WHERE id = 1';
+my $manual = slurp_file("$FindBin::RealBin/../../docs/applications.md");
 
 my $gate = GateTest->new(
 	'drivers',
@@ -122,23 +110,16 @@ my $holder = $gate->session;
 sub full { return $holder->query('BEGIN'); }
 sub free { return $holder->query('COMMIT'); }
 
-# ----------------------------------------------------------------
-# A driver's program
-# ----------------------------------------------------------------
-
 my ($name, $driver, $program, $input, $output, $complaints);
+
+END { local $?; $program->kill_kill if $program; }
 
 # Connects it as that role.  Returns the version of the driver.
 sub start
 {
 	my ($role) = @_;
 
-	local %ENV = (
-		%ENV,
-		PGHOST => '127.0.0.1',
-		PGPORT => $gate->node->port,
-		PGUSER => $role,
-		PGDATABASE => 'postgres');
+	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} = ('127.0.0.1', $gate->node->port, $role, 'postgres');
 	($input, $output, $complaints) = ('', '', '');
 	$program = IPC::Run::start(
 		["$ENV{WORK}/drivers/$name/run"],
@@ -149,14 +130,12 @@ sub start
 }
 
 # Has it read the end of its input.
-sub stop
+sub ok_ends
 {
-	my $ended = eval { $program->finish };
+	ok(eval { $program->finish }, "$name: the program ends well");
 	undef $program;
-	return $ended;
+	return;
 }
-
-END { local $?; $program->kill_kill if $program; }
 
 sub tell_it
 {
@@ -170,36 +149,32 @@ sub answered { $program->pump_nb; return $output =~ /\n/; }
 
 sub answer
 {
-	my $answered = eval { $gate->await_true(\&answered, "an answer of $name") };
-	if (!$answered)
-	{
-		diag $complaints, $gate->report;
-		die "$name does not answer\n";
-	}
+	eval { $gate->await_true(\&answered, "an answer of $name") }
+	  or die "$name does not answer: $complaints\n" . $gate->report . "\n";
 	$output =~ s/^(.*)\n//;
 	return $1;
 }
 
 sub ask { tell_it(@_); return answer(); }
 
-# ----------------------------------------------------------------
-# Assertions
-# ----------------------------------------------------------------
-
-sub error_of { my ($sqlstate) = @_; return "$sqlstate $driver->{class}{$sqlstate}"; }
-
 sub table { return $gate->value('SELECT sum(v) FROM t'); }
 
-# Its answer to a command, and what the table has gained then
+# Its answer to a command, and what the table has gained then.  queued: what is in the
+# queue before, with the gate full until then; meanwhile: what to do then
 sub answers
 {
-	my ($command, $expected, $gain, $what) = @_;
+	my ($command, $expected, $gain, $what, $queued, $meanwhile) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	my $before = table();
-	my $answer = ask($command);
-	is($answer . ', table +' . (table() - $before), "$expected, table +$gain", "$name: $what")
-	  or diag $complaints;
+	full() if $queued;
+	tell_it($command);
+	ok_queued($queued, "$command: queues") if $queued;
+	$meanwhile->() if $meanwhile;
+	free() if $queued && !$meanwhile;
+	my $answer = answer();
+	is($answer . ', table +' . (table() - $before), "$expected, table +$gain", "$name: $what") or diag $complaints;
+	free() if $meanwhile;
 	return;
 }
 
@@ -208,9 +183,8 @@ sub ok_usable
 	my ($expected) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my ($gain, $what) = $expected eq 'no' ? (0, 'that has closed the connection') : (2, 'the connection is usable');
-	answers('usable', $expected, $gain, $what);
-	return;
+	return answers('usable', 'no', 0, 'that has closed the connection') if $expected eq 'no';
+	return answers('usable', $expected, 2, 'the connection is usable');
 }
 
 # The statement of a role of ours that waits
@@ -241,22 +215,8 @@ sub await_idle
 	return;
 }
 
-# ----------------------------------------------------------------
-# What is tried
-# ----------------------------------------------------------------
-
-# Without a wait, so that what follows is not because of the program, nor of a first time
-sub test_without_wait
-{
-	answers("sql $update", '00000 1', 1, 'a statement');
-	answers('transaction', '00000', 2, 'a transaction');
-	answers('prepared', '00000 1', 0, 'a prepared statement');
-	answers('pipeline', $driver->{pipelined_well}, 3, 'a pipeline');
-	like(ask('pipeline_of_transaction'), qr/^00000/, "$name: a transaction in a pipeline");
-	answers("pool $_", '00000', 0, "a pool, $_") foreach ('query', 'default');
-	return;
-}
-
+# First without a wait, so that what follows is not because of the program, nor of a first
+# time
 sub test_wait
 {
 	my %waits = (
@@ -265,56 +225,38 @@ sub test_wait
 		'prepared' => [ '00000 1', 0, qr/^SELECT count/ ],
 		'pipeline' => [ $driver->{pipelined_well}, 3, qr/^UPDATE/ ],
 		'pool query' => [ '00000', 0, qr/^(?:BEGIN|SELECT 1)$/ ]);
+
+	answers($_, @{ $waits{$_} }[ 0, 1 ], "$_, without a wait") foreach sort keys %waits;
+	answers('pool default', '00000', 0, 'a pool, default');
+	like(ask('pipeline_of_transaction'), qr/^00000/, "$name: a transaction in a pipeline");
 	foreach my $command (sort keys %waits)
 	{
 		my ($expected, $gain, $queued) = @{ $waits{$command} };
 		await_idle() if $command =~ /^pool/;
-		my $before = table();
-		full();
-		tell_it($command);
-		ok_queued($queued, "$command: queues");
-		free();
-		is(answer(), $expected, "$name: $command: succeeds then");
-		is(table() - $before, $gain, "$name: $command: all of it");
+		answers($command, $expected, $gain, "$command: succeeds then", $queued);
 	}
 	return;
 }
 
 sub test_cancel
 {
-	my $canceled = error_of('57014');
+	my ($canceled) = @_;
+	my $by_other = sub {
+		$gate->value("SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
+	};
 
-	full();
-	tell_it('cancel');
-	ok_queued(qr/^UPDATE/, 'a statement queues');
-	tell_it('now');
-	is(answer(), $driver->{cancel} // $canceled, "$name: the driver cancels it");
+	answers('cancel', $driver->{cancel} // $canceled, 0, 'the driver cancels it', qr/^UPDATE/, sub { tell_it('now') });
 	$gate->await_waiting(0);
-	free();
+	ok_usable('yes');
+	answers("sql $update", $canceled, 0, 'another session cancels a statement', qr/^UPDATE/, $by_other);
+	ok_usable('yes');
+	answers('transaction', "$canceled at first statement", 0, 'another session cancels BEGIN', qr/^BEGIN/i, $by_other);
 	ok_usable('yes');
 
-	foreach my $command ("sql $update", 'transaction')
-	{
-		my $expected = $command eq 'transaction' ? "$canceled at first statement" : $canceled;
-		my $before = table();
-		full();
-		tell_it($command);
-		ok_queued(qr/^(?:UPDATE|BEGIN)/i, "$command: queues");
-		$gate->value("SELECT pg_cancel_backend(pid) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'");
-		is(answer(), $expected, "$name: $command: another session cancels it");
-		is(table() - $before, 0, "$name: and it does nothing");
-		free();
-		ok_usable('yes');
-	}
-	return;
-}
-
-sub test_statement_timeout
-{
 	ask("sql SET statement_timeout = '100ms'");
 	full();
-	answers("sql $update", error_of('57014'), 0, 'statement_timeout in the queue');
-	answers('transaction', error_of('57014') . ' at first statement', 0, 'statement_timeout at BEGIN');
+	answers("sql $update", $canceled, 0, 'statement_timeout in the queue');
+	answers('transaction', "$canceled at first statement", 0, 'statement_timeout at BEGIN');
 	free();
 	ask('sql SET statement_timeout = 0');
 	ok_usable('yes');
@@ -351,57 +293,44 @@ sub test_client_timeouts
 	return;
 }
 
-# A pool's own check, which passes a full gate; but asyncpg's, when a connection is put back
+# A pool's own check passes a full gate; but asyncpg resets a connection that it puts back,
+# however late it is, unless the application has a way that passes.
 sub test_default_pool
 {
-	full();
-	tell_it('pool default');
-	if ($driver->{default_check})
+	if ($name ne 'asyncpg')
 	{
-		ok_queued($driver->{default_check}, 'the default pool queues when a connection is put back');
+		full();
+		answers('pool default', '00000', 0, 'the default pool passes the full gate');
+		free();
+		return;
 	}
-	else
-	{
-		is(answer(), '00000', "$name: the default pool passes the full gate");
-	}
-	free();
-	is(answer(), '00000', "$name: then it has done so") if $driver->{default_check};
-
-	return;
-}
-
-# asyncpg resets a connection that it puts back, however late it is, unless the application
-# has a way that passes
-sub test_asyncpg_pool
-{
+	my $reset = qr/^SELECT pg_advisory_unlock_all\(\)/;
+	answers('pool default', '00000', 0, 'the default pool waits to put a connection back', $reset);
 	answers('pool reset', '00000', 0, 'a pool with a reset of its own');
 	full();
 	answers('pool reset', '00000', 0, 'a reset without SELECT passes the full gate');
 	answers('timeout_of_pool reset', '- TimeoutError', 0, 'and so does one after a time-out');
 	tell_it('timeout_of_pool default');
-	$gate->await_true(sub { answered() || queued() =~ /pg_advisory_unlock_all/ }, 'the reset');
-	like(queued(), qr/pg_advisory_unlock_all/, "$name: a default pool queues after the client's time-out");
+	$gate->await_true(sub { answered() || queued() =~ $reset }, 'the reset');
+	like(queued(), $reset, "$name: a default pool queues after the client's time-out");
 	free();
 	is(answer(), '- TimeoutError', "$name: only then the client is told of it");
 	return;
 }
 
-# What is refused, for that reason.  The session logs in, and the pools are made, while the
-# gate is full or not.
 sub test_refusals
 {
-	my ($sqlstate) = @_;
-	my $refused = error_of($sqlstate);
-	my $block = $driver->{pipelined_block} // sub { $_[0] };
+	my ($refused, $failed) = @_;
+	my $as_it_is = sub { $_[0] };
 
 	full();
 	answers("sql $update", $refused, 0, 'a statement is refused');
 	answers('transaction', "$refused at first statement", 0, 'a transaction is refused');
-	answers('heedless', "$refused, " . error_of('25P02') . ", $driver->{commit}",
-		0, 'a client that goes on commits nothing');
+	answers('heedless', "$refused, $failed, $driver->{commit}", 0, 'a client that goes on commits nothing');
 	answers('prepared', $refused, 0, 'a prepared statement is refused');
-	answers('pipeline', $driver->{pipelined}->($refused), 0, 'a pipeline is refused');
-	answers('pipeline_of_transaction', $block->($refused), 0, 'a transaction in a pipeline is refused');
+	answers('pipeline', ($driver->{pipelined} // $as_it_is)->($refused), 0, 'a pipeline is refused');
+	answers('pipeline_of_transaction', ($driver->{pipelined_block} // $as_it_is)->($refused),
+		0, 'a transaction in a pipeline is refused');
 	free();
 	ok_usable('yes');
 	answers('prepared', '00000 1', 0, 'the prepared statement is there') foreach (1, 2);
@@ -430,34 +359,32 @@ sub test_refused_pool
 	return;
 }
 
-# ----------------------------------------------------------------
-
-my $manual = slurp_file("$FindBin::RealBin/../../docs/applications.md");
-
 sub test_driver
 {
+	my %error;
+	@error{@sqlstates} = map { "$sqlstates[$_] $driver->{classes}[$_]" } 0 .. 3;
+	$driver->{commit}         //= '00000';
+	$driver->{pipelined_well} //= '00000';
+
 	my $version = start('patient');
 	my ($row) = $manual =~ /^(\| \S+ \Q$version\E \|.*)$/m;
 	ok($row, "$name $version is the version in docs/applications.md");
-	my @classes = List::Util::uniq(sort values %{ $driver->{class} });
-	like($row // '', qr/`\Q$_\E`/, "$name: docs/applications.md has its class $_") foreach @classes;
-	test_without_wait();
+	like($row // '', qr/`\Q$_\E`/, "$name: docs/applications.md has its class $_")
+	  foreach List::Util::uniq(@{ $driver->{classes} });
 	test_wait();
-	test_cancel();
-	test_statement_timeout();
+	test_cancel($error{57014});
 	test_client_timeouts();
 	test_default_pool();
-	test_asyncpg_pool() if $name eq 'asyncpg';
-	ok(stop(), "$name: the program ends well");
+	ok_ends();
 
 	foreach my $role ('hasty', 'crowded')
 	{
 		full();
 		is(start($role), $version, "$name: $role: to connect takes no slot");
 		free();
-		test_refusals($role eq 'hasty' ? '53000' : '53400');
+		test_refusals($error{ $role eq 'hasty' ? '53000' : '53400' }, $error{'25P02'});
 		test_refused_pool() if $role eq 'hasty';
-		ok(stop(), "$name: $role: the program ends well");
+		ok_ends();
 	}
 	$gate->ok_quiet("after $name");
 	$gate->ok_adds_up("after $name");
@@ -467,7 +394,7 @@ sub test_driver
 foreach (split ' ', $ENV{DRIVERS} // join ' ', sort keys %drivers)
 {
 	$name = $_;
-	$driver = $drivers{$name};
+	$driver = $drivers{$name} // BAIL_OUT("unknown driver \"$name\" in DRIVERS");
 	my $failure = "$ENV{WORK}/drivers/$name/failure";
 	if (-e $failure)
 	{

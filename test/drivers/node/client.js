@@ -8,15 +8,9 @@ const pg = require('pg')
 const FIRST = 'UPDATE t SET v = v + 1 WHERE id = 1'
 const SECOND = 'UPDATE t SET v = v + 1 WHERE id = 2'
 
+const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]()
 const pools = {}
 let client, pipelined, used
-
-const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]()
-
-async function nextLine() {
-  const { value, done } = await lines.next()
-  return done ? null : value
-}
 
 async function connect(options) {
   const made = new pg.Client(options)
@@ -25,11 +19,9 @@ async function connect(options) {
   return made
 }
 
-function told(error) {
-  return `${error.code ?? '-'} ${error.constructor.name}`
-}
+const told = (error) => `${error.code ?? '-'} ${error.constructor.name}`
 
-async function value(client, query) {
+async function value(query) {
   const result = await client.query(query)
   return `00000 ${result.rows.length ? Object.values(result.rows[0])[0] : result.rowCount}`
 }
@@ -56,12 +48,21 @@ async function outcomes(promises) {
   return results.map(({ reason, value }) => (reason ? told(reason) : `00000 ${value.command}`)).join(', ')
 }
 
+async function pipeline(...texts) {
+  used = pipelined ??= await connect({ pipeline: true })
+  return outcomes(texts.map((text) => pipelined.query(text)))
+}
+
 const commands = {
-  sql: (text) => value(client, text),
-
+  sql: (text) => value(text),
   transaction: () => transaction(client),
+  prepared: () => value({ name: 'counted', text: 'SELECT count(*) FROM t WHERE id = $1', values: [1] }),
+  pipeline: () => pipeline(FIRST, SECOND, FIRST),
+  pipeline_of_transaction: () => pipeline('BEGIN', FIRST, SECOND, 'COMMIT'),
+  timeout: () => outcomes([client.query({ text: FIRST, query_timeout: 2000 })]),
+  timeout_of_transaction: () => outcomes([client.query({ text: 'BEGIN', query_timeout: 2000 })]),
+  usable: async () => ((await transaction(used)) === '00000' ? 'yes' : 'no'),
 
-  // Goes on after errors, as no application should.
   async heedless() {
     await client.query('BEGIN')
     const answers = []
@@ -69,7 +70,6 @@ const commands = {
     return answers.join(', ')
   },
 
-  // Cancels its statement when there is a further line.
   async cancel() {
     const query = new pg.Query(FIRST)
     const ended = new Promise((resolve) => {
@@ -77,34 +77,11 @@ const commands = {
       query.on('error', (error) => resolve(told(error)))
     })
     client.query(query)
-    await nextLine()
+    await lines.next()
     new pg.Client().cancel(client, query)
     return ended
   },
 
-  async timeout() {
-    await client.query({ text: FIRST, query_timeout: 2000 })
-    return '00000'
-  },
-
-  async timeout_of_transaction() {
-    await client.query({ text: 'BEGIN', query_timeout: 2000 })
-    return '00000'
-  },
-
-  prepared: () => value(client, { name: 'counted', text: 'SELECT count(*) FROM t WHERE id = $1', values: [1] }),
-
-  async pipeline() {
-    used = pipelined ??= await connect({ pipeline: true })
-    return outcomes([FIRST, SECOND, FIRST].map((text) => pipelined.query(text)))
-  },
-
-  async pipeline_of_transaction() {
-    used = pipelined ??= await connect({ pipeline: true })
-    return outcomes(['BEGIN', FIRST, SECOND, 'COMMIT'].map((text) => pipelined.query(text)))
-  },
-
-  // Checks a connection out of a pool, and in.
   async pool(check) {
     const pool = (pools[check] ??= new pg.Pool({ max: 1, idleTimeoutMillis: 0 }))
     const pooled = await pool.connect()
@@ -115,24 +92,15 @@ const commands = {
     }
     return '00000'
   },
-
-  // Whether the connection that was used last still works.
-  async usable() {
-    return (await transaction(used)) === '00000' ? 'yes' : 'no'
-  },
 }
 
 async function main() {
   client = await connect()
   console.log(require('pg/package.json').version)
-  for (let line = await nextLine(); line !== null; line = await nextLine()) {
+  for await (const line of lines) {
     const [command, rest] = line.split(/ (.*)/s)
     if (command !== 'usable') used = client
-    try {
-      console.log(await commands[command](rest))
-    } catch (error) {
-      console.log(told(error))
-    }
+    console.log(await commands[command](rest).catch(told))
   }
   process.exit()
 }

@@ -23,36 +23,29 @@ const (
 )
 
 var (
-	ctx         = context.Background()
-	conn, used  *pgx.Conn
-	pools       = map[string]*pgxpool.Pool{}
-	lines       = bufio.NewScanner(os.Stdin)
-	shortOfTime = 2 * time.Second
+	ctx        = context.Background()
+	conn, used *pgx.Conn
+	pools      = map[string]*pgxpool.Pool{}
+	lines      = bufio.NewScanner(os.Stdin)
 )
 
-func try(err error) {
+func must[T any](value T, err error) T {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	return value
 }
 
-func connect() *pgx.Conn {
-	made, err := pgx.Connect(ctx, "")
-	try(err)
-	return made
-}
-
-// A connection whose contexts cancel what runs, and do not close it.
-func connectCanceling() *pgx.Conn {
-	config, err := pgx.ParseConfig("")
-	try(err)
-	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Minute}
+// A canceling connection has contexts that cancel what runs, and do not close it.
+func connect(canceling bool) *pgx.Conn {
+	config := must(pgx.ParseConfig(""))
+	if canceling {
+		config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+			return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Minute}
+		}
 	}
-	made, err := pgx.ConnectConfig(ctx, config)
-	try(err)
-	return made
+	return must(pgx.ConnectConfig(ctx, config))
 }
 
 func told(err error) string {
@@ -71,23 +64,11 @@ func told(err error) string {
 }
 
 func sql(text string) string {
-	var value any
-	rows, err := used.Query(ctx, text)
-	if err == nil {
-		if rows.Next() {
-			values, _ := rows.Values()
-			value = values[0]
-		}
-		rows.Close()
-		err = rows.Err()
-	}
+	tag, err := used.Exec(ctx, text)
 	if err != nil {
 		return told(err)
 	}
-	if value == nil {
-		value = rows.CommandTag().RowsAffected()
-	}
-	return fmt.Sprintf("00000 %v", value)
+	return fmt.Sprintf("00000 %d", tag.RowsAffected())
 }
 
 func transaction(ctx context.Context) string {
@@ -98,11 +79,8 @@ func transaction(ctx context.Context) string {
 			return err
 		}
 		step = "second statement"
-		if _, err := tx.Exec(ctx, second); err != nil {
-			return err
-		}
-		step = "COMMIT"
-		return nil
+		_, err := tx.Exec(ctx, second)
+		return err
 	})
 	if err != nil {
 		return told(err) + " at " + step
@@ -110,45 +88,38 @@ func transaction(ctx context.Context) string {
 	return "00000"
 }
 
-// Goes on after errors, as no application should.
 func heedless() string {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return told(err)
-	}
+	tx := must(conn.Begin(ctx))
 	_, firstErr := tx.Exec(ctx, first)
 	_, secondErr := tx.Exec(ctx, second)
 	return told(firstErr) + ", " + told(secondErr) + ", " + told(tx.Commit(ctx))
 }
 
-// Cancels its statement when there is a further line.
 func cancel() string {
 	go func() {
 		lines.Scan()
-		try(conn.PgConn().CancelRequest(ctx))
+		must(0, conn.PgConn().CancelRequest(ctx))
 	}()
 	return sql(first)
 }
 
-func timeout() string {
-	limited, done := context.WithTimeout(ctx, shortOfTime)
+func timeout(ofTransaction bool) string {
+	limited, done := context.WithTimeout(ctx, 2*time.Second)
 	defer done()
+	if ofTransaction {
+		return transaction(limited)
+	}
 	_, err := used.Exec(limited, first)
 	return told(err)
 }
 
-func timeoutOfTransaction() string {
-	limited, done := context.WithTimeout(ctx, shortOfTime)
-	defer done()
-	return transaction(limited)
-}
-
 func prepared() string {
 	var count int
-	if _, err := conn.Prepare(ctx, "counted", "SELECT count(*) FROM t WHERE id = $1"); err != nil {
-		return told(err)
+	_, err := conn.Prepare(ctx, "counted", "SELECT count(*) FROM t WHERE id = $1")
+	if err == nil {
+		err = conn.QueryRow(ctx, "counted", 1).Scan(&count)
 	}
-	if err := conn.QueryRow(ctx, "counted", 1).Scan(&count); err != nil {
+	if err != nil {
 		return told(err)
 	}
 	return fmt.Sprintf("00000 %d", count)
@@ -182,11 +153,9 @@ func pipelineOfTransaction() string {
 	}))
 }
 
-// Checks a connection out of a pool, and in.
 func pool(check string) string {
 	if pools[check] == nil {
-		config, err := pgxpool.ParseConfig("pool_max_conns=1")
-		try(err)
+		config := must(pgxpool.ParseConfig("pool_max_conns=1"))
 		if check == "query" {
 			config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 				_, err := conn.Exec(ctx, "SELECT 1")
@@ -195,30 +164,27 @@ func pool(check string) string {
 		} else {
 			config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 		}
-		pools[check], err = pgxpool.NewWithConfig(ctx, config)
-		try(err)
+		pools[check] = must(pgxpool.NewWithConfig(ctx, config))
 	}
 	pooled, err := pools[check].Acquire(ctx)
-	if err != nil {
-		return told(err)
+	if err == nil {
+		pooled.Release()
 	}
-	pooled.Release()
-	return "00000"
+	return told(err)
 }
 
-// Whether the connection that was used last still works.
 func usable() string {
-	if !used.IsClosed() {
-		if transaction(ctx) == "00000" {
-			return "yes"
-		}
+	if !used.IsClosed() && transaction(ctx) == "00000" {
+		return "yes"
 	}
-	conn = connect()
+	conn = connect(false)
 	return "no"
 }
 
-func run(command, rest string) string {
-	if command != "usable" {
+func answer(command, rest string) string {
+	if canceling, found := strings.CutPrefix(command, "canceling_"); found {
+		command, used = canceling, connect(true)
+	} else if command != "usable" {
 		used = conn
 	}
 	switch command {
@@ -230,16 +196,8 @@ func run(command, rest string) string {
 		return heedless()
 	case "cancel":
 		return cancel()
-	case "timeout":
-		return timeout()
-	case "timeout_of_transaction":
-		return timeoutOfTransaction()
-	case "canceling_timeout":
-		used = connectCanceling()
-		return timeout()
-	case "canceling_timeout_of_transaction":
-		used = connectCanceling()
-		return timeoutOfTransaction()
+	case "timeout", "timeout_of_transaction":
+		return timeout(command != "timeout")
 	case "prepared":
 		return prepared()
 	case "pipeline":
@@ -254,21 +212,16 @@ func run(command, rest string) string {
 	return "unknown command"
 }
 
-func version() string {
+func main() {
+	conn = connect(false)
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {
 		if module.Path == "github.com/jackc/pgx/v5" {
-			return strings.TrimPrefix(module.Version, "v")
+			fmt.Println(strings.TrimPrefix(module.Version, "v"))
 		}
 	}
-	return "unknown"
-}
-
-func main() {
-	conn = connect()
-	fmt.Println(version())
 	for lines.Scan() {
 		command, rest, _ := strings.Cut(lines.Text(), " ")
-		fmt.Println(run(command, rest))
+		fmt.Println(answer(command, rest))
 	}
 }

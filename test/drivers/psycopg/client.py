@@ -9,163 +9,123 @@ import psycopg_pool
 
 FIRST = "UPDATE t SET v = v + 1 WHERE id = 1"
 SECOND = "UPDATE t SET v = v + 1 WHERE id = 2"
-
-connection = None
-connection_async = None
-used = None
-pools = {}
-loop = asyncio.new_event_loop()
-
-
-def connect():
-    global connection
-    connection = psycopg.connect("", autocommit=True)
+CHECKS = {"query": lambda pooled: pooled.execute("SELECT 1"), "default": psycopg_pool.ConnectionPool.check_connection}
 
 
 def told(error):
     return f"{getattr(error, 'sqlstate', None) or '-'} {type(error).__name__}"
 
 
-def sql(text, **options):
-    cursor = connection.execute(text, **options)
-    return f"00000 {cursor.fetchone()[0] if cursor.description else cursor.rowcount}"
+class Client:
+    def __init__(self):
+        self.connection = psycopg.connect("", autocommit=True)
+        self.loop = asyncio.new_event_loop()
+        self.other = None  # the asynchronous connection, for time-outs
+        self.used_other = False
+        self.pools = {}
 
+    def sql(self, text, **options):
+        cursor = self.connection.execute(text, **options)
+        return f"00000 {cursor.fetchone()[0] if cursor.description else cursor.rowcount}"
 
-def transaction():
-    step = "BEGIN"
-    try:
-        with connection.transaction():
-            step = "first statement"
-            connection.execute(FIRST)
-            step = "second statement"
-            connection.execute(SECOND)
-            step = "COMMIT"
-    except psycopg.Error as error:
-        return f"{told(error)} at {step}"
-    return "00000"
-
-
-def heedless():
-    """Goes on after errors, as no application should."""
-    answers = []
-    connection.autocommit = False
-    for step in (lambda: connection.execute(FIRST), lambda: connection.execute(SECOND), connection.commit):
+    def transaction(self):
+        step = "BEGIN"
         try:
-            step()
-            answers.append("00000")
+            with self.connection.transaction():
+                step = "first statement"
+                self.connection.execute(FIRST)
+                step = "second statement"
+                self.connection.execute(SECOND)
+                step = "COMMIT"
         except psycopg.Error as error:
-            answers.append(told(error))
-    connection.rollback()
-    connection.autocommit = True
-    return ", ".join(answers)
-
-
-def cancel():
-    """Cancels its statement when there is a further line."""
-    thread = threading.Thread(target=lambda: sys.stdin.readline() and connection.cancel_safe())
-    thread.start()
-    try:
-        return sql(FIRST)
-    finally:
-        thread.join()
-
-
-async def within_timeout(work):
-    try:
-        await asyncio.wait_for(work(), 2)
-    except Exception as error:
-        return told(error)
-    return "00000"
-
-
-def run_async(work):
-    """Has an asynchronous connection do it within a client's time-out."""
-    global connection_async, used
-    if connection_async is None:
-        connection_async = loop.run_until_complete(psycopg.AsyncConnection.connect("", autocommit=True))
-    used = connection_async
-    return loop.run_until_complete(within_timeout(work))
-
-
-def timeout():
-    return run_async(lambda: connection_async.execute(FIRST))
-
-
-def timeout_of_transaction():
-    async def work():
-        async with connection_async.transaction():
-            await connection_async.execute(FIRST)
-
-    return run_async(work)
-
-
-def prepared():
-    return sql("SELECT count(*) FROM t WHERE id = %s", params=(1,), prepare=True)
-
-
-def pipeline():
-    return in_pipeline(lambda: [connection.execute(statement) for statement in (FIRST, SECOND, FIRST)])
-
-
-def pipeline_of_transaction():
-    def work():
-        with connection.transaction():
-            return [connection.execute(statement) for statement in (FIRST, SECOND)]
-
-    return in_pipeline(work)
-
-
-def in_pipeline(work):
-    cursors = []
-    try:
-        with connection.pipeline():
-            cursors = work()
-    except psycopg.Error as error:
-        return f"{told(error)}"
-    return "00000 " + ",".join(str(cursor.rowcount) for cursor in cursors)
-
-
-CHECKS = {"query": lambda pooled: pooled.execute("SELECT 1"), "default": psycopg_pool.ConnectionPool.check_connection}
-
-
-def pool(check):
-    """Checks a connection out of a pool, and in."""
-    if check not in pools:
-        pools[check] = psycopg_pool.ConnectionPool(
-            "", min_size=1, max_size=1, timeout=2, check=CHECKS[check], open=True
-        )
-        pools[check].wait()
-    with pools[check].connection():
+            return f"{told(error)} at {step}"
         return "00000"
 
+    def heedless(self):
+        answers = []
+        execute, commit = self.connection.execute, self.connection.commit
+        self.connection.autocommit = False
+        for step, *arguments in ((execute, FIRST), (execute, SECOND), (commit,)):
+            try:
+                step(*arguments)
+                answers.append("00000")
+            except psycopg.Error as error:
+                answers.append(told(error))
+        self.connection.rollback()
+        self.connection.autocommit = True
+        return ", ".join(answers)
 
-async def usable_async():
-    async with connection_async.transaction():
-        await connection_async.execute(FIRST)
-        await connection_async.execute(SECOND)
+    def cancel(self):
+        thread = threading.Thread(target=lambda: sys.stdin.readline() and self.connection.cancel_safe())
+        thread.start()
+        try:
+            return self.sql(FIRST)
+        finally:
+            thread.join()
 
+    async def work(self, *statements, in_block=True, seconds=None):
+        """Executes statements on the asynchronous connection, within a client's time-out."""
 
-def usable():
-    """Whether the connection that was used last still works."""
-    if used is connection_async:
-        loop.run_until_complete(usable_async())
-        return "yes"
-    if transaction() == "00000":
-        return "yes"
-    connect()
-    return "no"
+        async def execute():
+            if in_block:
+                async with self.other.transaction():
+                    for statement in statements:
+                        await self.other.execute(statement)
+            else:
+                await self.other.execute(*statements)
+
+        self.other = self.other or await psycopg.AsyncConnection.connect("", autocommit=True)
+        self.used_other = True
+        await asyncio.wait_for(execute(), seconds)
+        return "00000"
+
+    def timeout(self):
+        return self.loop.run_until_complete(self.work(FIRST, in_block=False, seconds=2))
+
+    def timeout_of_transaction(self):
+        return self.loop.run_until_complete(self.work(FIRST, seconds=2))
+
+    def prepared(self):
+        return self.sql("SELECT count(*) FROM t WHERE id = %s", params=(1,), prepare=True)
+
+    def pipeline(self):
+        with self.connection.pipeline():
+            cursors = [self.connection.execute(statement) for statement in (FIRST, SECOND, FIRST)]
+        return "00000 " + ",".join(str(cursor.rowcount) for cursor in cursors)
+
+    def pipeline_of_transaction(self):
+        with self.connection.pipeline(), self.connection.transaction():
+            self.connection.execute(FIRST)
+            self.connection.execute(SECOND)
+        return "00000"
+
+    def pool(self, check):
+        if check not in self.pools:
+            options = {"min_size": 1, "max_size": 1, "timeout": 2, "check": CHECKS[check], "open": True}
+            self.pools[check] = psycopg_pool.ConnectionPool("", **options)
+            self.pools[check].wait()
+        with self.pools[check].connection():
+            return "00000"
+
+    def usable(self):
+        if self.used_other:
+            self.loop.run_until_complete(self.work(FIRST, SECOND))
+            return "yes"
+        if self.transaction() == "00000":
+            return "yes"
+        self.connection = psycopg.connect("", autocommit=True)
+        return "no"
 
 
 def main():
-    global used
-    connect()
+    client = Client()
     print(psycopg.__version__, flush=True)
     while line := sys.stdin.readline():
         command, *argument = line.rstrip("\n").split(" ", 1)
         if command != "usable":
-            used = connection
+            client.used_other = False
         try:
-            answer = globals()[command](*argument)
+            answer = getattr(client, command)(*argument)
         except Exception as error:
             answer = told(error)
         print(answer, flush=True)
