@@ -39,12 +39,6 @@ END
 # What the other files do not see of the core
 my %inside = ('core/slots_internal' => 1);
 
-my %layer;
-for my $number (0 .. $#layers)
-{
-	$layer{$_} = $number for @{ $layers[$number] };
-}
-
 my $build = shift                   or die "usage: $0 BUILD\n";
 chdir dirname(abs_path($0)) . '/..' or die "cannot enter the sources: $!\n";
 
@@ -56,11 +50,8 @@ for my $source (glob 'admission_gate.c src/*.[ch] src/core/*.[ch]')
 {
 	(my $file = $source) =~ s{^src/|\.[ch]$}{}g;
 	open(my $text, '<', $source) or die "$source: $!\n";
-	while (<$text>)
-	{
-		$uses{$file}{$1} = 1 if /^#include "((?:core\/)?\w+)\.h"/ && -e "src/$1.h" && $1 ne $file;
-	}
 	$uses{$file} //= {};
+	/^#include "((?:core\/)?\w+)\.h"/ && -e "src/$1.h" && $uses{$file}{$1}++ while <$text>;
 	next if $source !~ /\.c$/;
 
 	my $object = "$build/" . $source =~ s/c$/o/r;
@@ -72,30 +63,25 @@ for my $source (glob 'admission_gate.c src/*.[ch] src/core/*.[ch]')
 	}
 	close($names) or die "$object cannot be read: is the extension built there?\n";
 }
-
 for my $file (keys %wanted)
 {
-	$uses{$file}{$_} = 1 for grep { defined && $_ ne $file } @home{ keys %{ $wanted{$file} } };
+	$uses{$file}{$_} = 1 for grep { defined } @home{ keys %{ $wanted{$file} } };
 }
 
-my $bad = 0;
-
-sub complain
+my @complaints;
+my %below;
+for my $layer (@layers)
 {
-	print STDERR @_, "\n";
-	$bad = 1;
-	return;
-}
-
-complain("$_ is in no layer") for grep { !defined $layer{$_} } sort keys %uses;
-for my $file (grep { $uses{$_} } map { @$_ } @layers)
-{
-	my @used = sort keys %{ $uses{$file} };
-	printf "%-22s %s\n", $file, "@used";
-	for my $used (grep { defined $layer{$_} } @used)
+	for my $file (grep { $uses{$_} } @$layer)
 	{
-		complain("$file uses $used, which is not below it") if $layer{$used} >= $layer{$file};
-		complain("$file looks inside the core, at $used") if $inside{$used} && $file !~ /^core\//;
+		my @used = grep { $_ ne $file } sort keys %{ $uses{$file} };
+		printf "%-22s %s\n", $file, "@used";
+		push @complaints, map { "$file uses $_, which is not below it\n" } grep { !$below{$_} } @used;
+		push @complaints,
+		  map { "$file looks inside the core, at $_\n" } grep { $inside{$_} && $file !~ /^core\// } @used;
 	}
+	@below{@$layer} = (1) x @$layer;
 }
-exit $bad;
+push @complaints, map { "$_ is in no layer\n" } grep { !$below{$_} } sort keys %uses;
+print STDERR @complaints;
+exit !!@complaints;

@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
 #
-# Has the sources looked at by other eyes than the compiler's, in a throw-away
-# directory, with missing tools installed as by test/run.sh:
-#   clang          the extension is built by clang, warnings are errors
-#   layers         no arrow upward between its source files: test/layers.pl
-#   scan-build     the same by its static analyzer
-#   cppcheck       checks the C sources, too
+# Has the sources looked at by other eyes than the compiler's, in a throw-away directory,
+# with missing tools installed as by test/run.sh:
+#   white-space    no white space at the end of a line
+#   shell          shellcheck checks the shell scripts
+#   ruff           checks the Python files
 #   pgindent       lays out the C sources: see format_c
 #   perltidy       lays out the Perl files: .perltidyrc
 #   ruff-format    lays out the Python files: ruff.toml
-#   ruff           checks the Python files
-#   shell          shellcheck checks the shell scripts
-#   white-space    no white space at the end of a line, a newline at the end of a file
-#   headers        each file begins by saying what it is
+#   clang          the extension is built by clang, warnings are errors
+#   layers         no arrow upward between its source files: test/layers.pl
+#   cppcheck       checks the C sources, too
+#   scan-build     the same by clang's static analyzer
 # and ends with a line `N passed, M failed`.  It changes no file.
 #
-# `make format` is FORMAT=1: nothing is checked, and C, Perl and Python files are laid
-# out anew, in place.
+# `make format` is FORMAT=1: nothing is checked, and C, Perl and Python files are laid out
+# anew, in place.
 #
 # From the environment (make lint NAME=value):
 #   LINT        tools to run, default all
@@ -28,7 +27,7 @@
 . "$(dirname "$0")/setup.sh"
 
 FORMATTERS="pgindent perltidy ruff-format"
-LINT=${LINT:-white-space headers shell ruff $FORMATTERS clang layers cppcheck scan-build}
+LINT=${LINT:-white-space shell ruff $FORMATTERS clang layers cppcheck scan-build}
 [ -z "${FORMAT:-}" ] || LINT=$FORMATTERS
 
 # Other versions of these two would lay out some lines differently.
@@ -37,9 +36,6 @@ RUFF_VERSION=0.17.6
 
 # What a tool returns that cannot be had here
 SKIPPED=77
-
-# PostgreSQL's build files and headers are made for the compiler that built it.
-CLANG_OPTIONS="-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 
 # Lists the source files whose names match the patterns, each followed by a zero byte.
 sources() {
@@ -52,84 +48,71 @@ sources() {
 }
 
 # ---------------------------------------------------------------------------
-# Checkers
+# Checkers, in a copy of the sources
 # ---------------------------------------------------------------------------
 
-# Builds in a directory of its own.  Usage: build_in NAME COMMAND...
+# What psql prints has some at the end of its headings.
+run_white_space() {
+    local found
+    found=$(sources '*' | grep -zvE '^\./((test/isolation/)?expected/|bench/results/)|\.svg$' | xargs -0 grep -nIE '[[:blank:]]+$')
+    say "$found"
+    [ -z "$found" ]
+}
+
+# An archive of make dist has no .ci/run.
+run_shell() { sources '*.sh' run matrix | xargs -0 shellcheck -x; }
+
+run_ruff() { has_ruff && sources '*.py' | xargs -0 "$RUFF" check --no-cache; }
+
+# Builds in a directory of its own.  Usage: build_in NAME COMMAND...  PostgreSQL's build
+# files and headers are made for the compiler that built it.
 build_in() {
     mkdir -p "$WORK/build/$1" && cd "$WORK/build/$1" || return
     shift
-    "$@" -j "$(nproc)" -f "$WORK/src/Makefile" PG_CONFIG="$BINDIR/pg_config" COPT="$CLANG_OPTIONS"
+    "$@" -j "$(nproc)" -f "$WORK/src/Makefile" PG_CONFIG="$BINDIR/pg_config" \
+        COPT="-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 }
 
 run_clang() { build_in clang make CC=clang WERROR=1; }
 
-run_layers() {
-    (build_in layers make) && perl "$WORK/src/test/layers.pl" "$WORK/build/layers" >&2
-}
+run_layers() { build_in layers make && perl "$WORK/src/test/layers.pl" "$WORK/build/layers" >&2; }
 
 # PostgreSQL's build files do not take the compiler from the environment.
-run_scan_build() {
-    build_in scan-build scan-build --override-compiler --use-cc=clang --status-bugs -o "$WORK/log" make
-}
+run_scan_build() { build_in scan-build scan-build --override-compiler --use-cc=clang --status-bugs -o "$WORK/log" make; }
 
 # It does not see through PG_TRY what is set, nor through dlist_container that nothing is
 # read; the others do.
 run_cppcheck() {
     local headers
     headers=$("$BINDIR/pg_config" --includedir-server)
-    cd "$WORK/src" && cppcheck -j "$(nproc)" --quiet --error-exitcode=1 --enable=warning,portability,performance \
+    cppcheck -j "$(nproc)" --quiet --error-exitcode=1 --enable=warning,portability,performance \
         --max-configs=1 -I src -I "$headers" --suppress="*:$headers/*" --suppress=toomanyconfigs \
         --suppress=uninitvar --suppress=nullPointer ./*.c src
 }
 
-# An archive of make dist has no .ci/run.
-run_shell() { cd "$WORK/src" && sources '*.sh' run matrix installcheck | xargs -0 shellcheck -x; }
-
-run_ruff() {
-    has_ruff || return
-    cd "$WORK/src" && sources '*.py' | xargs -0 "$RUFF" check --no-cache
-}
-
-# What psql prints has some at the end of its headings.
-run_white_space() {
-    local bad=0
-    cd "$WORK/src" || return
-    sources '*' | grep -zvE '^\./((test/isolation/)?expected/|bench/results/)|\.svg$' >"$WORK/tmp/files"
-    xargs -0 grep -nIE '[[:blank:]]+$' <"$WORK/tmp/files" && bad=1
-    xargs -0 perl -e 'for (grep { -T } @ARGV) { open F, "<", $_ or die; local $/; my $text = <F>;
-        if ($text =~ /[^\n]\z/) { print "$_: no newline at its end\n"; $bad = 1 } } exit $bad' \
-        <"$WORK/tmp/files" || bad=1
-    return "$bad"
-}
-
-# C files carry their name, as PostgreSQL's do; the others begin with a comment.
-run_headers() {
-    cd "$WORK/src" || return
-    sources '*.[ch]' '*.p[lm]' '*.py' '*.sh' '*.sql' '*.spec' | xargs -0 perl -e '
-        for my $path (@ARGV)
-        {
-            open(my $file, "<", $path) or die "$path: $!";
-            my $head = join("", grep { defined } map { scalar <$file> } 1 .. 8);
-            my ($name) = $path =~ m{([^/]+)$};
-            my $good = $name =~ /\.[ch]$/ ? qr{\A/\*-{20,}\n \*\n \* \Q$name\E\n \*\t\t\S}
-              : $name =~ /\.py$/ ? qr{\A"""\S}
-              : $name =~ /--.*\.sql$/ ? qr{\A/\* \Q$name\E \*/\n}
-              : $name =~ /\.sql$/ ? qr{\A-- \S}
-              : qr{\A(?:#!.*\n|# shellcheck .*\n)?(?:#\n)?# \S};
-            next if $head =~ $good;
-            print "$path: does not begin with what it is\n";
-            $bad = 1;
-        }
-        exit $bad'
-}
+run_pgindent() { formatted format_c '*.[ch]'; }
+run_perltidy() { formatted format_perl '*.p[lm]'; }
+run_ruff_format() { formatted format_python '*.py'; }
 
 # ---------------------------------------------------------------------------
 # Formatters: each lays out the files of the current directory in place
 # ---------------------------------------------------------------------------
 
-# Lists the types, without which pg_bsd_indent takes some declarations for
-# expressions: those of the server's headers and those of the sources.
+# Formats another copy of the sources, and compares.  Usage: formatted FUNCTION PATTERN...
+formatted() {
+    local function=$1
+    shift
+    mkdir -p "$WORK/formatted"
+    sources "$@" | xargs -0 cp --parents -t "$WORK/formatted" && cd "$WORK/formatted" && "$function" || return
+    [ -z "${FORMAT:-}" ] || return 0
+    cd "$WORK/src" && sources "$@" | xargs -0 -n 1 sh -c 'diff -u "$1" "$WORK/formatted/$1"' sh && return
+    say "Run 'make format'."
+    return 1
+}
+
+# Lists the types, without which pg_bsd_indent takes some declarations for expressions:
+# those of the server's headers and those of the sources, but not the names that pgindent
+# excludes, as they are those of variables, too.
 list_types() {
     {
         find "$("$BINDIR/pg_config" --includedir-server)" -name '*.h' -print0
@@ -140,27 +123,22 @@ list_types() {
         {
             my $names = defined $2 ? $3 : $1;
             print "$1\n" if $names =~ /\(\s*\*\s*(\w+)\s*\)/ || $names =~ /(\w+)\s*(?:\[[^]]*\]\s*|pg_attribute\w*\(.*\))*$/;
-        }'
+        }' | grep -vxE 'ANY|FD_SET|U|abs|allocfunc|boolean|date|digit|ilist|interval|iterator|other|pointer|printfunc|reference|string|timestamp|type|wrap'
     printf '%s\n' bool FILE clockid_t off_t pid_t sig_atomic_t sigset_t size_t ssize_t time_t \
         int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t
 }
 
-# What PostgreSQL's src/tools/pgindent does, which is in no package: the program that
-# it starts, with the same options, and the same repairs of what that does to
-# function types.
+# What PostgreSQL's src/tools/pgindent does, which is in no package: the program that it
+# starts, with the same options, and the same repairs of what that does to function types.
 format_c() {
     [ "$(pg_bsd_indent --version 2>/dev/null | awk '{ print $2 }')" = $INDENT_VERSION ] || {
         say "pg_bsd_indent $INDENT_VERSION cannot be had here"
         return $SKIPPED
     }
-    # The names that pgindent excludes, as they are those of variables, too
-    list_types | sort -u |
-        grep -vxE 'ANY|FD_SET|U|abs|allocfunc|boolean|date|digit|ilist|interval|iterator|other|pointer|printfunc|reference|string|timestamp|type|wrap' \
-            >"$WORK/tmp/types" || return
-    sources '*.[ch]' >"$WORK/tmp/c"
+    list_types | sort -u >"$WORK/tmp/types" && sources '*.[ch]' >"$WORK/tmp/c" || return
+    # It leaves a copy of each file in the current directory.
     (
-        # It leaves a copy of each file in the current directory.
-        cd "$WORK/tmp" && mkdir -p backup && cd backup || exit
+        mkdir -p "$WORK/tmp/backup" && cd "$WORK/tmp/backup" || exit
         while IFS= read -r -d '' file; do
             file=$WORK/formatted/$file
             out=$(pg_bsd_indent -bad -bap -bbb -bc -bl -cli1 -cp33 -cdb -nce -d0 -di12 -nfc1 -i4 -l79 -lp -lpl -nip \
@@ -182,36 +160,13 @@ format_python() {
         sources '*.py' | xargs -0 "$RUFF" format --no-cache --quiet --config="$WORK/src/ruff.toml"
 }
 
-# Installs ruff, which Debian 12 does not have, from PyPI into the throw-away
-# directory.
+# Installs ruff, which Debian 12 does not have, from PyPI into the throw-away directory.
 has_ruff() {
-    local python
     RUFF=$WORK/venv/bin/ruff
-    [ ! -x "$RUFF" ] || return 0
-    for python in python3 /usr/bin/python3; do
-        "$python" -c 'import ensurepip' 2>/dev/null && break
-    done
-    "$python" -m venv "$WORK/venv" && "$WORK/venv/bin/pip" install --quiet "ruff==$RUFF_VERSION" && return
+    [ -x "$RUFF" ] || { "$(find_python ensurepip)" -m venv "$WORK/venv" && "$WORK/venv/bin/pip" install --quiet "ruff==$RUFF_VERSION"; } && return
     say "ruff $RUFF_VERSION cannot be had here"
     return $SKIPPED
 }
-
-# Formats a copy of the sources.  Usage: formatted FUNCTION PATTERN...
-formatted() {
-    local function=$1
-    shift
-    mkdir -p "$WORK/formatted" && cd "$WORK/src" || return
-    sources "$@" | xargs -0 cp --parents -t "$WORK/formatted" || return
-    cd "$WORK/formatted" && "$function" || return
-    cd "$WORK/src" || return
-    [ -n "${FORMAT:-}" ] || sources "$@" | xargs -0 -n 1 sh -c 'diff -u "$1" "$WORK/formatted/$1"' sh && return
-    say "Run 'make format'."
-    return 1
-}
-
-run_pgindent() { formatted format_c '*.[ch]'; }
-run_perltidy() { formatted format_perl '*.p[lm]'; }
-run_ruff_format() { formatted format_python '*.py'; }
 
 # ---------------------------------------------------------------------------
 
@@ -219,7 +174,7 @@ inside() {
     local tool passed=0 failed=0
     export WORK
     for tool in $LINT; do
-        "run_${tool//-/_}" >"$WORK/log/$tool.log" 2>&1
+        (cd "$WORK/src" && "run_${tool//-/_}") >"$WORK/log/$tool.log" 2>&1
         case $? in
             0)
                 passed=$((passed + 1))
@@ -239,19 +194,12 @@ inside() {
     [ "$failed" = 0 ] && [ "$passed" != 0 ]
 }
 
-# Takes over what the formatters have made of the files, but of those that nobody has
-# changed meanwhile.
+# Takes over what the formatters have made of the files.
 put_back() {
     local file
     cd "$WORK/formatted" || return
     while IFS= read -r -d '' file; do
-        if cmp -s "$WORK/src/$file" "$file"; then
-            continue
-        elif cmp -s "$WORK/src/$file" "$ROOT/$file"; then
-            cat "$file" >"$ROOT/$file" && say "${file#./}"
-        else
-            say "changed meanwhile, left as it is: ${file#./}" >&2
-        fi
+        cmp -s "$WORK/src/$file" "$file" || { cat "$file" >"$ROOT/$file" && say "${file#./}"; }
     done < <(sources '*')
 }
 
@@ -263,6 +211,7 @@ else
     done
     make_workdir
     # How pip finds its packages is the user's affair.
-    run_inside test/lint.sh "$LINT" "LINT FORMAT ${!PIP_*} http_proxy https_proxy no_proxy" "$LINT" || exit
+    [[ $LINT != *pgindent* ]] || extras=pgindent
+    run_inside test/lint.sh "${LINT/pgindent/}" "LINT FORMAT ${!PIP_*} http_proxy https_proxy no_proxy" "${extras:-}" || exit
     [ -z "${FORMAT:-}" ] || put_back
 fi
