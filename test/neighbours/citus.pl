@@ -42,14 +42,15 @@ my ($coordinator, @workers) = my @nodes = map {
 		'citus.local_hostname' => $host,
 		'citus.node_conninfo' => 'sslmode=disable')
 } ('coordinator', 'one', 'two');
+my ($port, @worker_ports) = map { $_->node->port } @nodes;
 
 $_->value('CREATE EXTENSION citus') foreach @nodes;
 note $coordinator->value('SELECT citus_version()');
-$coordinator->value("SELECT citus_set_coordinator_host('$host', " . $coordinator->node->port . ')');
-$coordinator->value("SELECT citus_add_node('$host', " . $_->node->port . ')') foreach @workers;
 $coordinator->value($_)
   foreach (
-	"SELECT citus_set_node_property('$host', " . $coordinator->node->port . ", 'shouldhaveshards', true)",
+	"SELECT citus_set_coordinator_host('$host', $port)",
+	(map { "SELECT citus_add_node('$host', $_)" } @worker_ports),
+	"SELECT citus_set_node_property('$host', $port, 'shouldhaveshards', true)",
 	'CREATE TABLE accounts (id int PRIMARY KEY, v int NOT NULL)',
 	q{SELECT create_distributed_table('accounts', 'id', shard_count => 6)},
 	'INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 1000) i',
@@ -61,23 +62,14 @@ is($coordinator->value("SELECT count(DISTINCT nodeport) FROM citus_shards WHERE 
 
 sub set_all { my (%settings) = @_; $_->set(%settings) foreach @nodes; return; }
 
-# An account on that node
-sub account_on
-{
-	my ($node) = @_;
-	return $coordinator->value(
-		"SELECT min(i) FROM generate_series(1, 1000) i
-		WHERE get_shard_id_for_distribution_column('accounts', i) IN
-			(SELECT shardid FROM citus_shards WHERE nodeport = " . $node->node->port . ')');
-}
-
-# How many of Citus's own sessions queue on that node
+# How many of Citus's own sessions queue on these nodes
 sub internal_waiters
 {
-	my ($node) = @_;
-	return $node->value(
+	my $waiters = 0;
+	$waiters += $_->value(
 		"SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
-		WHERE b.gate_state = 'waiting' AND application_name LIKE 'citus%'");
+		WHERE b.gate_state = 'waiting' AND application_name LIKE 'citus%'") foreach @_;
+	return $waiters;
 }
 
 # The session finishes, and has nobody wait for it in a queue.
@@ -88,10 +80,7 @@ sub ok_finishes
 
 	$session->start($sql);
 	my $waiters = 0;
-	$coordinator->await_true(
-		sub {
-			$session->done || ($waiters = grep { internal_waiters($_) } @nodes);
-		},
+	$coordinator->await_true(sub { $session->done || ($waiters = internal_waiters(@nodes)) },
 		'a session to end or wait');
 	is($waiters, 0, "nobody waits: $sql") or diag map { $_->report } @nodes;
 	$session->cancel if $waiters;
@@ -99,46 +88,36 @@ sub ok_finishes
 	return;
 }
 
-# ----------------------------------------------------------------
 # A coordinator that is its own worker
-# ----------------------------------------------------------------
-
 {
 	my $everywhere = 'SELECT count(*) FROM accounts';
 	my $client = $coordinator->session(application_name => 'app');
 
 	set_all(%no_names, max_active_backends => 1);
 	$client->start($everywhere);
-	$coordinator->await_true(sub { internal_waiters($coordinator) > 0 }, 'a session of Citus in the queue');
-	cmp_ok(internal_waiters($coordinator), '>', 0, 'without names, a query waits for the slot that it has itself');
+	ok($coordinator->await_true(sub { internal_waiters($coordinator) }, 'a session of Citus in the queue'),
+		'without names, a query waits for the slot that it has itself');
 	$client->cancel;
 	is($client->sqlstate, '57014', 'until it is cancelled');
 	$coordinator->await_waiting(0);
 
 	set_all(lend_after => 100);
-	$client->start($everywhere);
-	$coordinator->await_true(sub { $client->done }, 'a query that lends its slot');
-	is($client->sqlstate, '00000', 'or until it lends its slot');
-	set_all(lend_after => 60_000);
-
-	set_all(%names);
+	is($client->start($everywhere)->sqlstate, '00000', 'or until it lends its slot');
+	set_all(lend_after => 60_000, %names);
 	my $admitted = $coordinator->counter('admitted');
 	ok_finishes($client, $everywhere);
 	is($coordinator->counter('admitted'), $admitted + 1, 'and one slot is all that it takes');
 	$client->quit;
 }
 
-# ----------------------------------------------------------------
-# Full nodes
-# ----------------------------------------------------------------
-
-# Who has a slot, or needs none, where a client meets the gate, needs none elsewhere.
+# Full nodes: who has a slot, or needs none, where a client meets the gate, needs none
+# elsewhere.
 {
 	my @holders = map { $_->holder } @nodes;
 	my $administrator = $coordinator->session(session => { 'admission_gate.bypass' => 'on' });
-	my ($shard, $from, $to) = split /\|/, $coordinator->value(
-		"SELECT shardid, nodeport, " . $workers[1]->node->port . "
-		FROM citus_shards WHERE table_name = 'accounts'::regclass AND nodeport = " . $workers[0]->node->port . ' LIMIT 1');
+	my $shard = $coordinator->value(
+		"SELECT min(shardid) FROM citus_shards WHERE table_name = 'accounts'::regclass AND nodeport = $worker_ports[0]"
+	);
 	ok_finishes($administrator, $_)
 	  foreach (
 		'SELECT count(*) FROM accounts',
@@ -152,7 +131,7 @@ sub ok_finishes
 		'SELECT * FROM citus_check_cluster_node_health()',
 		q{SELECT run_command_on_all_nodes('SELECT count(*) FROM pg_class')},
 		q{SELECT run_command_on_shards('accounts', 'SELECT count(*) FROM %s')},
-		"SELECT citus_move_shard_placement($shard, '$host', $from, '$host', $to, 'block_writes')",
+		"SELECT citus_move_shard_placement($shard, '$host', $worker_ports[0], '$host', $worker_ports[1], 'block_writes')",
 		q{SELECT rebalance_table_shards('accounts', shard_transfer_mode => 'block_writes')});
 	$_->quit foreach ($administrator, @holders);
 	$_->ok_quiet('after the full nodes') foreach @nodes;
@@ -160,33 +139,29 @@ sub ok_finishes
 
 # The maintenance daemon looks for deadlocks over all nodes.
 {
-	my @accounts = map { account_on($_) } @workers;
+	my @accounts = map {
+		$coordinator->value(
+			"SELECT min(i) FROM generate_series(1, 1000) i WHERE get_shard_id_for_distribution_column('accounts', i)
+			IN (SELECT shardid FROM citus_shards WHERE nodeport = $_)")
+	} @worker_ports;
 	$coordinator->set(max_active_backends => 2);
 	my @holders = map { $_->holder } @workers;
 	my @sessions = map { $coordinator->session } 0 .. 1;
 	$sessions[$_]->query("BEGIN; UPDATE accounts SET v = v WHERE id = $accounts[$_]") foreach 0 .. 1;
 	$sessions[$_]->start("UPDATE accounts SET v = v WHERE id = $accounts[1 - $_]") foreach 0 .. 1;
-	$coordinator->await_true(
-		sub {
-			grep { $_->done } @sessions;
-		},
-		'the deadlock to end');
+	$coordinator->await_true(sub { $sessions[0]->done || $sessions[1]->done }, 'the deadlock to end');
 	is(join(' ', sort map { $_->sqlstate } @sessions), '00000 40P01', 'a deadlock over two full nodes is found');
 	$_->query('ROLLBACK') foreach @sessions;
 
 	$workers[0]->set(%no_names);
-	ok($workers[0]->await_true(sub { internal_waiters($workers[0]) > 0 }, 'the daemon'),
+	ok( $workers[0]->await_true(sub { internal_waiters($workers[0]) }, 'the daemon'),
 		'without names, the maintenance daemon queues on a full node');
 	$_->quit foreach (@sessions, @holders);
 	$workers[0]->set(%names);
 }
 
-# ----------------------------------------------------------------
-# More sessions than slots
-# ----------------------------------------------------------------
-
-# Clients of the coordinator and of a worker at once.  Every transaction adds 4 to the
-# sum of the accounts.
+# More sessions than slots: clients of the coordinator and of a worker at once.  Every
+# transaction adds 4 to the sum of the accounts.
 {
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/transfer.sql';
 	append_to_file($script, <<'END');
@@ -204,20 +179,17 @@ END
 	set_all(max_active_backends => 2, handoff_after => 20);
 	my $sum = $coordinator->value('SELECT sum(v) FROM accounts');
 	my $admitted = $workers[1]->counter('admitted');
-	my ($clients, $transactions) = (15, 10);
-	my %first_id = (coordinator => 1_000_000, one => 2_000_000);
-	my %said = map { $_ => '' } keys %first_id;
+	my ($clients, $transactions, $said) = (15, 10, '');
 	my @crowds = map {
-		my $name = $_->node->name;
 		IPC::Run::start(
 			[
 				'pgbench', '-n', '-c', $clients, '-t', $transactions, '--max-tries=1000', '-f', $script,
-				'-D', "next=$first_id{$name}", '-h', $host, '-p', $_->node->port, 'postgres'
+				'-D', "next=${_}000000", '-h', $host, '-p', $nodes[ $_ - 1 ]->node->port, 'postgres'
 			],
-			'>' => \$said{$name},
-			'2>' => \$said{$name},
+			'>' => \$said,
+			'2>' => \$said,
 			IPC::Run::timeout($GateClient::patience))
-	} ($coordinator, $workers[0]);
+	} 1, 2;
 
 	my ($waiters, $internal) = (0, 0);
 	$coordinator->await_true(
@@ -225,12 +197,11 @@ END
 			# It dies of a program that has ended meanwhile.
 			eval { $_->pump_nb; 1 } || $@ =~ /ended prematurely/ || die $@ foreach @crowds;
 			$waiters  += $_->counter('waiting') foreach @nodes;
-			$internal += internal_waiters($_) foreach @nodes;
+			$internal += internal_waiters(@nodes);
 			return !grep { $_->pumpable } @crowds;
 		},
 		'pgbench');
-	my @finished = map { $_->finish } @crowds;
-	ok($finished[0] && $finished[1], 'pgbench finishes on the coordinator and on a worker') or diag values %said;
+	is(scalar(grep { $_->finish } @crowds), 2, 'pgbench finishes on the coordinator and on a worker') or diag $said;
 	cmp_ok($waiters, '>', 0, 'clients have waited');
 	is($internal, 0, 'and no session of Citus');
 

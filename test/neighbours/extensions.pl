@@ -45,10 +45,6 @@ my %settings = (
 
 my ($gate, $gate_is_first);
 
-# ----------------------------------------------------------------
-# What is installed
-# ----------------------------------------------------------------
-
 my $packaged = PostgreSQL::Test::Cluster->new('packaged');
 my $library_dir = $packaged->config_data('--pkglibdir');
 my $extension_dir = $packaged->config_data('--sharedir') . '/extension';
@@ -66,10 +62,6 @@ sub create_or_skip
 	note "$extension $version";
 	return $version;
 }
-
-# ----------------------------------------------------------------
-# Statements that wait
-# ----------------------------------------------------------------
 
 # Has the session run a statement that is left in the queue for long.  Returns what
 # was logged meanwhile.
@@ -117,7 +109,7 @@ sub duration
 # later.
 sub test_accounting
 {
-	my ($session) = @_;
+	my $session = $gate->session;
 	my %calls = (
 		'SELECT count(*) AS planned FROM accounts' => [ 'planning', sub { $session->start($_[0]) } ],
 		'SELECT count(*) AS prepared FROM accounts' => [ 'nothing', sub { $session->start_prepared('prepared') } ],
@@ -151,70 +143,96 @@ sub test_accounting
 	return;
 }
 
-sub test_pgaudit
-{
-	my ($session) = @_;
-	create_or_skip('pgaudit');
+# What each of the others makes of statements that waited, one step a line.  Of the last one
+# that waited:
+#	logged PATTERN		its log has that once
+#	says VALUE SQL		that is the answer now or soon; "first" is 1 with the gate first, else 0
+my @cases = map { [ split /\n/ ] } split /\n\n/, <<'END';
+extension pgaudit
+wait SELECT count(*) AS audited FROM accounts
+logged AUDIT: SESSION,\d+,\d+,READ,SELECT,[^\n]*AS audited
 
-	my $log = wait_long($session, sub { $session->start('SELECT count(*) AS audited FROM accounts') });
-	my $lines = () = $log =~ /AUDIT: SESSION,\d+,\d+,READ,SELECT,[^\n]*AS audited/g;
-	is($lines, 1, 'pgaudit logs a statement that waited once');
+extension pg_stat_kcache
+wait SELECT max(v) AS cached FROM accounts
+says 1 SELECT count(*) FROM pg_stat_kcache() JOIN pg_stat_statements USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND pg_stat_kcache.top
+says t SELECT sum(k.exec_user_time + k.exec_system_time + k.plan_user_time + k.plan_system_time) < :long FROM pg_stat_kcache() k JOIN pg_stat_statements USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND k.top
+
+extension pg_wait_sampling
+wait SELECT min(v) AS sampled FROM accounts
+says t SELECT coalesce(sum(count), 0) > 0 FROM pg_wait_sampling_profile WHERE pid = :pid AND event_type = 'Extension' AND event IN ('AdmissionGateQueue', 'Extension')
+says first SELECT count(*) FROM pg_wait_sampling_profile WHERE pid = :pid AND event_type = 'Extension' AND event IN ('AdmissionGateQueue', 'Extension') AND queryid = (SELECT queryid FROM pg_stat_statements WHERE query LIKE '%AS sampled%')
+
+library pg_hint_plan
+wait /*+ SeqScan(a) */ SELECT v AS hinted FROM accounts a WHERE id = 5
+logged AS hinted(?:(?!duration:).)*Seq Scan on accounts
+wait SELECT v AS unhinted FROM accounts a WHERE id = 5
+logged AS unhinted(?:(?!duration:).)*Index Scan using
+
+extension timescaledb
+do CREATE TABLE metrics (at timestamptz NOT NULL, v int)
+do SELECT create_hypertable('metrics', 'at', chunk_time_interval => interval '1 day')
+wait INSERT INTO metrics SELECT now() + i * interval '1 hour', i FROM generate_series(1, 100) i
+says t SELECT count(*) > 1 FROM timescaledb_information.chunks
+wait SELECT time_bucket('1 day', at), sum(v) FROM metrics GROUP BY 1
+says t SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type LIKE 'TimescaleDB%Scheduler'
+says 0 SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid) WHERE backend_type LIKE 'TimescaleDB%'
+
+do SET pgaudit.log = 'none'
+extension postgis
+do CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at FROM generate_series(0, 9999) i
+wait CREATE INDEX ON places USING gist (at)
+wait SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)
+says 1 SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'
+
+extension vector
+do CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i
+wait CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)
+wait SELECT id AS nearest FROM items ORDER BY v <-> '[1,2,3]' LIMIT 5
+says 1 SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'
+END
+
+sub test_case
+{
+	my ($case) = @_;
+	my $session = $gate->session;
+	my ($log, $name);
+
+	foreach (@$case)
+	{
+		my ($step, $text) = split / /, $_, 2;
+		if ($step eq 'extension')
+		{
+			create_or_skip($name = $text);
+		}
+		elsif ($step eq 'library')
+		{
+			skip "$text is not installed", 1 if !has_library($name = $text);
+		}
+		elsif ($step eq 'do')
+		{
+			$gate->value($text);
+		}
+		elsif ($step eq 'wait')
+		{
+			$log = wait_long($session, sub { $session->start($text) });
+		}
+		elsif ($step eq 'logged')
+		{
+			is(scalar(() = $log =~ /$text/sg), 1, "$name: it is logged once: $text");
+		}
+		else
+		{
+			my ($expected, $sql) = split / /, $text, 2;
+			$expected = $gate_is_first ? 1 : 0 if $expected eq 'first';
+			$sql =~ s/:pid/$session->pid/e;
+			$sql =~ s/:long/$long \/ 1000.0/;
+			$gate->await_true(sub { $gate->value($sql) eq $expected }, $sql);
+			is($gate->value($sql), $expected, "$name: $sql");
+		}
+	}
+	$session->quit;
 	return;
 }
-
-sub test_pg_stat_kcache
-{
-	my ($session) = @_;
-	create_or_skip('pg_stat_kcache');
-
-	wait_long($session, sub { $session->start('SELECT max(v) AS cached FROM accounts') });
-	my ($rows, $seconds) = split /\|/, $gate->value(
-		"SELECT count(*), sum(k.exec_user_time + k.exec_system_time + k.plan_user_time + k.plan_system_time)
-		FROM pg_stat_kcache() k JOIN pg_stat_statements s USING (queryid, userid, dbid) WHERE query LIKE '%AS cached%' AND k.top"
-	);
-	is($rows, 1, 'pg_stat_kcache has a statement that waited');
-	is_long(1000 * ($seconds // 0), 0, 'and no CPU time for the wait');
-	return;
-}
-
-# It samples the wait itself.  Which statement waited it knows if it was called first.
-sub test_pg_wait_sampling
-{
-	my ($session) = @_;
-	create_or_skip('pg_wait_sampling');
-
-	wait_long($session, sub { $session->start('SELECT min(v) AS sampled FROM accounts') });
-	my $samples =
-		'FROM pg_wait_sampling_profile WHERE pid = '
-	  . $session->pid
-	  . " AND event_type = 'Extension' AND event IN ('AdmissionGateQueue', 'Extension')";
-	$gate->await("SELECT coalesce(sum(count), 0) > 0 $samples", 'samples of the wait');
-	is( $gate->value(
-			"SELECT count(*) $samples AND queryid = (SELECT queryid FROM pg_stat_statements WHERE query LIKE '%AS sampled%')"
-		),
-		$gate_is_first ? 1 : 0,
-		$gate_is_first
-		? 'pg_wait_sampling knows which statement waited'
-		: 'pg_wait_sampling does not know which statement waited');
-	return;
-}
-
-sub test_pg_hint_plan
-{
-	my ($session) = @_;
-	skip 'pg_hint_plan is not installed', 1 if !has_library('pg_hint_plan');
-
-	my $log =
-	  wait_long($session, sub { $session->start('/*+ SeqScan(a) */ SELECT v AS hinted FROM accounts a WHERE id = 5') });
-	like($log, qr/AS hinted.*Seq Scan on accounts/s, 'a hint of pg_hint_plan works on a statement that waited');
-	$log = wait_long($session, sub { $session->start('SELECT v AS unhinted FROM accounts a WHERE id = 5') });
-	like($log, qr/AS unhinted.*Index Scan using/s, 'and makes a difference');
-	return;
-}
-
-# ----------------------------------------------------------------
-# Background workers
-# ----------------------------------------------------------------
 
 # Pg_cron's jobs are connections like any other unless cron.use_background_workers
 # is on.  Before 1.5 it starts none but at full minutes, which is long to wait for.
@@ -241,18 +259,11 @@ sub test_pg_cron
 				"SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
 				WHERE b.gate_state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
 				"pg_cron's job in the queue");
-			pass('a job of pg_cron that is a connection queues');
-			is($gate->value('SELECT count(*) FROM jobs'), 0, 'and has not run');
-			$holder->query('COMMIT');
-			$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
-			pass('until there is a slot');
-		}
-		else
-		{
-			$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
-			pass('a job of pg_cron in a background worker does not queue');
+			is($gate->value('SELECT count(*) FROM jobs'), 0, 'a job of pg_cron that is a connection queues');
 			$holder->query('COMMIT');
 		}
+		$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
+		pass($in_workers eq 'off' ? 'until there is a slot' : 'a job in a background worker does not');
 		$gate->value("SELECT cron.unschedule($job)");
 		$gate->await(
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
@@ -293,82 +304,6 @@ sub test_pg_partman
 	return;
 }
 
-sub test_timescaledb
-{
-	create_or_skip('timescaledb');
-
-	my $session = $gate->session;
-	$gate->value('CREATE TABLE metrics (at timestamptz NOT NULL, v int)');
-	$gate->value("SELECT create_hypertable('metrics', 'at', chunk_time_interval => interval '1 day')");
-	wait_long(
-		$session,
-		sub {
-			$session->start(
-				"INSERT INTO metrics SELECT now() + i * interval '1 hour', i FROM generate_series(1, 100) i");
-		});
-	is($gate->value('SELECT count(*) > 1 FROM timescaledb_information.chunks'),
-		't', 'and has made the chunks of a hypertable');
-	wait_long($session, sub { $session->start("SELECT time_bucket('1 day', at), sum(v) FROM metrics GROUP BY 1") });
-	$gate->await("SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type LIKE 'TimescaleDB%Scheduler'",
-		"timescaledb's scheduler");
-	is( $gate->value(
-			"SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid)
-			WHERE backend_type LIKE 'TimescaleDB%'"),
-		0,
-		"timescaledb's background workers are not at the gate");
-	$session->quit;
-	return;
-}
-
-# ----------------------------------------------------------------
-# Types
-# ----------------------------------------------------------------
-
-sub test_postgis
-{
-	# What its script insists on beside pgaudit
-	$gate->value("SET pgaudit.log = 'none'");
-	create_or_skip('postgis');
-
-	my $session = $gate->session;
-	$gate->value(
-		'CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at
-		FROM generate_series(0, 9999) i');
-	wait_long($session, sub { $session->start('CREATE INDEX ON places USING gist (at)') });
-	wait_long(
-		$session,
-		sub {
-			$session->start(
-				'SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)'
-			);
-		});
-	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'"),
-		1, 'postgis: it is counted once');
-	$session->quit;
-	return;
-}
-
-sub test_pgvector
-{
-	create_or_skip('vector');
-
-	my $session = $gate->session;
-	$gate->value(
-		'CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i'
-	);
-	wait_long($session,
-		sub { $session->start('CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)') });
-	wait_long($session, sub { $session->start("SELECT id AS nearest FROM items ORDER BY v <-> '[1,2,3]' LIMIT 5") });
-	is($gate->value("SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'"),
-		1, 'pgvector: it is counted once');
-	$session->quit;
-	return;
-}
-
-# ----------------------------------------------------------------
-# A crowd
-# ----------------------------------------------------------------
-
 # After many clients, in all protocols, everything was counted and no slot is lost.
 sub test_crowd
 {
@@ -388,10 +323,6 @@ sub test_crowd
 	return;
 }
 
-# ----------------------------------------------------------------
-# Both orders
-# ----------------------------------------------------------------
-
 for my $order ('first', 'last')
 {
 	$gate_is_first = $order eq 'first';
@@ -404,28 +335,21 @@ for my $order ('first', 'last')
 	$gate->value('INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i');
 	$gate->value('ANALYZE accounts');
 
-	my $session = $gate->session;
-	for my $test (
-		[ 'accounting', \&test_accounting ],
-		[ 'pgaudit', \&test_pgaudit ],
-		[ 'pg_stat_kcache', \&test_pg_stat_kcache ],
-		[ 'pg_wait_sampling', \&test_pg_wait_sampling ],
-		[ 'pg_hint_plan', \&test_pg_hint_plan ],
-		[ 'timescaledb', \&test_timescaledb ],
-		[ 'postgis', \&test_postgis ],
-		[ 'pgvector', \&test_pgvector ],
-		[ 'pg_partman', \&test_pg_partman ],
-		[ 'the crowd', \&test_crowd ],
-		[ 'pg_cron', \&test_pg_cron ])
+	foreach my $test (
+		(   map {
+				my $case = $_;
+				sub { test_case($case) }
+			} @cases),
+		\&test_accounting,
+		\&test_pg_partman,
+		\&test_crowd,
+		\&test_pg_cron)
 	{
-		my ($name, $code) = @$test;
-		note "gate $order: $name";
 	  SKIP:
 		{
-			eval { $code->($session); 1 } or fail("gate $order, $name: $@");
+			eval { $test->(); 1 } or fail("gate $order: $@");
 		}
 	}
-	$session->quit;
 	$gate->ok_quiet("gate $order, at the end");
 	$gate->ok_adds_up("gate $order, at the end");
 	$gate->node->stop;

@@ -11,7 +11,6 @@ use lib "$FindBin::RealBin/../perl";
 
 use GatePooler;
 use GateTest;
-use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -200,68 +199,27 @@ $session->quit;
 $gate->value('ALTER ROLE odyssey RESET admission_gate.bypass');
 
 # Passwords
-$gate->value($_)
-  foreach (
-	"CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
-		SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = \$1'",
-	"ALTER ROLE app PASSWORD 'secret'");
+$pooler->use_passwords;
 my $auth = qq{authentication "scram-sha-256"
 	auth_query "SELECT username, password FROM public.get_auth(\$1)"
 	auth_query_user "odyssey"
 	auth_query_db "postgres"
 	$discard_all};
-
-my %login = (PGHOST => $dir, PGPORT => $pooler->port, PGUSER => 'app', PGPASSWORD => 'secret', PGDATABASE => 'app');
-
-# The answer to a client that logs in with its password, and waits for that to be in the
-# queue first
-sub answer_after
-{
-	my ($sql, $queued, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	local %ENV = (%ENV, %login);
-
-	$holder->query('BEGIN');
-	my $psql = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ],
-		'<', '/dev/null', '>', \my $out, '2>&1', IPC::Run::timeout($GateClient::patience));
-	$pooler->ok_queued($queued, $what);
-	$holder->query('COMMIT');
-	$psql->finish;
-	chomp $out;
-	return $out;
-}
-
 start_odyssey($auth);
-is( answer_after(
-		"SELECT 'first'",
-		"odyssey: SELECT username, password FROM public.get_auth(\$1)",
-		'without bypass, the auth_query of Odyssey queues'),
+$pooler->ok_answered_after(
+	$holder, "SELECT 'first'",
 	'first',
-	'and then the client has its answer');
+	'odyssey: SELECT username, password FROM public.get_auth($1)',
+	'without bypass, the auth_query of Odyssey queues');
 $gate->value('ALTER ROLE odyssey SET admission_gate.bypass = on');
 start_odyssey($auth);
-is( answer_after(
-		"SELECT 'second'",
-		"app: SELECT 'second'",
-		'with bypass, it does not, and the statement of the client queues'),
+$pooler->ok_answered_after(
+	$holder, "SELECT 'second'",
 	'second',
-	'and then the client has its answer');
+	"app: SELECT 'second'",
+	'with bypass, it does not, and the statement of the client queues');
 $holder->quit;
-
-# More clients than connections, more connections than slots
-{
-	local %ENV = (%ENV, %login);
-	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
-	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind Odyssey');
-	my $admitted = $gate->counter('admitted');
-	command_ok([ 'pgbench', '-n', '-c', '20', '-t', '50' ], 'pgbench has 20 clients');
-	cmp_ok($gate->counter('admitted') - $admitted, '>=', 1000, 'each transaction has met the gate');
-	cmp_ok($gate->value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'"), '<=', 5, 'in 5 connections');
-}
-
-$pooler->stop;
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
-$gate->node->stop;
+$pooler->ok_carries_crowd(20, 5);
+$pooler->ok_ends;
 
 done_testing();

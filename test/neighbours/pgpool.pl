@@ -192,19 +192,7 @@ is($session->finish, '1', 'then the client has its answer');
 $session->quit;
 $holder->quit;
 
-# More clients than slots
-{
-	local %ENV = (%ENV, PGHOST => $pooler->host, PGPORT => $pooler->port, PGUSER => 'app', PGDATABASE => 'app');
-	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
-	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind pgpool');
-	my $admitted = $gate->counter('admitted');
-	command_ok([ 'pgbench', '-n', '-c', '15', '-t', '50' ], 'pgbench has 15 clients');
-	cmp_ok($gate->counter('admitted') - $admitted, '>=', 750, 'each transaction has met the gate');
-}
-
-$pooler->stop;
-$gate->ok_quiet('at the end');
-$gate->ok_adds_up('at the end');
-$gate->node->stop;
+$pooler->ok_carries_crowd(15);
+$pooler->ok_ends;
 
 done_testing();

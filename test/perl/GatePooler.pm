@@ -9,7 +9,8 @@ use strict;
 use warnings;
 
 use GateClient;
-use POSIX ();
+use IPC::Run ();
+use POSIX    ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -114,6 +115,101 @@ sub session
 {
 	my ($self, %param) = @_;
 	return GateClient->new($self, user => 'app', database => 'app', %param);
+}
+
+# For clients that log in by a password: the function that poolers ask for it, as the manual
+# of pgbouncer has it, and what libpq has to know
+sub use_passwords
+{
+	my ($self) = @_;
+
+	$self->{gate}->value($_)
+	  foreach (
+		"CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
+			SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = \$1'",
+		"ALTER ROLE app PASSWORD 'secret'");
+	return;
+}
+
+sub login
+{
+	my ($self) = @_;
+	# Poolers take no options of a session, such as those of make installcheck.
+	return (
+		PGHOST => $self->host,
+		PGPORT => $self->port,
+		PGUSER => 'app',
+		PGPASSWORD => 'secret',
+		PGDATABASE => 'app',
+		PGOPTIONS => '');
+}
+
+# Has psql log in so and send one statement.
+sub start_psql
+{
+	my ($self, $sql) = @_;
+
+	local %ENV = (%ENV, $self->login);
+	$self->{psql} = IPC::Run::start([ 'psql', '-XAtq', '-c', $sql ],
+		'<', '/dev/null', '>', \$self->{answer}, '2>&1', IPC::Run::timeout($GateClient::patience));
+	return;
+}
+
+sub answer
+{
+	my ($self) = @_;
+
+	$self->{psql}->finish;
+	chomp $self->{answer};
+	return $self->{answer};
+}
+
+# The statement is answered when the holder's transaction has ended, which begins here; until
+# then, that is in the queue.
+sub ok_answered_after
+{
+	my ($self, $holder, $sql, $answer, $queued, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$holder->query('BEGIN');
+	$self->start_psql($sql);
+	$self->ok_queued($queued, $what);
+	$holder->query('COMMIT');
+	is($self->answer, $answer, 'and then the client has its answer');
+	return;
+}
+
+# More clients than slots, and than connections, if there is a bound
+sub ok_carries_crowd
+{
+	my ($self, $clients, $connections) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $gate = $self->{gate};
+
+	local %ENV = (%ENV, $self->login);
+	$gate->set(max_active_backends => 2, lend_after => 100, handoff_after => 20);
+	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind the pooler');
+	my $admitted = $gate->counter('admitted');
+	command_ok([ 'pgbench', '-n', '-c', $clients, '-t', '50' ], "pgbench has $clients clients");
+	cmp_ok($gate->counter('admitted') - $admitted, '>=', 50 * $clients, 'each transaction has met the gate');
+	cmp_ok($gate->value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'"),
+		'<=', $connections, "in $connections connections")
+	  if $connections;
+	$gate->ok_quiet('after pgbench');
+	return;
+}
+
+# The end of a test
+sub ok_ends
+{
+	my ($self) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$self->stop;
+	$self->{gate}->ok_quiet('at the end');
+	$self->{gate}->ok_adds_up('at the end');
+	$self->{gate}->node->stop;
+	return;
 }
 
 # What waits in the queue of the server, as "role: statement".  A pooler's processes are
