@@ -227,7 +227,7 @@ extras() {
                 ;;
         esac
     done
-    [ "$(id -u)" != 0 ] || [ -z "${OTHER_MAJORS-$DEFAULT}" ] || echo debootstrap
+    [ "$(id -u)" != 0 ] || [ -z "${OTHER_MAJORS-$DEFAULT}" ] || echo mmdebstrap
 }
 
 # Tests further versions by test/matrix, which cleans up behind itself when it is told to end.
