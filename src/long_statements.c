@@ -27,8 +27,8 @@
  * when VACUUM or replay waits for such.  What a function does on another
  * server without the executor, such as dblink_exec(), is not known here.
  *
- * A parallel worker ticks and pauses by itself.  It can make the statement of
- * its leader long, which may only wait for its workers.
+ * A parallel worker ticks and pauses by itself; its ticks count for the
+ * statement of its leader, which may only wait for its workers.
  *
  * Other modules may instrument nodes or put functions of their own into them:
  * such nodes are left alone.  So is SIGPROF, if anything else uses it.
@@ -94,9 +94,12 @@ static volatile TimestampTz counted_statement;
 /* The subtransaction in which it was called */
 static int	counted_level;
 
-/* How many ticks it has seen, and how many of them core/long_share.c knows */
-static volatile uint32 ticks;
-static uint32 ticks_told;
+/*
+ * How many ticks this process has seen, and how many of them core/long_share.c
+ * knows
+ */
+static volatile uint32 ticks = 0;
+static uint32 ticks_told = 0;
 
 /* Is it long? */
 static bool is_long = false;
@@ -158,9 +161,12 @@ handle_tick(SIGNAL_ARGS)
 
 	if (proc_exit_inprogress || !can_be_long())
 		set_clock(0);
-	else if (is_counting() &&
-			 (ticks++ * TICK >= (uint32) gate_long_after || is_long))
-		tick_is_due = true;
+	else if (is_counting())
+	{
+		ticks++;
+		if ((slots_count_tick(holder()) - 1) * TICK >= (uint32) gate_long_after || is_long)
+			tick_is_due = true;
+	}
 	errno = save_errno;
 }
 
@@ -414,7 +420,7 @@ remember_ticks(const QueryDesc *query)
 		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &entry->forget);
 		suspended = entry;
 	}
-	entry->ticks = ticks;
+	entry->ticks = slots_ticks();
 }
 
 /* Count this query from now on, with what it used before. */
@@ -424,9 +430,11 @@ start_counting(const QueryDesc *query)
 	const SuspendedQuery *before = unlikely(suspended != NULL) ? find_suspended(query) : NULL;
 
 	counted_query = NULL;
-	ticks = ticks_told = before != NULL ? before->ticks : 0;
-	is_long = ticks > 0 && (ticks - 1) * TICK >= (uint32) gate_long_after;
+	if (!IsParallelWorker())
+		slots_set_ticks(before != NULL ? before->ticks : 0);
+	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
+	ticks_told = ticks;
 	counted_statement = GetCurrentStatementStartTimestamp();
 	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
@@ -476,7 +484,7 @@ long_statements_leave(const QueryDesc *query, bool ends_statement)
 {
 	if (query != counted_query)
 		return;
-	if (unlikely(ticks > 0))
+	if (!IsParallelWorker() && unlikely(slots_ticks() > 0))
 		remember_ticks(query);
 	if (ends_statement)
 		long_statements_end(false);

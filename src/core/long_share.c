@@ -205,6 +205,33 @@ slots_keep_slot(bool keep)
 }
 
 /*
+ * Set how many ticks of CPU time the statement of this backend has used, which
+ * begins or goes on.
+ */
+void
+slots_set_ticks(uint32 ticks)
+{
+	pg_atomic_write_u32(&MySlotEntry->ticks, ticks);
+}
+
+/* How many it has used until now, with its parallel workers */
+uint32
+slots_ticks(void)
+{
+	return pg_atomic_read_u32(&MySlotEntry->ticks);
+}
+
+/*
+ * Count one more for a holder, by itself or by a parallel worker of it; returns
+ * the sum.  May be called by a signal handler.
+ */
+uint32
+slots_count_tick(int holder)
+{
+	return pg_atomic_add_fetch_u32(&entry_of(holder)->ticks, 1);
+}
+
+/*
  * Demote this holder: its statement is long, and its slot is released.
  * Returns false if that is not possible.  Lock held.
  */

@@ -812,6 +812,7 @@ init_entry(SlotEntry *entry)
 {
 	memset(entry, 0, sizeof(SlotEntry));
 	pg_atomic_init_u32(&entry->state, SLOT_NONE);
+	pg_atomic_init_u32(&entry->ticks, 0);
 	pg_atomic_init_u64(&entry->since, 0);
 	pg_atomic_init_u64(&entry->last_wait, 0);
 	pg_atomic_init_u64(&entry->max_wait, 0);

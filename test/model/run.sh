@@ -86,9 +86,9 @@ the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|s
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
 a step taken back without a call               |count_me_in|slots_lock(); slots_unlock()|calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=1
-a queue with waiters does not get its flag     |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).word)|skip|states|HOT=1 LIMIT=NO_LIMIT
-the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.word)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
-the flag of all stays clear                    |wake_next|SET_FLAG(Slots.word)|skip|states|HOT=1 BYSTANDERS=1
+a queue with waiters does not get its flag     |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).usage)|skip|states|HOT=1 LIMIT=NO_LIMIT
+the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.usage)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
+the flag of all stays clear                    |wake_next|SET_FLAG(Slots.usage)|skip|states|HOT=1 BYSTANDERS=1
 who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
 the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
 the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
@@ -109,11 +109,11 @@ the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|fin
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue)|skip|states|SAMPLES=1 DO=2
 a waiter is let in though it has left          |slots_let_in|entry_of(p).state == SLOT_WAITING|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
 no call after the limit was raised             |slots_set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
-waiters stay in full queues when the gate is off|slots_set_limit|new_limit == 0, release|false, release|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
+waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
-waiters are let in though there is a limit again|release_one|Slots.max_active == 0 -> slots_any_waiter()|true -> slots_any_waiter()|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
+waiters are let in though there is a limit again|grant_one|EITHER(Slots.max_active == 0,|EITHER(true,|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
 no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
-the slot of a returned lender does not count   |end_lending|Slots.word++|skip|states|SAMPLES=2 DO=1
+the slot of a returned lender does not count   |end_lending|Slots.usage++|skip|states|SAMPLES=2 DO=1
 a lender keeps its place in a pool             |IS_KEPT|(place) != DEFAULT_POOL|true|finish|HOLDER=WAITS BACKENDS=2 POOL_LIMIT=1
 a lender that ends keeps its place             |slots_forget_lending|count_place_out()|place = NO_QUEUE|states|HOT=1 BACKENDS=2 SAMPLES=1 DO=1
 a contender is moved though it has left        |move_to_place|entry_of(p).state == was|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
@@ -121,7 +121,7 @@ a contender is moved to a place uncounted      |move_to_place|count_place(to)|sk
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |forget|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 the waiters of a merged hot spot stay          |move_waiters|ok = (next_one != INVALID_PROC_NUMBER)|ok = false|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
-a waiter is moved to a queue with a clear flag |slots_queue_move|SET_FLAG(queue_at(to).word)|skip|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
+a waiter is moved to a queue with a clear flag |slots_queue_move|SET_FLAG(queue_at(to).usage)|skip|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
 no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 '
 

@@ -12,7 +12,7 @@
  * (a) No slot and no place leaks: when all processes are done, however their waits and
  *	   statements ended, nothing is counted, all flags are clear, all queues are empty,
  *	   and there is neither a watcher nor a lender.
- * (b) The limits hold: in every state, each word counts at least the backends whose
+ * (b) The limits hold: in every state, each count has at least the backends whose
  *	   state says that they hold a slot or a place there, and at most its limit.  A slot
  *	   is handed off only below the limit.  Exempt from the limits are a forced entry, a
  *	   waiter that is let in, a lender that works again, a contender that is moved to a
@@ -41,7 +41,7 @@
  * src (run.sh checks that there is one); members and constants have their names, too.
  * Macros in capitals are the model's own.  What a C function returns is in "ok", or in
  * the local variable of that name in its caller, such as "place".  Every atomic
- * instruction on a word, and every look at a state, a limit, a mark or a wake-up without
+ * instruction on a count, and every look at a state, a limit, a mark or a wake-up without
  * the lock, is one step.  A step has more than that only where the rest is local or
  * guarded by the lock, or where that is as good: to compare and exchange until it
  * succeeds is one step, since then nothing has changed since the look.  Ghosts, which the
@@ -100,10 +100,10 @@
 
 /* ---- types.h, shared.h ---- */
 
-#define WORD_COUNT		15
-#define WORD_LENDERS	16
-#define WORD_WAITERS	32
-#define NO_LIMIT		WORD_COUNT
+#define USAGE_COUNT		15
+#define USAGE_LENDERS	16
+#define USAGE_WAITERS	32
+#define NO_LIMIT		USAGE_COUNT
 
 #define INVALID_PROC_NUMBER 4
 #define MAX_HOT_SPOTS	2
@@ -120,7 +120,7 @@
 #define SLOT_LENT		3
 
 typedef EntryList { byte head = INVALID_PROC_NUMBER; byte tail = INVALID_PROC_NUMBER; byte length };
-typedef SlotQueue { byte word; byte limit = NO_LIMIT; EntryList waiters };
+typedef SlotQueue { byte usage; byte limit = NO_LIMIT; EntryList waiters };
 typedef HotSpot { byte kind; byte part_of };	/* kind: key.kind */
 typedef SlotEntry {
 	byte state; byte place = NO_QUEUE;	/* one word */
@@ -128,7 +128,7 @@ typedef SlotEntry {
 	byte prev = INVALID_PROC_NUMBER; byte next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
-	byte word; byte limit = LIMIT; byte max_active = LIMIT;	/* NO_LIMIT: -1 */
+	byte usage; byte limit = LIMIT; byte max_active = LIMIT;	/* NO_LIMIT: -1 */
 	bool mutex; byte watcher = INVALID_PROC_NUMBER; byte lent
 };
 
@@ -141,13 +141,13 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define entry_of(p)				entries[p]
 #define queue_at(i)				queues[i]
 #define MySlotEntry				entry_of(me)
-#define slots_in_use()			(Slots.word & WORD_COUNT)
-#define waiters_flag_is_set()	((Slots.word & WORD_WAITERS) != 0)
+#define slots_in_use()			(Slots.usage & USAGE_COUNT)
+#define waiters_flag_is_set()	((Slots.usage & USAGE_WAITERS) != 0)
 #define slots_are_limited()		(Slots.limit != NO_LIMIT)
 #define slot_is_free()			(slots_in_use() < Slots.limit)
 #define is_of_hot_spot(i)		((i) >= SLOTS_MAX_POOLS)
 #define queue_has_limit(i)		(queue_at(i).limit != NO_LIMIT)
-#define places_in_use(i)		(queue_at(i).word & WORD_COUNT)
+#define places_in_use(i)		(queue_at(i).usage & USAGE_COUNT)
 #define queue_has_place_free(i)	(places_in_use(i) < queue_at(i).limit)
 #define queue_counts(i)			(is_of_hot_spot(i) || queue_has_limit(i))
 
@@ -180,13 +180,13 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define HEAD(i)			queue_at(i).waiters.head
 #define HAS_WAITERS(i)	(HEAD(i) != INVALID_PROC_NUMBER)
 #define CAN(i)			(HAS_WAITERS(i) && queue_has_place_free(i))
-#define SET_FLAG(word)	word = word | WORD_WAITERS
-#define CLEAR_FLAG(word) word = word & ~WORD_WAITERS
+#define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
+#define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
 #define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
 #define OPTIONS(f)		f(0) f(1) f(2)
-/* The look at the word of a queue is a step; that of a pool without a limit is none. */
+/* The look at the usage of a queue is a step; that of a pool without a limit is none. */
 #if HOT < 2
 #define EACH_QUEUE(f)	d_step { next_one = INVALID_PROC_NUMBER; f(0); f(1) }
 #else
@@ -212,7 +212,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 inline count_up_if_free(cell, most, barge)
 {
 	d_step {
-		ok = ((barge -> cell & WORD_COUNT : cell) < most);
+		ok = ((barge -> cell & USAGE_COUNT : cell) < most);
 		cell = cell + ok
 	}
 }
@@ -223,14 +223,14 @@ inline count_place_if_free(i, barge)
 	WHEN(PLACES,
 		 atomic {
 			WHEN(queue_counts(i),
-				 count_up_if_free(queue_at(i).word, queue_at(i).limit, barge);
+				 count_up_if_free(queue_at(i).usage, queue_at(i).limit, barge);
 				 WHEN(ok, place = i))
 		 })
 }
 
 inline count_place(i)
 {
-	WHEN(PLACES, d_step { WHEN(queue_counts(i), queue_at(i).word++; place = i) })
+	WHEN(PLACES, d_step { WHEN(queue_counts(i), queue_at(i).usage++; place = i) })
 }
 
 /* told: that queue has waiters, so the caller is to take and release the lock. */
@@ -239,9 +239,9 @@ inline count_place_out()
 	WHEN(place != NO_QUEUE,
 		 d_step {
 			assert(places_in_use(place) > 0);
-			told = ((queue_at(place).word & WORD_WAITERS) != 0);
+			told = ((queue_at(place).usage & USAGE_WAITERS) != 0);
 			calls_owed = calls_owed + told;
-			queue_at(place).word--;
+			queue_at(place).usage--;
 			place = NO_QUEUE
 		 })
 }
@@ -250,12 +250,12 @@ inline count_in_if_free(i)
 {
 	count_place_if_free(i, true);
 	WHEN(ok,
-		 count_up_if_free(Slots.word, Slots.limit, true);
+		 count_up_if_free(Slots.usage, Slots.limit, true);
 		 WHEN(!ok, count_place_out()))
 }
 
-inline count_in(i) { count_place(i); Slots.word++ }
-inline count_out() { count_place_out(); Slots.word-- }
+inline count_in(i) { count_place(i); Slots.usage++ }
+inline count_out() { count_place_out(); Slots.usage-- }
 
 /* ---- entries.c ---- */
 
@@ -282,7 +282,7 @@ inline slots_list_remove(list, p)
 
 /* ---- wait_queue.c ---- */
 
-/* next_one is it; the look at the word of each queue is a step. */
+/* next_one is it; the look at the usage of each queue is a step. */
 #define LOOK_AT(i) \
 	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || (i) == first_queue), next_one = HEAD(i))
 
@@ -307,9 +307,9 @@ inline wake_next()
 	if
 	:: d_step {
 			slots_are_limited() ->
-			EITHER(next_one == INVALID_PROC_NUMBER, CLEAR_FLAG(Slots.word), SET_FLAG(Slots.word))
+			EITHER(next_one == INVALID_PROC_NUMBER, CLEAR_FLAG(Slots.usage), SET_FLAG(Slots.usage))
 		}
-	:: d_step { !slots_are_limited() -> CLEAR_FLAG(Slots.word) };
+	:: d_step { !slots_are_limited() -> CLEAR_FLAG(Slots.usage) };
 		head_to_call()
 	fi
 }
@@ -329,7 +329,7 @@ inline wake_next()
 
 inline slots_unlock() { wake_next(); d_step { CALL_NEXT; RELEASE_LOCK } }
 
-#define slots_appoint_watcher(p) Slots.watcher = p; watching = false
+#define appoint_watcher(p) Slots.watcher = p; watching = false
 
 #define TAIL_OR(i, other) (HAS_WAITERS(i) -> queue_at(i).waiters.tail : other)
 #define last_in_a_queue() TAIL_OR(0, TAIL_OR(1, TAIL_OR(2, INVALID_PROC_NUMBER)))
@@ -337,7 +337,7 @@ inline slots_unlock() { wake_next(); d_step { CALL_NEXT; RELEASE_LOCK } }
 inline take_out_of_queue(p)
 {
 	slots_list_remove(queue_at(entry_of(p).queue).waiters, p);
-	WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).word))
+	WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage))
 }
 
 inline add_to_queue(p) { slots_list_append(queue_at(entry_of(p).queue).waiters, p) }
@@ -348,7 +348,7 @@ inline slots_queue_append(p)
 	entry_of(p).wakeup_pending = false;
 	add_to_queue(p);
 	ORDER_QUEUES;
-	WHEN(Slots.watcher == INVALID_PROC_NUMBER, slots_appoint_watcher(p))
+	WHEN(Slots.watcher == INVALID_PROC_NUMBER, appoint_watcher(p))
 }
 
 inline slots_queue_remove(p)
@@ -358,7 +358,7 @@ inline slots_queue_remove(p)
 		take_out_of_queue(p);
 		ORDER_QUEUES;
 		WHEN(Slots.watcher == p,
-			 slots_appoint_watcher(TAIL_OR(entry_of(p).queue, last_in_a_queue()));
+			 appoint_watcher(TAIL_OR(entry_of(p).queue, last_in_a_queue()));
 			 WHEN(Slots.watcher != INVALID_PROC_NUMBER, slots_wake_later(Slots.watcher)))
 	}
 }
@@ -366,7 +366,7 @@ inline slots_queue_remove(p)
 inline slots_queue_move(p, to)
 {
 	d_step { take_out_of_queue(p); entry_of(p).queue = to };
-	SET_FLAG(queue_at(to).word);
+	SET_FLAG(queue_at(to).usage);
 	atomic { add_to_queue(p); ORDER_QUEUES }
 }
 
@@ -390,12 +390,18 @@ inline slots_grant_above_limit(p)
 	slots_make_holder(p); slots_wake_later(p)
 }
 
+#define any_waiter()	HEAD_OR(0, HEAD_OR(1, HEAD(2)))
+
 inline grant_one()
 {
 	slots_lock();
-	slots_next_waiter();
-	EITHER(next_one != INVALID_PROC_NUMBER,
-		   count_in_if_free(entry_of(next_one).queue), ok = false);
+	EITHER(Slots.max_active == 0,
+		   next_one = any_waiter();
+		   ok = (next_one != INVALID_PROC_NUMBER);
+		   WHEN(ok, assert(Slots.max_active == 0); count_in(entry_of(next_one).queue)),	/* (b) */
+		   slots_next_waiter();
+		   EITHER(next_one != INVALID_PROC_NUMBER,
+				  count_in_if_free(entry_of(next_one).queue), ok = false));
 	EITHER(ok, slots_grant(next_one), resizing--);
 	slots_unlock()
 }
@@ -435,13 +441,13 @@ inline slots_hand_off()
 		count_place_if_free(entry_of(next_one).queue, true)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
-	EITHER(ok, START_HANDOFF; slots_grant(next_one), Slots.word--)
+	EITHER(ok, START_HANDOFF; slots_grant(next_one), Slots.usage--)
 }
 
 /* ---- lending.c: lenders ---- */
 
-#define SET_LENDERS		Slots.word = Slots.word | WORD_LENDERS
-#define CLEAR_LENDERS	Slots.word = Slots.word & ~WORD_LENDERS
+#define SET_LENDERS		Slots.usage = Slots.usage | USAGE_LENDERS
+#define CLEAR_LENDERS	Slots.usage = Slots.usage & ~USAGE_LENDERS
 
 inline slots_note_lender() { d_step { Slots.lent++; SET_LENDERS } }
 inline forget_lender() { d_step { Slots.lent--; WHEN(Slots.lent == 0, CLEAR_LENDERS) } }
@@ -474,7 +480,7 @@ inline end_lending(p)
 	if
 	:: entry_of(p).state == SLOT_LENT ->
 		WHEN(entry_of(p).place == NO_QUEUE, count_place(DEFAULT_POOL));
-		Slots.word++;
+		Slots.usage++;
 		atomic {
 			ok = (entry_of(p).state == SLOT_LENT);
 			WHEN(ok,
@@ -508,7 +514,7 @@ inline count_me_in(barge)
 	WHEN(HOT > 0, index = my_queue());
 	count_place_if_free(index, barge);
 	WHEN(ok,
-		 count_up_if_free(Slots.word, Slots.limit, barge);
+		 count_up_if_free(Slots.usage, Slots.limit, barge);
 		 WHEN(!ok, count_place_out(); WHEN(told, slots_lock(); slots_unlock())))
 }
 
@@ -523,7 +529,7 @@ inline become_holder()
 inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
 
 #define others_are_waiting() \
-	(waiters_flag_is_set() || (queue_at(my_queue()).word & WORD_WAITERS) != 0)
+	(waiters_flag_is_set() || (queue_at(my_queue()).usage & USAGE_WAITERS) != 0)
 
 inline slots_try_barge()
 {
@@ -553,7 +559,7 @@ inline enter_queue()
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
 		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me));
-		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).word))
+		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
 	}
 }
 
@@ -562,9 +568,9 @@ inline slots_enqueue()
 	atomic {
 		slots_lock();			/* lock_as_member() */
 		MY_QUEUE = my_queue();
-		WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).word))
+		WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage))
 	};
-	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.word)) };
+	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.usage)) };
 	enter_queue();
 	slots_unlock();
 	WHEN(ok, become_holder())
@@ -621,7 +627,7 @@ inline free_slot()
 	d_step {
 		assert(slots_in_use() > 0);
 		ok = (!told && !waiters_flag_is_set());
-		Slots.word = Slots.word - ok
+		Slots.usage = Slots.usage - ok
 	};
 	WHEN(!ok, free_slot_to_waiters())
 }
@@ -791,27 +797,9 @@ inline slots_relieve_stall()
 	slots_unlock()
 }
 
-/* ---- limits.c ---- */
+/* ---- semaphore.c: settings ---- */
 
 #define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
-#define slots_any_waiter() HEAD_OR(0, HEAD_OR(1, HEAD(2)))
-
-/* ok: there was a waiter. */
-inline release_one()
-{
-	slots_lock();
-	next_one = (Slots.max_active == 0 -> slots_any_waiter() : INVALID_PROC_NUMBER);
-	ok = (next_one != INVALID_PROC_NUMBER);
-	EITHER(ok,
-		   assert(Slots.max_active == 0);					/* (b) */
-		   count_in(entry_of(next_one).queue);
-		   slots_grant(next_one),
-		   resizing--);
-	slots_unlock()
-}
-
-inline release_all() { do :: release_one(); WHEN(!ok, break) od }
-
 inline slots_set_limit(new_limit)
 {
 	slots_lock();
@@ -822,7 +810,7 @@ inline slots_set_limit(new_limit)
 	};
 	slots_unlock();
 	WHEN(HOT > 0 && Slots.max_active == 0, resizing++; slots_schedule_samples());
-	EITHER(new_limit == 0, release_all(), slots_grant_free())
+	slots_grant_free()
 }
 
 /* ---- admission.c ---- */
@@ -1007,12 +995,12 @@ init
 
 /* (a), (g) */
 #define NOTHING_IS_LEFT(i) \
-	(queue_at(i).word == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
+	(queue_at(i).usage == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
 	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER)
 #define IS_WELL(h)		(!IS_THERE(h) || has_own_queue(hot_spots[h].part_of))
 #define HAS_NO_LIMIT(h)	(IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
-	(Slots.word == 0 && Slots.lent == 0 && Slots.watcher == INVALID_PROC_NUMBER && \
+	(Slots.usage == 0 && Slots.lent == 0 && Slots.watcher == INVALID_PROC_NUMBER && \
 	 calls_owed == 0 && ALL_QUEUES(NOTHING_IS_LEFT) && IS_WELL(0) && IS_WELL(1))
 
 /* (b) */
@@ -1038,12 +1026,12 @@ init
 	  (resizing > 0 || ALL_QUEUES(IS_CALLED))))
 
 /* (d) */
-#define FLAG_IS_RIGHT(i) (((queue_at(i).word & WORD_WAITERS) != 0) == HAS_WAITERS(i))
+#define FLAG_IS_RIGHT(i) (((queue_at(i).usage & USAGE_WAITERS) != 0) == HAS_WAITERS(i))
 #define FLAGS_ARE_RIGHT \
 	(ALL_QUEUES(FLAG_IS_RIGHT) && \
 	 (waiters_flag_is_set() -> slots_are_limited() && ANY_QUEUE(HAS_WAITERS) : \
 	  !slots_are_limited() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0) && \
-	 ((Slots.word & WORD_LENDERS) != 0) == (Slots.lent > 0))
+	 ((Slots.usage & USAGE_LENDERS) != 0) == (Slots.lent > 0))
 #define WATCHED \
 	(!ANY_QUEUE(HAS_WAITERS) || \
 	 (Slots.watcher != INVALID_PROC_NUMBER && IS_WAITING(Slots.watcher)))

@@ -197,6 +197,32 @@ sub stop
 	$leader->query('COMMIT');
 	$leader->quit;
 
+  SKIP:
+	{
+		skip 'no /proc', 2 unless -e '/proc/self/stat';
+		# What counts is the CPU time of all its processes: none of four has used it alone.
+		$gate->value('CREATE TABLE for_all (i int) WITH (parallel_workers = 4)');
+		$gate->value('INSERT INTO for_all SELECT i FROM numbers');
+		$gate->value('ANALYZE for_all');
+		$gate->set(long_after => 2000);
+		my $parallel = $gate->session(
+			session => {
+				max_parallel_workers_per_gather => 4,
+				parallel_setup_cost => 0,
+				min_parallel_table_scan_size => 0,
+				parallel_leader_participation => 'off'
+			});
+		$parallel->start('SELECT count(*) FROM for_all, numbers b, numbers c');
+		ok_becomes_long($parallel, 'a parallel query is long');
+		my $pid = $parallel->pid;
+		# In hundredths of a second, as everywhere on Linux
+		my @used = map { (split ' ', slurp_file("/proc/$_/stat") =~ s/.*\) //sr)[11] / 100 }
+		  split /\n/, $gate->value("SELECT pid FROM pg_stat_activity WHERE leader_pid = $pid");
+		is(scalar(grep { $_ >= 1.5 } @used), 0, 'by what its processes have used together') or diag "@used";
+		ok_cancels($parallel, 'it can be cancelled');
+		$gate->set(long_after => 50);
+	}
+
 	# An error that a function of it has caught does not end it.
 	$gate->value(
 		'CREATE FUNCTION catches(i int) RETURNS int LANGUAGE plpgsql AS $$
@@ -253,7 +279,7 @@ sub ok_pauses
 
 {
 	$gate->set(max_active_backends => -1);
-	my @sessions = map { endless() } 1 .. 3;
+	my @sessions = map { endless() } 1 .. 4;
 	ok_becomes_long($_, 'a long statement with an open gate') foreach @sessions;
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'none to pause'),
 		'long statements do not pause for each other');
@@ -272,13 +298,18 @@ sub ok_pauses
 				my ($pid) =
 				  $gate->value("SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'long' LIMIT 1");
 				$has_gone_on{$pid} = 1 if $pid;
-				return keys %has_gone_on == 3;
+				return keys %has_gone_on == 4;
 			},
 			'turns'),
 		'each goes on in its turn');
 	chomp(my $cpus = `nproc`);
-	ok( $gate->await_true(sub { $gate->counter('long = 0 AND paused = 3') eq 't' }, 'a rest'),
-		'and none for a while, where a quarter of the CPUs is less than one') if $cpus < 4;
+	if ($cpus == 2)
+	{
+		# Beside more of them, a turn takes longer than their share allows.
+		stop(splice @short, 2);
+		ok($gate->await_true(sub { $gate->counter('long = 0 AND paused = 4') eq 't' }, 'a rest'),
+			'and none for a while, where a quarter of the CPUs is less than one');
+	}
 
 	stop(@short);
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
@@ -294,9 +325,9 @@ sub ok_pauses
 	($paused) = grep { $gate->state($_) eq 'paused' } @sessions;
 	$paused //= $sessions[0];
 	$gate->value('SELECT pg_terminate_backend(' . $paused->pid . ')');
-	ok($gate->await_true(sub { $gate->counter('long + paused') == 1 }, 'its end'), 'or terminated');
+	ok($gate->await_true(sub { $gate->counter('long + paused') == 2 }, 'its end'), 'or terminated');
 	@sessions = grep { $_ != $paused } @sessions;
-	$gate->await_true(sub { $gate->counter('paused') > 0 }, 'the last one to pause');
+	$gate->await_true(sub { $gate->counter('paused') > 0 }, 'one of the last two to pause');
 	$_->hang_up foreach @sessions;
 	ok($gate->await_true(sub { $gate->counter('long + paused') == 0 }, 'its end'),
 		'one that pauses ends when its client has hung up');
