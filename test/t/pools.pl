@@ -348,6 +348,9 @@ $gate->set(max_active_backends => 4, lend_after => 50);
 	$one->query('BEGIN');
 	is($two->query('SELECT 2'), '2', 'a transaction that was admitted never waits again, be its pool full');
 	is($gate->counter('forced', 'batch'), '1', 'it is counted as forced there');
+	my $error = $gate->session(user => 'batch', session => { 'admission_gate.queue_timeout' => 10 })->start('SELECT 3')
+	  ->result->{error};
+	like($error->{D}, qr/ is 1 slot \(1 in use, 0 lent, 0 waiting\)/, 'and a slot that was lent is not any more');
 	$two->query('COMMIT', "SET admission_gate.scope = 'transaction'");
 
 	$gate->set(mode => 'observe');
