@@ -42,81 +42,61 @@ sub clean { return $gate->ok_quiet(@_); }
 
 # Statements and transactions
 
-# Each in a session of its own: steps, with the SQLSTATEs they end with and what is running
-# afterwards, if that is one
-my $portal = sub { $_[0]->parse('', 'SELECT 1')->bind('', '')->execute('') };
-for my $case (
-	(   map { [$_] }[ 'SELECT 1/0', '22012' ],
-		[ 'SELECT 1/v FROM t', '22012' ],
-		[ 'SELECT fails()', '22012' ],
-		[ 'DO $$ BEGIN PERFORM fails(); END $$', '22012' ],
-		[ 'INSERT INTO t VALUES (1)', '23505' ],
-		[ 'CREATE UNIQUE INDEX ON dup (a)', '23505' ],
-		[ 'CREATE UNIQUE INDEX CONCURRENTLY dup_a ON dup (a)', '23505' ],
-		[ 'INSERT INTO child VALUES (2)', '23503' ],
-		[ 'COPY (SELECT 1/v FROM t) TO STDOUT', '22012' ],
-		[ 'EXPLAIN ANALYZE SELECT 1/v FROM t', '22012' ],
-		[ 'CALL commits_and_fails()', '22012' ],
-		[ 'SELECT * FROM nowhere', '42P01' ],
-		[ 'VACUUM nowhere', '42P01' ],
-		[ 'SELEKT', '42601' ],
-		[ 'SELECT 1; SELECT 1/0', '22012' ],
-		[ sub { $_[0]->start_extended('SELECT 1/$1::int', 0) }, '22012' ],
-		[ sub { $portal->($_[0])->parse('', 'SELECT 1/$1::int')->bind('', '', 0)->execute('')->sync }, '22012' ],
-		[ sub { $_[0]->call_function($gate->value("SELECT 'counts'::regproc::oid")) }, '00000' ],
-		[ "BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'a'", '00000' ],
-		[ "COMMIT PREPARED 'a'", '00000' ],
-		[ "BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b'", '00000' ],
-		[ "ROLLBACK PREPARED 'b'", '00000' ]),
-	[ [ 'BEGIN; CREATE TEMP TABLE x (a int)', '00000', 1 ], [ "PREPARE TRANSACTION 'c'", '0A000' ] ],
-	# The slot goes back at the error, not only at the ROLLBACK.
-	[ [ 'BEGIN', '00000', 1 ], [ 'SELECT 1/0', '22012' ], [ 'ROLLBACK', '00000' ] ],
-	# A subtransaction's end is not the transaction's.
-	[
-		[ 'BEGIN; SAVEPOINT a', '00000', 1 ],
-		[ 'SELECT 1/0', '22012', 1 ],
-		[ 'ROLLBACK TO a', '00000', 1 ],
-		[ 'SAVEPOINT b; RELEASE a; COMMIT', '00000' ]
-	],
-	[
-		[
-			'DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$',
-			'00000'
-		]
-	],
-	# In statement scope, the statement that fails gives its slot back.
-	[
-		[ 'SET admission_gate.scope = statement', '00000' ],
-		[ 'BEGIN; SAVEPOINT a', '00000' ],
-		(   map { ([ $_, '22012' ], [ 'ROLLBACK TO a', '00000' ], [ 'SELECT 1', '00000' ]) } 'SELECT 1/0',
-			'UPDATE t SET v = 1/v',
-			'DO $$ BEGIN PERFORM fails(); END $$'),
-		[ 'COMMIT', '00000' ]
-	],
-	# Queries run in the middle of a commit.
-	[
-		[ 'CREATE TEMP TABLE tmp (a int) ON COMMIT DELETE ROWS', '00000' ],
-		[ 'CREATE INDEX ON tmp (immutable_count(a))', '00000' ],
-		[ 'INSERT INTO tmp VALUES (1)', '00000' ],
-		[
-			'BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT',
-			'00000'
-		],
-		[ 'FETCH 5 FROM c', '00000' ],
-		[ 'BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t', '00000', 1 ],
-		[ 'COMMIT', '22012' ]
-	])
+# A statement ends with that SQLSTATE, 00000 if there is none; then the slot is free, or kept (+).
+sub ok_ends
+{
+	my ($session, $step, $start) = @_;
+	my ($kept, $sqlstate, $sql) = $step =~ /^(\+?)(?:(\d\w\w\d\d) )?(.*)/;
+
+	$start ? $start->($session) : $session->start($sql);
+	is($session->sqlstate, $sqlstate // '00000', "the end of $sql");
+	return $kept ? is($gate->gauges, '1|0|0', "after $sql: the slot is kept") : clean("after $sql");
+}
+
+# A session a line: the slot goes back at the error, not only at the ROLLBACK; a
+# subtransaction's end is not the transaction's; in statement scope, the statement that fails
+# gives its slot back; and queries run in the middle of a commit.
+foreach my $line (split /\n/, <<'END')
+22012 SELECT 1/0
+22012 SELECT 1/v FROM t
+22012 SELECT fails()
+22012 DO $$ BEGIN PERFORM fails(); END $$
+23505 INSERT INTO t VALUES (1)
+23505 CREATE UNIQUE INDEX ON dup (a)
+23505 CREATE UNIQUE INDEX CONCURRENTLY dup_a ON dup (a)
+23503 INSERT INTO child VALUES (2)
+22012 COPY (SELECT 1/v FROM t) TO STDOUT
+22012 EXPLAIN ANALYZE SELECT 1/v FROM t
+22012 CALL commits_and_fails()
+42P01 SELECT * FROM nowhere
+42P01 VACUUM nowhere
+42601 SELEKT
+22012 SELECT 1; SELECT 1/0
+DO $$ BEGIN PERFORM fails(); EXCEPTION WHEN division_by_zero THEN PERFORM count(*) FROM t; END $$
+BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'a' // COMMIT PREPARED 'a'
+BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b' // ROLLBACK PREPARED 'b'
++BEGIN; CREATE TEMP TABLE x (a int) // 0A000 PREPARE TRANSACTION 'c'
++BEGIN // 22012 SELECT 1/0 // ROLLBACK
++BEGIN; SAVEPOINT a // +22012 SELECT 1/0 // +ROLLBACK TO a // SAVEPOINT b; RELEASE a; COMMIT
+SET admission_gate.scope = statement // BEGIN; SAVEPOINT a // 22012 SELECT 1/0 // ROLLBACK TO a // SELECT 1 // COMMIT
+SET admission_gate.scope = statement // BEGIN; SAVEPOINT a // 22012 UPDATE t SET v = 1/v // ROLLBACK TO a // SELECT 1
+SET admission_gate.scope = statement // BEGIN; SAVEPOINT a // 22012 SELECT fails() // ROLLBACK TO a // SELECT 1
+CREATE TEMP TABLE c (a int) ON COMMIT DELETE ROWS // CREATE INDEX ON c (immutable_count(a)) // INSERT INTO c VALUES (1)
+BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT // FETCH 5 FROM c
++BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t // 22012 COMMIT
+END
 {
 	my $session = $gate->session;
-	for (@$case)
-	{
-		my ($step, $sqlstate, $running) = @$_;
-		my $what = ref $step ? 'a message' : $step;
-		ref $step ? $step->($session) : $session->start($step);
-		is($session->sqlstate, $sqlstate, "$what ends with $sqlstate");
-		$running ? is($gate->gauges, '1|0|0', "after $what: the slot is kept") : clean("after $what");
-	}
+	ok_ends($session, $_) foreach split m{ // }, $line;
 }
+
+my $first = sub { $_[0]->parse('', 'SELECT 1')->bind('', '')->execute('') };
+ok_ends($gate->session, '22012 an extended statement', sub { $_[0]->start_extended('SELECT 1/$1::int', 0) });
+ok_ends(
+	$gate->session,
+	'22012 a pipeline',
+	sub { $first->($_[0])->parse('', 'SELECT 1/$1::int')->bind('', '', 0)->execute('')->sync });
+ok_ends($gate->session, 'a function call', sub { $_[0]->call_function($gate->value("SELECT 'counts'::regproc::oid")) });
 
 for my $end ('COMMIT', 'ROLLBACK')
 {

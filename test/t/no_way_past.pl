@@ -168,39 +168,20 @@ $gate->value(
 	'CREATE ROLE readers',
 	'CREATE TABLE secret (a int, b int)',
 	'INSERT INTO secret VALUES (1, 2)',
-	'CREATE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$');
+	'CREATE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$',
+	'REVOKE EXECUTE ON FUNCTION answer FROM public');
 
-# What is granted, the statement, what happens during its wait, what comes of it:
-# a result or a SQLSTATE
-my @cases = (
-	[ 'GRANT SELECT ON secret TO reader', 'SELECT a FROM secret', 'REVOKE SELECT ON secret FROM reader', '42501' ],
-	[
-		'GRANT SELECT (a) ON secret TO reader',
-		'SELECT a FROM secret',
-		'REVOKE SELECT (a) ON secret FROM reader',
-		'42501'
-	],
-	[
-		'GRANT SELECT ON secret TO readers; GRANT readers TO reader',
-		'SELECT a FROM secret',
-		'REVOKE readers FROM reader', '42501'
-	],
-	[ 'ALTER ROLE reader SUPERUSER', 'SELECT a FROM secret', 'ALTER ROLE reader NOSUPERUSER', '42501' ],
-	[
-		'GRANT EXECUTE ON FUNCTION answer TO reader; REVOKE EXECUTE ON FUNCTION answer FROM public',
-		'SELECT answer()',
-		'REVOKE EXECUTE ON FUNCTION answer FROM reader', '42501'
-	],
-	[
-		'GRANT EXECUTE ON FUNCTION answer TO reader',
-		'SELECT answer()',
-		'CREATE OR REPLACE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 2; END $$', '2'
-	],
-	[
-		'REVOKE readers FROM reader; GRANT UPDATE, SELECT ON secret TO reader',
-		'UPDATE secret SET b = 3 RETURNING b',
-		'REVOKE UPDATE ON secret FROM reader', '42501'
-	]);
+# What is granted; the statement, what happens during its wait, and what comes of it: a result
+# or a SQLSTATE
+my @cases = map { [ split / => /, $_ ] } split /\n/, <<'END';
+GRANT SELECT ON secret TO reader => SELECT a FROM secret => REVOKE SELECT ON secret FROM reader => 42501
+GRANT SELECT (a) ON secret TO reader => SELECT a FROM secret => REVOKE SELECT (a) ON secret FROM reader => 42501
+GRANT SELECT ON secret TO readers; GRANT readers TO reader => SELECT a FROM secret => REVOKE readers FROM reader => 42501
+ALTER ROLE reader SUPERUSER => SELECT a FROM secret => ALTER ROLE reader NOSUPERUSER => 42501
+GRANT EXECUTE ON FUNCTION answer TO reader => SELECT answer() => REVOKE EXECUTE ON FUNCTION answer FROM reader => 42501
+GRANT EXECUTE ON FUNCTION answer TO reader => SELECT answer() => CREATE OR REPLACE FUNCTION answer() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 2; END' => 2
+GRANT UPDATE, SELECT ON secret TO reader => UPDATE secret SET b = 3 RETURNING b => REVOKE UPDATE ON secret FROM reader => 42501
+END
 
 for my $case (@cases)
 {

@@ -22,57 +22,35 @@ my %refusals = (
 	'a cancel' => { act => $cancel, sqlstate => '57014' });
 
 my ($one, $two) = map { "UPDATE t SET v = 1 WHERE id = $_" } 1, 2;
-my $extended = sub { $_[0]->start_extended('UPDATE t SET v = 1 WHERE id = $1', 1) };
 
 # What is sent, BEGIN first, and what is answered: the SQLSTATE or the tag, and the state of
 # the transaction.  "refused" is the SQLSTATE of the refusal.
-my @scripts = (
-	[ 'a script, as psql sends it', [ 'BEGIN', $one, $two, 'ROLLBACK' ], 'BEGIN T, refused E, 25P02 E, ROLLBACK I' ],
-	[ 'a script that commits', [ 'BEGIN', $one, $two, 'COMMIT' ], 'BEGIN T, refused E, 25P02 E, ROLLBACK I' ],
-	(   map {
-			[
-				$_,
-				[
-					"START TRANSACTION ISOLATION LEVEL $_",
-					'SHOW transaction_isolation',
-					'SET LOCAL work_mem = 1000',
-					'SELECT sum(v) FROM t',
-					'COMMIT'
-				],
-				'START TRANSACTION T, SHOW T, SET T, refused E, ROLLBACK I'
-			]
-		} 'READ COMMITTED',
-		'REPEATABLE READ',
-		'SERIALIZABLE'),
+my @scripts = map { [ split / => / ] } split /\n/, <<"END";
+BEGIN; $one; $two; ROLLBACK => BEGIN T, refused E, 25P02 E, ROLLBACK I
+BEGIN; $one; $two; COMMIT => BEGIN T, refused E, 25P02 E, ROLLBACK I
+BEGIN; SAVEPOINT a; $one; ROLLBACK TO a; $one; COMMIT => BEGIN T, refused E, 25P02 E, 3B001 E, 25P02 E, ROLLBACK I
+BEGIN; $one; ROLLBACK AND CHAIN; SHOW work_mem; ROLLBACK => BEGIN T, refused E, ROLLBACK T, SHOW T, ROLLBACK I
+BEGIN; COMMIT => BEGIN T, COMMIT I
+END
+push @scripts, map {
 	[
-		'a savepoint',
-		[ 'BEGIN', 'SAVEPOINT a', $one, 'ROLLBACK TO a', $one, 'COMMIT' ],
-		'BEGIN T, refused E, 25P02 E, 3B001 E, 25P02 E, ROLLBACK I'
-	],
-	[
-		'a chain',
-		[ 'BEGIN', $one, 'ROLLBACK AND CHAIN', 'SHOW work_mem', 'ROLLBACK' ],
-		'BEGIN T, refused E, ROLLBACK T, SHOW T, ROLLBACK I'
-	],
-	[ 'nothing to be done', [ 'BEGIN', 'COMMIT' ], 'BEGIN T, COMMIT I' ],
-	[
-		'the extended protocol',
-		[ sub { $_[0]->start_extended('BEGIN') }, $extended, $two, 'COMMIT' ],
-		'BEGIN T, refused E, 25P02 E, ROLLBACK I'
-	]);
+		"START TRANSACTION ISOLATION LEVEL $_; SHOW work_mem; SET LOCAL work_mem = 1000; SELECT sum(v) FROM t; COMMIT",
+		'START TRANSACTION T, SHOW T, SET T, refused E, ROLLBACK I'
+	]
+} 'READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE';
 
-# Sends the messages one by one; the first one is refused by that.
+# Sends the statements one by one, by that method; the first one is refused by that.
 sub answers
 {
-	my ($session, $refusal, @messages) = @_;
+	my ($session, $refusal, $start, @statements) = @_;
 
 	return join ', ', map {
-		ref $_ ? $_->($session) : $session->start($_);
-		$refusal->{act}->($session) if $refusal->{act} && $_ eq $messages[0];
+		$session->$start($_);
+		$refusal->{act}->($session) if $refusal->{act} && $_ eq $statements[0];
 		my $result = $session->result;
 		my $end = $result->{error} ? $result->{error}{C} : $result->{tags}[-1] // '';
 		($end eq ($refusal->{sqlstate} // '') ? 'refused' : $end) . " $result->{status}";
-	} @messages;
+	} @statements;
 }
 
 sub ok_unchanged { return is($gate->value('SELECT sum(v) FROM t'), '0', "$_[0]: nothing is committed"); }
@@ -86,9 +64,12 @@ for my $what (sort keys %refusals)
 
 	for my $script (@scripts)
 	{
-		my ($how, $messages, $expected) = @$script;
-		is(answers($session, $refusal, @$messages), $expected, "$what, $how");
-		ok_unchanged("$what, $how");
+		my ($statements, $expected) = @$script;
+		for my $start ('start', 'start_extended')
+		{
+			is(answers($session, $refusal, $start, split /; /, $statements), $expected, "$what, $start: $statements");
+			ok_unchanged("$what, $start");
+		}
 	}
 
 	# All in one go, each with its Sync, and all with one
@@ -109,7 +90,7 @@ for my $what (sort keys %refusals)
 	}
 
 	# The message as it would have been, with where it happened
-	is(answers($session, $refusal, 'BEGIN'), 'BEGIN T', "$what, message: a block");
+	is(answers($session, $refusal, 'start', 'BEGIN'), 'BEGIN T', "$what, message: a block");
 	my $error = $session->start('SELECT 1')->result->{error};
 	like($error->{W} // '', qr/^while waiting for admission/, 'the error tells where it happened')
 	  if $refusal->{sqlstate} eq '57014';
@@ -121,7 +102,7 @@ for my $what (sort keys %refusals)
 	$gate->stop_worker($worker);
 	$gate->ok_quiet("after $what");
 	$session->query('SET statement_timeout = 0');
-	is( answers($session, {}, 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT'),
+	is( answers($session, {}, 'start', 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT'),
 		'BEGIN T, UPDATE 1 T, COMMIT I',
 		"$what: the session works afterwards");
 }
@@ -130,7 +111,7 @@ for my $what (sort keys %refusals)
 	my $worker = $gate->worker;
 	my $session =
 	  $gate->session(session => { 'admission_gate.scope' => 'statement', 'admission_gate.queue_timeout' => '50ms' });
-	is( answers($session, {}, 'BEGIN', $one, $two, 'COMMIT'),
+	is( answers($session, {}, 'start', 'BEGIN', $one, $two, 'COMMIT'),
 		'BEGIN T, 53000 E, 25P02 E, ROLLBACK I',
 		'in statement scope, the first statement waits and fails');
 	ok_unchanged('in statement scope');
