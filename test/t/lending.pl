@@ -40,89 +40,57 @@ sub works
 
 # Waits for locks
 
-# A transaction goes on, though another one that waits for it has the only slot.  statements:
-# of the transaction, and of the one that waits, the last of which waits; before: the
-# transaction is one from before the limit
-my $forced = 'it is forced entry';
+# A transaction goes on, though another one that waits for it has the only slot: whether it
+# began before the limit; settings; scope; what it does; what the other one does, and what it
+# waits for at last.  Those from before the limit and in statement scope are forced in, without
+# lending at all.  In DO, a table is not locked before the gate.  BufferPin is Buffer from
+# PostgreSQL 19 on.
 my $update = 'UPDATE t SET v = v + 1 WHERE id = 1';
-for my $case (
-	{ what => 'a row lock', statements => [ ["BEGIN; $update"], [$update] ] },
-	# Without lending at all
-	{
-		what => 'a row lock in statement scope',
-		settings => { lend_after => -1 },
-		session => { 'admission_gate.scope' => 'statement' },
-		statements => [ [ 'BEGIN', $update ], [$update] ],
-		passes => $forced
-	},
-	# The same of a transaction that has written nothing
-	{
-		what => 'an advisory lock in statement scope',
-		settings => { lend_after => -1 },
-		session => { 'admission_gate.scope' => 'statement' },
-		statements => [ [ 'BEGIN', 'SELECT pg_advisory_xact_lock(1)' ], ['SELECT pg_advisory_xact_lock(1)'] ],
-		passes => $forced
-	},
-	{
-		what => 'a row lock from before the limit',
-		before => 1,
-		settings => { lend_after => 60_000 },
-		statements => [ ["BEGIN; $update"], [$update] ],
-		passes => $forced
-	},
-	{
-		what => 'an advisory lock and a savepoint from before the limit',
-		before => 1,
-		settings => { lend_after => 60_000 },
-		statements => [ ['BEGIN; SAVEPOINT a; SELECT pg_advisory_xact_lock(1)'], ['SELECT pg_advisory_xact_lock(1)'] ],
-		passes => $forced
-	},
-	# In DO, so that the table is not locked before the gate
-	{
-		what => 'a lock from before the limit',
-		before => 1,
-		statements => [ ['BEGIN; LOCK t IN SHARE MODE'], ["DO \$\$ BEGIN $update; END \$\$"] ],
-		passes => $forced
-	},
-	# BufferPin, from PostgreSQL 19 on Buffer
-	{
-		what => 'a buffer pin from before the limit',
-		before => 1,
-		statements => [
-			[ 'UPDATE t SET v = v + 1 WHERE id < 10', 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 1 FROM c' ],
-			['VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t']
-		],
-		waits_for => 'Buffer%',
-		passes => $forced
-	},
-	{
-		what => 'a safe snapshot',
-		statements => [
-			["BEGIN ISOLATION LEVEL SERIALIZABLE; $update"],
-			[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT count(*) FROM t' ]
-		],
-		waits_for => 'IPC'
-	})
+my $lock = 'SELECT pg_advisory_xact_lock(1)';
+my $vacuum = 'VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t';
+for (
+	[ 'a row lock', 0, 100, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
+	[ 'a row lock in statement scope', 0, -1, 'statement', [ 'BEGIN', $update ], [$update], 'Lock' ],
+	[ 'an advisory lock in statement scope', 0, -1, 'statement', [ 'BEGIN', $lock ], [$lock], 'Lock' ],
+	[ 'a row lock from before the limit', 1, 60_000, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
+	[ 'a savepoint from before the limit', 1, 60_000, 'transaction', ["BEGIN; SAVEPOINT a; $lock"], [$lock], 'Lock' ],
+	[
+		'a table lock from before the limit',
+		1, 100, 'transaction',
+		['BEGIN; LOCK t IN SHARE MODE'],
+		["DO \$\$ BEGIN $update; END \$\$"], 'Lock'
+	],
+	[
+		'a buffer pin from before the limit',
+		1, 100, 'transaction',
+		[ 'UPDATE t SET v = v + 1 WHERE id < 10', 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 1 FROM c' ],
+		[$vacuum], 'Buffer%'
+	],
+	[
+		'a safe snapshot',
+		0, 100, 'transaction',
+		["BEGIN ISOLATION LEVEL SERIALIZABLE; $update"],
+		[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT count(*) FROM t' ], 'IPC'
+	])
 {
-	my ($what, $passes) = @$case{ 'what', 'passes' };
+	my ($what, $before, $lend_after, $scope, $of_owner, $of_waiter, $waits_for) = @$_;
 	$gate->piece(
 		$what,
-		{ max_active_backends => $case->{before} ? 0 : 1, %{ $case->{settings} // {} } },
+		{ max_active_backends => $before ? 0 : 1, lend_after => $lend_after },
 		sub {
-			my ($owner, $waiter) = map { $gate->session(session => $case->{session}) } 1 .. 2;
-			my ($of_owner, $of_waiter) = @{ $case->{statements} };
-			my @before = @$of_waiter;
-			my $waits = pop @before;
+			my ($owner, $waiter) = map { $gate->session(session => { 'admission_gate.scope' => $scope }) } 1 .. 2;
+			my @of_waiter = @$of_waiter;
+			my $waits = pop @of_waiter;
 			$owner->query(@$of_owner);
 			$gate->set(max_active_backends => 1);
-			$waiter->query(@before) if @before;
+			$waiter->query(@of_waiter);
 			$waiter->start($waits);
-			$gate->await_wait_event_type($waiter, $case->{waits_for} // 'Lock');
+			$gate->await_wait_event_type($waiter, $waits_for);
 			works($owner, "$what: its owner goes on beside the one who waits for it");
 			$owner->query('COMMIT');
 			is($waiter->sqlstate, '00000', 'and the waiter has it when it commits');
 		},
-		$passes ? (passes_without_lending => $passes) : ());
+		$before || $scope eq 'statement' ? (passes_without_lending => 'it is forced entry') : ());
 }
 
 # One in the queue is let in by a holder that waits for it.
@@ -197,7 +165,7 @@ $gate->piece(
 		$gate->stop_worker($worker);
 		is($ddl->finish, '1', 'for its turn');
 	},
-	passes_without_lending => $forced);
+	passes_without_lending => 'it is forced entry');
 
 # A genuine deadlock is PostgreSQL's to find.
 for my $limit (1, 2)
