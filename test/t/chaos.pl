@@ -1,4 +1,4 @@
-# Chaos: proves that nothing gets lost or stuck when everything happens at once.
+# Proves that nothing gets lost or stuck when everything happens at once.
 # Hundreds of sessions of mixed work on a primary with logical replication and
 # a standby, while the limit and other settings change by reload, sessions are
 # cancelled, terminated, hung up and killed with crash restarts, both servers

@@ -1,5 +1,5 @@
-# Proves what pools promise: a pool's limit is a part of the limit for all and
-# holds for its sessions alone; free slots go to the highest priority first, but
+# Proves that pools keep their promises: a pool's limit is a part of the limit for all
+# and holds for its sessions alone; free slots go to the highest priority first, but
 # nobody starves; and pools come, go and change under those who wait in them.
 
 use strict;

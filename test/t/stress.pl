@@ -1,5 +1,5 @@
-# Proves the cap and its bookkeeping under load: of 200 sessions 2 are at work at the
-# same time, counted by themselves and not by the gate.
+# Proves that the cap and its bookkeeping hold under load: of 200 sessions 2 are at work
+# at the same time, counted by themselves and not by the gate.
 
 use strict;
 use warnings;
