@@ -111,7 +111,7 @@ slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
 	bool		needed = even_if_few || others_wait ||
-		slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+	slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
 
 	if (!(even_if_few || slots_have_hot_spots()) ||
 		(needed &&

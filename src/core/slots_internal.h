@@ -45,7 +45,8 @@
 #include "core/limit_control.h"
 #include "core/slots.h"
 
-#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared, SlotQueue */
+#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared,
+									 * SlotQueue */
 #define USAGE_LENDERS	0x40000000	/* backends have lent their slots */
 #define USAGE_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
 
@@ -289,8 +290,7 @@ typedef struct SlotShared
 								 * lock */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them, by
 									 * monotonic_us() */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last did:
-									 * likewise */
+	pg_atomic_uint64 holders_seen;	/* when a watcher last did: likewise */
 	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
 										 * the log was told of an unknown one */
 	uint64		crossings_aged; /* when crossings were last halved, by

@@ -473,7 +473,7 @@ slots_queue_remove(int procno, LockedSection *section)
 	if (Slots->watcher == procno)
 	{
 		appoint_watcher(queue->waiters.tail != INVALID_PROC_NUMBER ?
-							  queue->waiters.tail : last_in_a_queue(), section->now);
+						queue->waiters.tail : last_in_a_queue(), section->now);
 		if (Slots->watcher != INVALID_PROC_NUMBER)
 			slots_wake_later(section, Slots->watcher);
 	}

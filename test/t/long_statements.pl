@@ -307,7 +307,7 @@ sub ok_pauses
 	{
 		# Beside more of them, a turn takes longer than their share allows.
 		stop(splice @short, 2);
-		ok($gate->await_true(sub { $gate->counter('long = 0 AND paused = 4') eq 't' }, 'a rest'),
+		ok( $gate->await_true(sub { $gate->counter('long = 0 AND paused = 4') eq 't' }, 'a rest'),
 			'and none for a while, where a quarter of the CPUs is less than one');
 	}
 
