@@ -101,6 +101,12 @@ static int	counted_level;
 static volatile uint32 ticks = 0;
 static uint32 ticks_told = 0;
 
+/*
+ * May the statement have seen ticks, by this process or a parallel worker?
+ * Short ones hardly ever have: this is all that they test.
+ */
+static volatile sig_atomic_t may_have_ticks = false;
+
 /* Is it long? */
 static bool is_long = false;
 
@@ -164,6 +170,7 @@ handle_tick(SIGNAL_ARGS)
 	else if (is_counting())
 	{
 		ticks++;
+		may_have_ticks = true;
 		if ((slots_count_tick(holder()) - 1) * TICK >= (uint32) gate_long_after || is_long)
 			tick_is_due = true;
 	}
@@ -430,8 +437,11 @@ start_counting(const QueryDesc *query)
 	const SuspendedQuery *before = unlikely(suspended != NULL) ? find_suspended(query) : NULL;
 
 	counted_query = NULL;
-	if (!IsParallelWorker())
+	if (unlikely(may_have_ticks || before != NULL) && !IsParallelWorker())
+	{
+		may_have_ticks = before != NULL;
 		slots_set_ticks(before != NULL ? before->ticks : 0);
+	}
 	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
 	ticks_told = ticks;
@@ -456,7 +466,10 @@ long_statements_begin(const QueryDesc *query)
 	if (may_have_written || !can_be_long())
 		return;
 	if (!is_counting())
+	{
 		start_counting(query);
+		may_have_ticks |= query->plannedstmt->parallelModeNeeded;
+	}
 	/* That replaces their ExecProcNode as well. */
 	if (query->instrument_options != 0)
 		return;
@@ -484,7 +497,7 @@ long_statements_leave(const QueryDesc *query, bool ends_statement)
 {
 	if (query != counted_query)
 		return;
-	if (!IsParallelWorker() && unlikely(slots_ticks() > 0))
+	if (unlikely(may_have_ticks) && !IsParallelWorker() && slots_ticks() > 0)
 		remember_ticks(query);
 	if (ends_statement)
 		long_statements_end(false);

@@ -15,6 +15,9 @@
 # status is 0 if all is well.  Takes a few minutes, up to a minute and 2 GB for one
 # configuration.  Leaves nothing behind.
 
+# Functions are called by name, as $check, and names are words.
+# shellcheck disable=SC2317,SC2013
+
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)

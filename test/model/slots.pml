@@ -390,6 +390,7 @@ inline slots_grant_above_limit(p)
 	slots_make_holder(p); slots_wake_later(p)
 }
 
+#define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
 #define any_waiter()	HEAD_OR(0, HEAD_OR(1, HEAD(2)))
 
 inline grant_one()
@@ -799,7 +800,6 @@ inline slots_relieve_stall()
 
 /* ---- semaphore.c: settings ---- */
 
-#define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
 inline slots_set_limit(new_limit)
 {
 	slots_lock();
