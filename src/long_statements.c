@@ -439,7 +439,7 @@ start_counting(const QueryDesc *query)
 	counted_query = NULL;
 	if (unlikely(may_have_ticks || before != NULL) && !IsParallelWorker())
 	{
-		may_have_ticks = before != NULL;
+		may_have_ticks = before != NULL || query->plannedstmt->parallelModeNeeded;
 		slots_set_ticks(before != NULL ? before->ticks : 0);
 	}
 	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
@@ -462,14 +462,15 @@ long_statements_begin(const QueryDesc *query)
 		long_statements_note_write();
 	if (unlikely(query->plannedstmt->parallelModeNeeded) && !IsParallelWorker() &&
 		slots_my_procno() >= 0)
+	{
+		/* Its workers count ticks whatever this backend knows. */
+		may_have_ticks = true;
 		slots_keep_slot(may_have_written || xact_predates_gate());
+	}
 	if (may_have_written || !can_be_long())
 		return;
 	if (!is_counting())
-	{
 		start_counting(query);
-		may_have_ticks |= query->plannedstmt->parallelModeNeeded;
-	}
 	/* That replaces their ExecProcNode as well. */
 	if (query->instrument_options != 0)
 		return;

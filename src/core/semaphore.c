@@ -90,6 +90,7 @@ attach_entry(void)
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->keeps_slot = false;
+	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 

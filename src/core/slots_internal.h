@@ -144,8 +144,9 @@ typedef struct SlotEntry
 	uint64		turn_began;		/* of a process of a long statement, by
 								 * monotonic_us(): lock; a hint without */
 	int64		turn_used;		/* us of CPU since then: lock */
-	pg_atomic_uint32 ticks;		/* of CPU time of its statement, and of the
-								 * parallel workers of that */
+	pg_atomic_uint32 ticks;		/* of CPU time of its statement; written by
+								 * the backend and by signal handlers, of it
+								 * and its parallel workers, without a lock */
 	uint64		ticked;			/* when it was last found to use CPU time: as
 								 * turn_began */
 	uint64		quiet_since;	/* of a holder: since when it has done next to

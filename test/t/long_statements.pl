@@ -205,21 +205,33 @@ sub stop
 		$gate->value('INSERT INTO for_all SELECT i FROM numbers');
 		$gate->value('ANALYZE for_all');
 		$gate->set(long_after => 2000);
-		my $parallel = $gate->session(
-			session => {
-				max_parallel_workers_per_gather => 4,
-				parallel_setup_cost => 0,
-				min_parallel_table_scan_size => 0,
-				parallel_leader_participation => 'off'
-			});
+		my %in_parallel = (
+			max_parallel_workers_per_gather => 4,
+			parallel_setup_cost => 0,
+			min_parallel_table_scan_size => 0,
+			parallel_leader_participation => 'off');
+		my $parallel = $gate->session(session => \%in_parallel);
 		$parallel->start('SELECT count(*) FROM for_all, numbers b, numbers c');
 		ok_becomes_long($parallel, 'a parallel query is long');
 		my $pid = $parallel->pid;
 		# In hundredths of a second, as everywhere on Linux
 		my @used = map { (split ' ', slurp_file("/proc/$_/stat") =~ s/.*\) //sr)[11] / 100 }
 		  split /\n/, $gate->value("SELECT pid FROM pg_stat_activity WHERE leader_pid = $pid");
-		is(scalar(grep { $_ >= 1.5 } @used), 0, 'by what its processes have used together') or diag "@used";
+		is(scalar(grep { $_ < 1.5 } @used), 4, 'by what its processes have used together') or diag "@used";
 		ok_cancels($parallel, 'it can be cancelled');
+
+		# What workers use where their statement cannot be long does not count for the next one.
+		$gate->set(long_after => 1000);
+		$demotions = $gate->counter('demotions');
+		my $writer = $gate->session(session => \%in_parallel);
+		$writer->query($_)
+		  foreach (
+			'BEGIN',
+			'UPDATE sale SET sold = 0 WHERE id = 1',
+			('SELECT count(*) FROM for_all, numbers b') x 4, 'COMMIT');
+		$writer->query('SELECT count(*) FROM numbers a, numbers b WHERE a.i <= 300');
+		is($gate->counter('demotions'), $demotions, 'a short statement after a parallel one is not long');
+		$writer->quit;
 		$gate->set(long_after => 50);
 	}
 
