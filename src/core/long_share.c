@@ -111,6 +111,7 @@ change_state(int procno, LongState state, TimestampTz since)
 		pg_atomic_write_u64(&entry->since, since);
 }
 
+/* Lock held. */
 static void
 begin_turn(SlotEntry *entry, uint64 now)
 {
@@ -254,7 +255,7 @@ demote(int procno, LockedSection *section)
 	return true;
 }
 
-/* A turn is over: rest accordingly. */
+/* A turn is over: the others rest by what it used.  Lock held. */
 static void
 note_turn(const SlotEntry *entry)
 {

@@ -25,6 +25,7 @@
  * read without a lock; the limits are written under the lock, the words,
  * published settings and times of samples without it.  Slots->pools_lock, an
  * LWLock taken before the lock, guards the set of pools and their names.
+ * Times are by monotonic_us(), but for those of type TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *

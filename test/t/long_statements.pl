@@ -314,15 +314,6 @@ sub ok_pauses
 			},
 			'turns'),
 		'each goes on in its turn');
-	chomp(my $cpus = `nproc`);
-	if ($cpus == 2)
-	{
-		# Beside more of them, a turn takes longer than their share allows.
-		stop(splice @short, 2);
-		ok( $gate->await_true(sub { $gate->counter('long = 0 AND paused = 4') eq 't' }, 'a rest'),
-			'and none for a while, where a quarter of the CPUs is less than one');
-	}
-
 	stop(@short);
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
 		'when the short ones are gone, all go on');
