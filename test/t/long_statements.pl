@@ -330,7 +330,11 @@ sub ok_pauses
 	$gate->value('SELECT pg_terminate_backend(' . $paused->pid . ')');
 	ok($gate->await_true(sub { $gate->counter('long + paused') == 2 }, 'its end'), 'or terminated');
 	@sessions = grep { $_ != $paused } @sessions;
-	$gate->await_true(sub { ($paused) = grep { $gate->state($_) eq 'paused' } @sessions }, 'one of the last two to pause');
+	$gate->await_true(
+		sub {
+			($paused) = grep { $gate->state($_) eq 'paused' } @sessions;
+		},
+		'one of the last two to pause');
 	$paused->hang_up;
 	ok($gate->await_true(sub { $gate->counter('long + paused') == 1 }, 'its end'),
 		'one that pauses ends when its client has hung up');
