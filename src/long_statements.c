@@ -4,34 +4,27 @@
  *		Which statement of this backend is long, and where it pauses.
  *
  * A few long statements among many short ones take a large part of the CPUs
- * and, under a limit, of the slots.  So they give up their slots, and go on a
- * few at a time (core/long_share.c).  Nothing has to be known of a statement
- * before it runs: a timer ticks by the CPU time of this process, and a
- * statement that has seen enough ticks is long.  A process that waits for its
- * client, the queue, a lock or a disk sees no ticks, and short statements
- * hardly ever see one.
+ * and, under a limit, of the slots.  So they give up their slots and go on a
+ * few at a time (core/long_share.c).  A statement is long when a timer, which
+ * runs by the CPU time of the process, has ticked often enough: a process that
+ * waits sees no ticks, and short statements hardly ever see one.
  *
- * What is counted is the outermost query that the executor runs, with all that
- * its functions run, and over all calls of the executor: so a cursor is long
- * by what all its FETCHes have used.  Many short queries are not long by their
- * sum.
+ * What is counted is the outermost query that the executor runs, over all
+ * calls of the executor: a cursor is long by what all its FETCHes have used,
+ * but many short queries are not by their sum.  Ticks of a parallel worker
+ * count for the query of its leader; each process pauses by itself.
  *
  * A tick only sets a flag.  Nodes of the plan that yield tuples of their own
  * test it whenever they are asked for the next one: there the process holds no
- * lock inside the server, and can raise errors and sleep.
+ * lock inside the server, and can raise errors and sleep.  Nodes that another
+ * module instruments, or has put a function of its own into, are left alone;
+ * so is SIGPROF, if anything else uses it.
  *
- * A statement that pauses keeps its locks.  So it does not pause when other
- * backends may want them: in a transaction that has run anything but queries
- * that only read, here or through a foreign table, and when a backend waits
- * for one of its locks.  It keeps its snapshot and its pins, too: it goes on
- * when VACUUM or replay waits for such.  What a function does on another
- * server without the executor, such as dblink_exec(), is not known here.
- *
- * A parallel worker ticks and pauses by itself; its ticks count for the
- * statement of its leader, which may only wait for its workers.
- *
- * Other modules may instrument nodes or put functions of their own into them:
- * such nodes are left alone.  So is SIGPROF, if anything else uses it.
+ * A statement that pauses keeps its locks, its snapshot and its pins.  So it
+ * does not pause in a transaction that has run anything but queries that only
+ * read, here or through a foreign table; nor while a backend waits for one of
+ * its locks, or VACUUM or replay for what it may hold.  What a function does
+ * on another server without the executor, as dblink_exec() does, is not known.
  *
  * Locking: the lock manager's partition locks guard the locks of this process
  * and its leader.  Everything else is local to the process.
@@ -62,42 +55,29 @@
 
 #include "gate.h"
 
-/* CPU time between two ticks, ms */
-#define TICK	25
+#define TICK			25		/* ms of CPU time between two ticks */
 
 /*
  * How often a process that pauses wakes up, ms: the first, which sees to the
- * samples that resume the others, and workers, whose leader may wait for their
- * end; and all others
+ * samples, and workers, for whose end their leader may wait; and all others
  */
 #define SAMPLE_AGAIN	50
 #define LOOK_AGAIN		500
 
-/* What a query used until its executor was last left, in its own memory */
-typedef struct SuspendedQuery
+/* What a query has used, if it used more than a tick and may go on */
+typedef struct QueryTicks
 {
-	const QueryDesc *query;
 	uint32		ticks;
-	struct SuspendedQuery *next;
-	MemoryContextCallback forget;
-} SuspendedQuery;
+	MemoryContextCallback callback; /* of the query's context: finds it */
+} QueryTicks;
 
-static SuspendedQuery *suspended = NULL;
-
-/*
- * The query that is counted, NULL if none is, and the start of its statement:
- * an error may have ended it
- */
+/* The query that is counted, NULL if none is */
 static const QueryDesc *volatile counted_query = NULL;
-static volatile TimestampTz counted_statement;
 
 /* The subtransaction in which it was called */
 static int	counted_level;
 
-/*
- * How many ticks this process has seen, and how many of them core/long_share.c
- * knows
- */
+/* How many ticks this process has seen, and how many long_share.c knows */
 static volatile uint32 ticks = 0;
 static uint32 ticks_told = 0;
 
@@ -107,23 +87,17 @@ static uint32 ticks_told = 0;
  */
 static volatile sig_atomic_t may_have_ticks = false;
 
-/* Is it long? */
-static bool is_long = false;
-
 static volatile sig_atomic_t tick_is_due = false;
+static volatile sig_atomic_t clock_runs = false;
+static bool is_long = false;
 
 /* Has the present transaction run anything but queries that only read? */
 static bool may_have_written = false;
 
-static volatile sig_atomic_t clock_runs = false;
-
 /* What a node's ExecProcNode is before its first call */
 static ExecProcNodeMtd pg_first_call = NULL;
 
-/*
- * The proc number of the holder that this process works for: itself or its
- * leader; -1 if there is none.
- */
+/* The process, or its leader, that is to have the slot; -1 if there is none */
 static int
 holder(void)
 {
@@ -149,16 +123,9 @@ set_clock(int interval_ms)
 	clock_runs = interval_ms > 0;
 }
 
-/* Is the query counted that began last? */
-static inline bool
-is_counting(void)
-{
-	return counted_query != NULL && counted_statement == GetCurrentStatementStartTimestamp();
-}
-
 /*
  * Signal handler of the timer.  Stops it where no statement can be long any
- * more; the next one that can starts it again.
+ * more; the next one that can be starts it again.
  */
 static void
 handle_tick(SIGNAL_ARGS)
@@ -167,43 +134,38 @@ handle_tick(SIGNAL_ARGS)
 
 	if (proc_exit_inprogress || !can_be_long())
 		set_clock(0);
-	else if (is_counting())
+	else if (counted_query != NULL)
 	{
 		ticks++;
 		may_have_ticks = true;
-		if ((slots_count_tick(holder()) - 1) * TICK >= (uint32) gate_long_after || is_long)
+		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * TICK >= (uint32) gate_long_after || is_long)
 			tick_is_due = true;
 	}
 	errno = save_errno;
 }
 
-/*
- * Start the timer of this process, unless something else uses it.
- */
+/* Start the timer of this process, unless something else, a profiler, uses it. */
 static pg_noinline void
 start_clock(void)
 {
-	static bool has_handler = false;
-	static bool is_refused = false;
-	struct itimerval present;
-	struct sigaction action;
+	static int	is_ours = -1;	/* not known yet */
 
-	if (is_refused)
-		return;
-	/* A profiler may use it. */
-	if (!has_handler &&
-		(getitimer(ITIMER_PROF, &present) != 0 || timerisset(&present.it_value) ||
-		 sigaction(SIGPROF, NULL, &action) != 0 ||
-		 (action.sa_flags & SA_SIGINFO) != 0 ||
-		 (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)))
+	if (is_ours < 0)
 	{
-		is_refused = true;
-		return;
+		struct itimerval present;
+		struct sigaction action;
+		PlanState	node = {0};
+
+		is_ours = getitimer(ITIMER_PROF, &present) == 0 && !timerisset(&present.it_value) &&
+			sigaction(SIGPROF, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+			(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN);
+		if (is_ours)
+			pqsignal(SIGPROF, handle_tick);
+		ExecSetExecProcNode(&node, NULL);
+		pg_first_call = node.ExecProcNode;
 	}
-	if (!has_handler)
-		pqsignal(SIGPROF, handle_tick);
-	has_handler = true;
-	set_clock(TICK);
+	if (is_ours)
+		set_clock(TICK);
 }
 
 /*
@@ -217,13 +179,11 @@ others_want_locks_of(PGPROC *proc)
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !wanted; i++)
 	{
-		LWLock	   *lock = LockHashPartitionLockByIndex(i);
-
-		LWLockAcquire(lock, LW_SHARED);
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
 		for (PROCLOCK *held = gate_first_lock_of(proc, i); held != NULL;
 			 held = gate_next_lock_of(proc, i, held))
 			wanted |= held->tag.myLock->nRequested > held->tag.myLock->nGranted;
-		LWLockRelease(lock);
+		LWLockRelease(LockHashPartitionLockByIndex(i));
 	}
 	return wanted;
 }
@@ -243,7 +203,7 @@ is_in_the_way(void)
 		others_want_locks_of(leader);
 }
 
-/* Error context callback of a pause */
+/* Error context callback */
 static void
 pause_error_callback(void *arg)
 {
@@ -258,10 +218,7 @@ pause_statement(void)
 {
 	static uint32 wait_event = 0;
 	bool		timed_out = false;
-	ErrorContextCallback context = {
-		.callback = pause_error_callback,
-		.previous = error_context_stack
-	};
+	ErrorContextCallback context = {error_context_stack, pause_error_callback, NULL};
 
 	if (wait_event == 0)
 		wait_event = GATE_PAUSE_EVENT_NEW();
@@ -271,10 +228,7 @@ pause_statement(void)
 	{
 		bool		is_first = slots_long_is_first(MY_PROC_NUMBER);
 
-		/*
-		 * The first sees to the samples, and others from time to time: the
-		 * first may have caught an error here, and do something else.
-		 */
+		/* The first may have caught an error here, and do something else. */
 		if (is_first || timed_out)
 			sampler_sample_long();
 		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
@@ -309,7 +263,7 @@ tick(void)
 	int64		used = is_long ? (int64) (seen - ticks_told) * TICK * 1000 : 0;
 
 	tick_is_due = false;
-	if (!is_counting() || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
+	if (counted_query == NULL || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
 	if (may_have_written || xact_predates_gate() ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
@@ -338,7 +292,7 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
-/* The same for the first call: checks the stack as PostgreSQL's own does. */
+/* The same for the first call: checks the stack as PostgreSQL's own does */
 static TupleTableSlot *
 exec_first_and_tick(PlanState *node)
 {
@@ -349,30 +303,10 @@ exec_first_and_tick(PlanState *node)
 	return exec_and_tick(node);
 }
 
-/* Have this node test the flag, if its function is PostgreSQL's own. */
-static inline void
-watch(PlanState *node)
-{
-	if (node->instrument != NULL)
-		return;
-	if (node->ExecProcNode == pg_first_call)
-		node->ExecProcNode = exec_first_and_tick;
-	else if (node->ExecProcNode == node->ExecProcNodeReal)
-		node->ExecProcNode = exec_and_tick;
-}
-
-/* Is this node the whole plan, as in many short statements? */
-static inline bool
-is_alone(const PlanState *node)
-{
-	return (IsA(node, IndexScanState) || IsA(node, IndexOnlyScanState) ||
-			IsA(node, SeqScanState) || IsA(node, ResultState)) &&
-		outerPlanState(node) == NULL && node->initPlan == NIL && node->subPlan == NIL;
-}
-
 /*
- * Have nodes test the flag: those without children, and some that can yield
- * many tuples without asking their children.
+ * Have nodes test the flag: those without children, and those that can yield
+ * many tuples without asking their children, if their function is
+ * PostgreSQL's own.
  */
 static bool
 watch_nodes(PlanState *node, void *context)
@@ -384,68 +318,64 @@ watch_nodes(PlanState *node, void *context)
 		IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
 		IsA(node, MaterialState) || IsA(node, MemoizeState) ||
 		IsA(node, SortState) || IsA(node, IncrementalSortState))
-		watch(node);
+	{
+		if (node->instrument == NULL && node->ExecProcNode == pg_first_call)
+			node->ExecProcNode = exec_first_and_tick;
+		else if (node->instrument == NULL && node->ExecProcNode == node->ExecProcNodeReal)
+			node->ExecProcNode = exec_and_tick;
+	}
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 
-/* What a query has used until now, if it was suspended. */
-static SuspendedQuery *
-find_suspended(const QueryDesc *query)
+/* Callback of a query's memory context: by it find_ticks() knows what follows */
+static void
+forget_ticks(void *arg)
 {
-	SuspendedQuery *found = suspended;
-
-	while (found != NULL && found->query != query)
-		found = found->next;
-	return found;
 }
 
-/* Callback of a query's memory context */
-static void
-forget_suspended(void *arg)
+/* What a query used before, NULL if next to nothing */
+static inline QueryTicks *
+find_ticks(const QueryDesc *query)
 {
-	SuspendedQuery **link = &suspended;
+	MemoryContextCallback *callback = query->estate->es_query_cxt->reset_cbs;
 
-	while (*link != NULL && *link != arg)
-		link = &(*link)->next;
-	if (*link != NULL)
-		*link = (*link)->next;
+	while (unlikely(callback != NULL) && callback->func != forget_ticks)
+		callback = callback->next;
+	return unlikely(callback != NULL) ? callback->arg : NULL;
 }
 
 /* Remember what the counted query has used: it may go on. */
 static pg_noinline void
 remember_ticks(const QueryDesc *query)
 {
-	SuspendedQuery *entry = find_suspended(query);
+	QueryTicks *used = find_ticks(query);
 
-	if (entry == NULL)
+	if (used == NULL)
 	{
-		entry = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(SuspendedQuery));
-		entry->query = query;
-		entry->next = suspended;
-		entry->forget.func = forget_suspended;
-		entry->forget.arg = entry;
-		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &entry->forget);
-		suspended = entry;
+		used = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(QueryTicks));
+		used->callback = (MemoryContextCallback)
+		{
+			forget_ticks, used, NULL
+		};
+		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &used->callback);
 	}
-	entry->ticks = slots_ticks();
+	used->ticks = pg_atomic_read_u32(slots_ticks_of(slots_my_procno()));
 }
 
 /* Count this query from now on, with what it used before. */
 static inline void
 start_counting(const QueryDesc *query)
 {
-	const SuspendedQuery *before = unlikely(suspended != NULL) ? find_suspended(query) : NULL;
+	const QueryTicks *before = find_ticks(query);
 
-	counted_query = NULL;
 	if (unlikely(may_have_ticks || before != NULL) && !IsParallelWorker())
 	{
 		may_have_ticks = before != NULL || query->plannedstmt->parallelModeNeeded;
-		slots_set_ticks(before != NULL ? before->ticks : 0);
+		pg_atomic_write_u32(slots_ticks_of(slots_my_procno()), before != NULL ? before->ticks : 0);
 	}
 	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
 	ticks_told = ticks;
-	counted_statement = GetCurrentStatementStartTimestamp();
 	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
 }
@@ -465,27 +395,19 @@ long_statements_begin(const QueryDesc *query)
 	{
 		/* Its workers count ticks whatever this backend knows. */
 		may_have_ticks = true;
-		slots_keep_slot(may_have_written || xact_predates_gate());
+		if (may_have_written || xact_predates_gate())
+			long_statements_note_write();
 	}
 	if (may_have_written || !can_be_long())
 		return;
-	if (!is_counting())
+	if (counted_query == NULL)
 		start_counting(query);
 	/* That replaces their ExecProcNode as well. */
 	if (query->instrument_options != 0)
 		return;
 	if (unlikely(!clock_runs))
 		start_clock();
-	if (unlikely(pg_first_call == NULL))
-	{
-		PlanState	node = {0};
-
-		ExecSetExecProcNode(&node, exec_and_tick);
-		pg_first_call = node.ExecProcNode;
-	}
-	if (is_alone(query->planstate))
-		watch(query->planstate);
-	else
+	if (likely(clock_runs))
 		(void) watch_nodes(query->planstate, NULL);
 }
 
@@ -498,7 +420,8 @@ long_statements_leave(const QueryDesc *query, bool ends_statement)
 {
 	if (query != counted_query)
 		return;
-	if (unlikely(may_have_ticks) && !IsParallelWorker() && slots_ticks() > 0)
+	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
+		pg_atomic_read_u32(slots_ticks_of(slots_my_procno())) > 0)
 		remember_ticks(query);
 	if (ends_statement)
 		long_statements_end(false);
@@ -559,6 +482,8 @@ long_statements_abort_subtransaction(void)
 void
 long_statements_end_transaction(void)
 {
+	if (may_have_written && slots_my_procno() >= 0)
+		slots_keep_slot(false);
 	may_have_written = is_long = false;
 	counted_query = NULL;
 }

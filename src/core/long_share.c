@@ -6,16 +6,16 @@
  * A statement that has used much CPU time (src/long_statements.c measures it)
  * is long until it ends.  Its slot passes to the next in the queue, and it
  * runs on without one.  While short statements work, only as many processes of
- * long ones work at a time as there are CPUs left, and a MIN_SHARE of the
+ * long ones work at a time as there are CPUs left, and one in MIN_SHARE of the
  * CPUs in any case; the others pause.  Each works until it has used TURN of
- * CPU time, then the one that has paused for the longest time does; if their
- * share is less than a CPU and they have had that, after a rest.  While no
- * short statement works, all do.
+ * CPU time; then the one that has paused for the longest time does, after a
+ * rest if their share is less than a CPU.  While no short statement works, all
+ * of them do.
  *
  * The process is what has turns: the backend of a statement, and each of its
  * parallel workers.  A sample (src/sampler.c) counts those at work, as it
- * counts short ones: one that waits for its client or a lock takes no share.
- * It then resumes those that may go on.  The one that has paused for the
+ * counts short ones, and then resumes those that may go on: one that waits for
+ * its client or a lock takes no share.  The one that has paused for the
  * longest time sees to it that samples are taken.
  *
  * Only statements of the pool "default" can be long, and only if it has no
@@ -32,62 +32,38 @@
 
 #include "core/slots_internal.h"
 
-/* CPU time of a process before one that pauses may take its turn, us */
-#define TURN			INT64CONST(200000)
-
-/* The same in time, us: for one that waits for disks most of the time */
-#define LONGEST_TURN	INT64CONST(1000000)
+#define TURN			200000	/* us of CPU time */
+#define LONGEST_TURN	1000000 /* us, for one that mostly waits for disks */
 
 /*
  * How long after its last tick a process at work counts, us: it may sort for
  * minutes without coming to where it would pause, but others must have turns
  */
-#define TICKED_WITHIN	INT64CONST(3000000)
+#define TICKED_WITHIN	3000000
 
-/* How long after it was resumed a process may not be awake yet, us */
-#define AWAKE_AFTER		INT64CONST(50000)
-
-/*
- * Long statements have one in MIN_SHARE of the CPUs in any case: if that is
- * less than a CPU, one works for a part of the time.
- */
-#define MIN_SHARE		4
-
-/* Over which time the number of short statements at work is averaged, us */
-#define AVERAGE_OVER	INT64CONST(1000000)
-
-/* Fewer than that at work are none. */
-#define NONE_AT_WORK	0.5
-
-/* How many one section resumes, at most */
-#define MAX_RESUMED		2
-
-/* How many processes of long statements may work at a time?  Lock held. */
-static int
-long_share(void)
-{
-	int			left = Slots->cpus - (int) (Slots->short_working + 0.5);
-
-	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK)
-		return Slots->nentries;
-	return Max(Max(left, Slots->cpus / MIN_SHARE), 1);
-}
+#define AWAKE_AFTER		50000	/* us, for a process that was resumed */
+#define MIN_SHARE		4		/* one in so many CPUs, or so much of one */
+#define AVERAGE_OVER	1000000 /* us, of short statements at work */
+#define NONE_AT_WORK	0.5		/* fewer than that are none */
+#define MAX_RESUMED		2		/* processes, by one section */
 
 /*
- * How many may work now.  If their share is less than a CPU, none does until
- * the last turn that is over has taken no more than that: where short ones
- * leave it so little of a CPU that it takes longer, none rests.  now: by
- * monotonic_us().  Lock held.
+ * How many processes of long statements may work now?  If their share is less
+ * than a CPU, none until the last turn that is over has taken no more than
+ * that: where it got so little of a CPU that it took longer, none rests.
+ * now: by monotonic_us().  Lock held.
  */
 static int
 may_work(uint64 now)
 {
-	double		share = Max(Slots->cpus - Slots->short_working, (double) Slots->cpus / MIN_SHARE);
+	double		left = Slots->cpus - Slots->short_working;
+	double		share = Max(left, (double) Slots->cpus / MIN_SHARE);
 
-	if (!Slots->others_need_long && Slots->short_working >= NONE_AT_WORK && share < 1 &&
-		(int64) (now - Slots->long_turn_began) < Slots->long_turn_used / share)
+	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK)
+		return Slots->nentries;
+	if (share < 1 && (int64) (now - Slots->long_turn_began) < Slots->long_turn_used / share)
 		return 0;
-	return long_share();
+	return Max(Max((int) (left + 0.5), Slots->cpus / MIN_SHARE), 1);
 }
 
 /* Set what a process does, and move it to or from the list.  Lock held. */
@@ -121,126 +97,93 @@ begin_turn(SlotEntry *entry, uint64 now)
 
 /* Let a process that pauses go on.  Lock held. */
 static void
-resume(int procno, uint64 now, LockedSection *section)
+resume(int procno, LockedSection *section)
 {
 	change_state(procno, LONG_RUNNING, section->timestamp);
-	begin_turn(entry_of(procno), now);
-	entry_of(procno)->ticked = now;
+	begin_turn(entry_of(procno), section->now);
+	entry_of(procno)->ticked = section->now;
 	slots_wake_later(section, procno);
 }
 
-/* That process was the first that paused: the next sees to the samples. */
+/* Another process may be the first that pauses: it sees to the samples. */
 static void
-wake_first(int was_first, int procno, LockedSection *section)
+wake_first(int was_first, LockedSection *section)
 {
-	if (was_first == procno && Slots->long_paused.head != INVALID_PROC_NUMBER)
+	if (Slots->long_paused.head != was_first && Slots->long_paused.head != INVALID_PROC_NUMBER)
 		slots_wake_later(section, Slots->long_paused.head);
 }
 
-/*
- * Resume those that may go on, at most MAX_RESUMED.  now: by monotonic_us().
- * Lock held.
- */
+/* Resume those that may go on, at most MAX_RESUMED.  Lock held. */
 static void
-resume_next(uint64 now, LockedSection *section)
+resume_next(LockedSection *section)
 {
-	int			first;
-	int			resumed = 0;
+	int			was_first = Slots->long_paused.head;
 
-	while ((first = Slots->long_paused.head) != INVALID_PROC_NUMBER &&
-		   Slots->long_working < may_work(now) && resumed < MAX_RESUMED)
-	{
-		resume(first, now, section);
-		resumed++;
-	}
-	/* It sees to the samples from now on. */
-	if (resumed > 0 && first != INVALID_PROC_NUMBER)
-		slots_wake_later(section, first);
+	for (int i = 0; i < MAX_RESUMED && Slots->long_paused.head != INVALID_PROC_NUMBER &&
+		 Slots->long_working < may_work(section->now); i++)
+		resume(Slots->long_paused.head, section);
+	wake_first(was_first, section);
 }
 
 /*
- * A sample has found so many short statements and processes of long ones at
- * work on cpus CPUs.  others_need: VACUUM or replay waits for what only long
+ * A sample has found these short statements and processes of long ones at work
+ * on the CPUs.  others_need: VACUUM or replay waits for what only long
  * statements may hold.  Resume those that may go on.
  */
 void
 slots_share_cpus(int short_working, int long_working, bool others_need, int cpus)
 {
 	LockedSection section;
-	uint64		now = monotonic_us();
-	double		weight;
+	int64		passed;
 
 	slots_lock(&section);
 	/* Those that wait for a slot want a CPU as well. */
 	short_working += queue_at(DEFAULT_POOL)->waiters.length;
-	weight = (double) Min(Max((int64) (now - Slots->long_sampled), 0), AVERAGE_OVER) / AVERAGE_OVER;
-	Slots->short_working += (short_working - Slots->short_working) * weight;
-	Slots->long_sampled = now;
+	passed = Min(Max((int64) (section.now - Slots->long_sampled), 0), AVERAGE_OVER);
+	Slots->short_working += (short_working - Slots->short_working) * passed / AVERAGE_OVER;
+	Slots->long_sampled = section.now;
 	Slots->long_working = long_working;
 	Slots->others_need_long = others_need;
 	Slots->cpus = cpus;
-	resume_next(now, &section);
+	resume_next(&section);
 	slots_unlock(&section);
 }
 
-/*
- * Can the statement of this holder be long?  Lock held, or a hint.
- */
+/* Can the statement of this holder be long?  Lock held, or a hint. */
 bool
 slots_may_be_long(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
 	return (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
-		Slots->max_active != 0 && !Slots->observing && entry->pool == DEFAULT_POOL &&
-		!queue_has_limit(DEFAULT_POOL);
+		Slots->max_active != 0 && !Slots->observing && !entry->keeps_slot &&
+		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }
 
-/*
- * Have this backend keep its slot whatever its parallel workers use, or not.
- */
+/* Have this backend keep its slot, whatever its parallel workers use, or not. */
 void
 slots_keep_slot(bool keep)
 {
 	MySlotEntry->keeps_slot = keep;
 }
 
-/*
- * Set how many ticks of CPU time the statement of this backend has used, which
- * begins or goes on.
- */
-void
-slots_set_ticks(uint32 ticks)
+/* The ticks of CPU time that the statement of this holder has used */
+pg_atomic_uint32 *
+slots_ticks_of(int procno)
 {
-	pg_atomic_write_u32(&MySlotEntry->ticks, ticks);
-}
-
-/* How many it has used until now, with its parallel workers */
-uint32
-slots_ticks(void)
-{
-	return pg_atomic_read_u32(&MySlotEntry->ticks);
+	return &entry_of(procno)->ticks;
 }
 
 /*
- * Count one more for a holder, by itself or by a parallel worker of it; returns
- * the sum.  May be called by a signal handler.
- */
-uint32
-slots_count_tick(int holder)
-{
-	return pg_atomic_add_fetch_u32(&entry_of(holder)->ticks, 1);
-}
-
-/*
- * Demote this holder: its statement is long, and its slot is released.
- * Returns false if that is not possible.  Lock held.
+ * The statement of this holder is long: release its slot.  Returns false if it
+ * has none.  Lock held.
  */
 static bool
 demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint64		held_since = began(entry, section);
+	int64		held = Min(Max((int64) (section->now - held_since), 0), AVERAGE_OVER);
 	uint32		running = pg_atomic_read_u32(&entry->state);
 
 	if (state_in(running) != SLOT_RUNNING ||
@@ -248,6 +191,8 @@ demote(int procno, LockedSection *section)
 		return false;
 	entry->reserved = false;
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
+	/* It was no short statement: what it added to their average goes. */
+	Slots->short_working = Max(Slots->short_working - (double) held / AVERAGE_OVER, 0);
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	(void) count_place_out(place_in(running));
 	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
@@ -266,7 +211,7 @@ note_turn(const SlotEntry *entry)
 }
 
 /*
- * This process has used so much more CPU time (us) for the statement of a
+ * This process has used that much more CPU time (us) for the statement of a
  * holder, its own or its leader's, that is long.  in_the_way: others want what
  * it holds.  Returns false if it must pause: when its turn is over, or does
  * not begin as too many work.
@@ -275,37 +220,37 @@ bool
 slots_tick_long(int procno, int holder, int64 used, bool in_the_way)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint64		now = monotonic_us();
 	bool		must_pause = false;
 	LockedSection section;
 
 	slots_lock(&section);
-	if (slots_may_be_long(holder) && !(procno != holder && entry_of(holder)->keeps_slot) &&
+	if (slots_may_be_long(holder) &&
 		(state_of(entry_of(holder)) == SLOT_LONG || demote(holder, &section)))
 	{
 		bool		begins = entry->long_state == LONG_NOT;
 		bool		is_over;
 
 		if (begins)
-			begin_turn(entry, now);
-		entry->ticked = now;
+			begin_turn(entry, section.now);
+		entry->ticked = section.now;
 		entry->in_the_way = in_the_way;
 		entry->turn_used += used;
-		is_over = entry->turn_used >= TURN || (int64) (now - entry->turn_began) >= LONGEST_TURN;
+		is_over = entry->turn_used >= TURN ||
+			(int64) (section.now - entry->turn_began) >= LONGEST_TURN;
 		if (is_over && !in_the_way)
 			note_turn(entry);
 		change_state(procno, LONG_RUNNING, section.timestamp);
 		/* A sample may not have counted this one. */
 		must_pause = !in_the_way && !Slots->others_need_long && (begins || is_over) &&
-			(Max(Slots->long_working, 1) > may_work(now) ||
+			(Max(Slots->long_working, 1) > may_work(section.now) ||
 			 (is_over && Slots->long_paused.head != INVALID_PROC_NUMBER));
 		if (must_pause)
 		{
 			change_state(procno, LONG_PAUSED, section.timestamp);
-			resume_next(now, &section);
+			resume_next(&section);
 		}
 		else if (is_over)
-			begin_turn(entry, now);
+			begin_turn(entry, section.now);
 	}
 	slots_unlock(&section);
 	return !must_pause;
@@ -333,17 +278,16 @@ slots_is_paused(int procno)
 }
 
 /*
- * Does this process count as one that works for a long statement, if it is
- * seen to work?  One that was just resumed and may not be awake yet does; one
- * that may not pause does not, lest the others never have a turn.  A hint, no
- * lock.
+ * Does this process work for a long statement, if it is seen to work?  One
+ * that was just resumed and may not be awake yet does; one that may not pause
+ * does not, lest the others never have a turn.  A hint, no lock.
  */
 bool
 slots_long_works(int procno, bool is_seen_to_work, uint64 now)
 {
-	SlotEntry  *entry = entry_of(procno);
+	const SlotEntry *entry = entry_of(procno);
 
-	return *(volatile uint8 *) &entry->long_state == LONG_RUNNING && !entry->in_the_way &&
+	return *(const volatile uint8 *) &entry->long_state == LONG_RUNNING && !entry->in_the_way &&
 		(is_seen_to_work ? (int64) (now - entry->ticked) < TICKED_WITHIN :
 		 (int64) (now - entry->turn_began) < AWAKE_AFTER);
 }
@@ -352,16 +296,15 @@ slots_long_works(int procno, bool is_seen_to_work, uint64 now)
 void
 slots_long_resume(int procno)
 {
-	uint64		now = monotonic_us();
-	int			was_first;
 	LockedSection section;
 
 	slots_lock(&section);
-	was_first = Slots->long_paused.head;
 	if (entry_of(procno)->long_state == LONG_PAUSED)
 	{
-		resume(procno, now, &section);
-		wake_first(was_first, procno, &section);
+		int			was_first = Slots->long_paused.head;
+
+		resume(procno, &section);
+		wake_first(was_first, &section);
 	}
 	slots_unlock(&section);
 }
@@ -376,8 +319,8 @@ end_turn(int procno, LockedSection *section)
 		note_turn(entry_of(procno));
 	change_state(procno, LONG_NOT, section->timestamp);
 	entry_of(procno)->in_the_way = false;
-	wake_first(was_first, procno, section);
-	resume_next(monotonic_us(), section);
+	wake_first(was_first, section);
+	resume_next(section);
 }
 
 /*

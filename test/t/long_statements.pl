@@ -296,6 +296,15 @@ sub ok_pauses
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'none to pause'),
 		'long statements do not pause for each other');
 
+	# What was a short statement at work for seconds is one no more.
+	$gate->set(long_after => 2000);
+	my $last = endless();
+	my %seen = (long => 0, paused => 0);
+	$gate->await_true(sub { $seen{ $gate->state($last) }++; $seen{long} + $seen{paused} >= 100 }, 'some time');
+	is($seen{paused}, 0, 'nor does one that becomes long beside them');
+	ok_cancels($last, 'it is there');
+	$gate->set(long_after => 50);
+
 	my @short = short_ones();
 	ok_pauses('they pause for short ones, but for one');
 	is( $gate->value(
