@@ -189,7 +189,7 @@ sleep_in_queue(uint64 start, SlotLimit *limit)
 			if (left == 0)
 			{
 				slots_get_my_limit(limit);
-				if (slots_leave_queue(SLOT_LEAVE_TIMEOUT))
+				if (slots_leave_queue(TOTAL_TIMEOUTS))
 					return false;
 			}
 			timeout = Min(timeout, left);
@@ -243,7 +243,7 @@ note_wait(const QueueWait *wait, const char *end)
 static void
 abandon_wait(int code, Datum wait)
 {
-	if (!slots_leave_queue(SLOT_LEAVE_CANCEL))
+	if (!slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
 	note_wait((const QueueWait *) DatumGetPointer(wait), "canceled");
 }

@@ -263,13 +263,13 @@ barge_or_force(TimestampTz since)
 
 /*
  * Acquire a slot at once, above the limit if need be: for a backend that may
- * not wait, because others may wait for it.  Returns whether it is above the
- * limit.
+ * not wait, because others may wait for it.
  */
-bool
+void
 slots_force(TimestampTz since)
 {
-	return !slots_try_acquire(since) && barge_or_force(since);
+	if (!slots_try_acquire(since))
+		(void) barge_or_force(since);
 }
 
 /*
@@ -486,12 +486,12 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot.  Returns false if it is too late for that,
+ * Leave the queue without a slot, and count that there.  Returns false if it is too late for that,
  * because a slot has been granted meanwhile: the caller then either uses it,
  * by slots_claim, or refuses it, by slots_refuse_grant.
  */
 bool
-slots_leave_queue(SlotLeaveReason reason)
+slots_leave_queue(PoolTotal reason)
 {
 	LockedSection section;
 	bool		left = false;
@@ -501,8 +501,7 @@ slots_leave_queue(SlotLeaveReason reason)
 	{
 		slots_queue_remove(my_slot_procno, &section);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
-		pool_of(MySlotEntry)->totals[reason == SLOT_LEAVE_TIMEOUT ?
-									 TOTAL_TIMEOUTS : TOTAL_CANCELS]++;
+		pool_of(MySlotEntry)->totals[reason]++;
 		left = true;
 	}
 	slots_unlock(&section);
@@ -618,7 +617,7 @@ static void
 slots_at_exit(int code, Datum arg)
 {
 	if (state_of(MySlotEntry) == SLOT_WAITING &&
-		!slots_leave_queue(SLOT_LEAVE_CANCEL))
+		!slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
 
 	if (state_of(MySlotEntry) != SLOT_NONE)

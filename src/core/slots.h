@@ -187,21 +187,14 @@ typedef enum SlotEnqueued
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 
-/* Why a backend leaves the queue without a slot. */
-typedef enum SlotLeaveReason
-{
-	SLOT_LEAVE_TIMEOUT,
-	SLOT_LEAVE_CANCEL
-} SlotLeaveReason;
-
 extern bool slots_try_acquire(TimestampTz since);
 extern bool slots_try_barge(TimestampTz since);
-extern bool slots_force(TimestampTz since);
+extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
 extern bool slots_may_claim(void);
 extern bool slots_claim(void);
-extern bool slots_leave_queue(SlotLeaveReason reason);
+extern bool slots_leave_queue(PoolTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern void slots_release(bool failed);
