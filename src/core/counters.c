@@ -3,11 +3,11 @@
  * counters.c
  *		What the semaphore counts, and what can be seen of it.
  *
- * A backend keeps the totals of the hot path for itself, in its entry; the
- * cold ones are kept in the pool.  Totals only go up.  What is shown is their
- * difference to a baseline, which a reset takes anew; what a backend counted
- * in a pool stays there when it changes to another.  Gauges are counted from
- * the states of all entries whenever a view is read.
+ * A backend keeps the totals of the hot path for itself, in its entry, and
+ * they only go up: what is shown is their difference to a baseline, which a
+ * reset takes anew.  What it counted in a pool stays there when it changes to
+ * another.  The cold ones are kept in the pool.  Gauges are counted from the
+ * states of all entries whenever a view is read.
  *
  * Locking: see slots_internal.h.  pools_lock besides keeps totals in their
  * place while they are added up: a process that reads them has it exclusively,
@@ -47,14 +47,11 @@ void
 slots_record_wait(uint64 waited)
 {
 	SlotPool   *pool = pool_of(MySlotEntry);
-	uint64		max_wait = pg_atomic_read_u64(&MySlotEntry->max_wait);
+	uint64		max_wait = pg_atomic_read_u64(&pool->max_wait);
 
-	if (MySlotEntry->max_wait_epoch != pool->reset_epoch)
-	{
-		MySlotEntry->max_wait_epoch = pool->reset_epoch;
-		max_wait = 0;
-	}
-	pg_atomic_write_u64(&MySlotEntry->max_wait, Max(max_wait, waited));
+	while (max_wait < waited &&
+		   !pg_atomic_compare_exchange_u64(&pool->max_wait, &max_wait, waited))
+		 /* another backend has raised it, or a reset lowered it */ ;
 	pg_atomic_write_u64(&MySlotEntry->last_wait, waited);
 	if (is_of_hot_spot(MySlotEntry->queue))
 		pg_atomic_fetch_add_u64(&hot_spot_at(MySlotEntry->queue)->wait_time, waited);
@@ -75,15 +72,6 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 		pg_atomic_fetch_add_u64(&pool->past_totals[t],
 								pg_atomic_read_u64(&entry->own_totals[t]));
 		pg_atomic_write_u64(&entry->own_totals[t], 0);
-	}
-	if (entry->max_wait_epoch == pool->reset_epoch)
-	{
-		uint64		max_wait = pg_atomic_read_u64(&entry->max_wait);
-		uint64		past = pg_atomic_read_u64(&pool->past_max_wait);
-
-		while (past < max_wait &&
-			   !pg_atomic_compare_exchange_u64(&pool->past_max_wait, &past, max_wait))
-			 /* another backend has raised it */ ;
 	}
 }
 
@@ -207,9 +195,8 @@ get_pool(SlotPool *pool, SlotStats *stats)
 	stats->priority = pool->definition.priority;
 	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->max_active;
 	stats->observing = Slots->observing;
-	for (int t = 0; t < POOL_TOTALS; t++)
-		stats->pool_totals[t] = pool->totals[t] - pool->pool_baseline[t];
-	stats->max_wait_time = pg_atomic_read_u64(&pool->past_max_wait);
+	memcpy(stats->pool_totals, pool->totals, sizeof(stats->pool_totals));
+	stats->max_wait_time = pg_atomic_read_u64(&pool->max_wait);
 	stats->stats_reset = Slots->stats_reset;
 	slots_unlock(&section);
 
@@ -240,15 +227,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 	}
 
 	for (int i = 0; i < Slots->nentries; i++)
-	{
-		SlotEntry  *entry = entry_of(i);
-		SlotStats  *its_pool = &stats[entry->pool];
-
-		its_pool->backends[state_to_show(entry)]++;
-		if (entry->max_wait_epoch == pool_of(entry)->reset_epoch)
-			its_pool->max_wait_time = Max(its_pool->max_wait_time,
-										  pg_atomic_read_u64(&entry->max_wait));
-	}
+		stats[entry_of(i)->pool].backends[state_to_show(entry_of(i))]++;
 
 	for (int p = 0; p < Slots->npools; p++)
 	{
@@ -277,9 +256,8 @@ reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])
 	slots_lock(&section);
 	memcpy(pool->own_baseline, own, sizeof(pool->own_baseline));
 	pool->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
-	memcpy(pool->pool_baseline, pool->totals, sizeof(pool->pool_baseline));
-	pg_atomic_write_u64(&pool->past_max_wait, 0);
-	pool->reset_epoch = ++Slots->epochs;
+	memset(pool->totals, 0, sizeof(pool->totals));
+	pg_atomic_write_u64(&pool->max_wait, 0);
 	slots_unlock(&section);
 
 	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
@@ -305,15 +283,12 @@ slots_start_totals(int pool)
 void
 slots_reset_stats(void)
 {
-	LockedSection section;
 	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
 
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	sum_own_totals(own);
 	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
 		reset_pool(&Slots->pools[p], own[p]);
-	slots_lock(&section);
-	Slots->stats_reset = section.timestamp;
-	slots_unlock(&section);
+	Slots->stats_reset = GetCurrentTimestamp();
 	LWLockRelease(Slots->pools_lock);
 }

@@ -321,7 +321,7 @@ slots_init_pools(void)
 	{
 		SlotPool   *pool = &Slots->pools[i];
 
-		pg_atomic_init_u64(&pool->past_max_wait, 0);
+		pg_atomic_init_u64(&pool->max_wait, 0);
 		for (int t = 0; t < OWN_TOTALS; t++)
 			pg_atomic_init_u64(&pool->past_totals[t], 0);
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)

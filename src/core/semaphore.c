@@ -815,7 +815,6 @@ init_entry(SlotEntry *entry)
 	pg_atomic_init_u32(&entry->ticks, 0);
 	pg_atomic_init_u64(&entry->since, 0);
 	pg_atomic_init_u64(&entry->last_wait, 0);
-	pg_atomic_init_u64(&entry->max_wait, 0);
 	for (int t = 0; t < OWN_TOTALS; t++)
 		pg_atomic_init_u64(&entry->own_totals[t], 0);
 }

@@ -137,9 +137,7 @@ typedef struct SlotEntry
 	int			prev;			/* links in one of the lists: */
 	int			next;			/* lock */
 	uint16		admission_seen; /* admission at quiet_since: lock */
-	uint32		max_wait_epoch; /* the reset that max_wait counts from */
 	pg_atomic_uint64 last_wait; /* us */
-	pg_atomic_uint64 max_wait;	/* us, since the reset of max_wait_epoch */
 
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
 	uint64		turn_began;		/* of a process of a long statement, by
@@ -208,15 +206,11 @@ typedef struct SlotPool
 	PoolDefinition definition;	/* pools_lock and lock to change */
 	int			lent;			/* entries in state LENT */
 
-	uint64		totals[POOL_TOTALS];
+	uint64		totals[POOL_TOTALS];	/* since the reset */
+	pg_atomic_uint64 max_wait;	/* us; likewise */
+	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* likewise */
 	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
-	pg_atomic_uint64 past_max_wait; /* us; likewise, since the reset */
-	uint32		reset_epoch;	/* another one after every reset */
-	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* since the reset */
-
-	/* What the totals were at the last reset: what is shown counts from it. */
-	uint64		own_baseline[OWN_TOTALS];
-	uint64		pool_baseline[POOL_TOTALS];
+	uint64		own_baseline[OWN_TOTALS];	/* all own totals at the reset */
 } SlotPool;
 
 /*
@@ -297,10 +291,9 @@ typedef struct SlotShared
 										 * the log was told of an unknown one */
 	uint64		crossings_aged; /* when crossings were last halved, by
 								 * monotonic_us() */
-	uint32		epochs;			/* how many resets of pools there have been */
-	TimestampTz stats_reset;
 
 	LWLock	   *pools_lock;
+	TimestampTz stats_reset;	/* pools_lock */
 	int			npools;			/* indexes below this have been used */
 	int			highest_priority;	/* of all pools */
 	SlotPool	pools[SLOTS_MAX_POOLS];
