@@ -126,8 +126,6 @@ slots_get_my_limit(SlotLimit *limit)
 	LockedSection section;
 	int			mine;
 	uint32		in_use;
-	QueueSet	left;
-	int			queue;
 
 	slots_lock(&section);
 	mine = MySlotEntry->queue;
@@ -151,8 +149,7 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
 		limit->waiting = 0;
-		left = Slots->waiting;
-		while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			limit->waiting += queue_at(queue)->waiters.length;
 	}
 	if (state_of(MySlotEntry) == SLOT_WAITING)

@@ -300,10 +300,7 @@ relieve_next(LockedSection *section)
 static void
 relieve_full_queue(LockedSection *section)
 {
-	QueueSet	left = Slots->waiting;
-	int			queue;
-
-	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		if (!queue_has_place_free(queue) &&
 			stands_still(queue_at(queue)->moved, queue_at(queue)->waiters.head,

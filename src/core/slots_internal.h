@@ -192,12 +192,6 @@ typedef struct SlotQueue
 									 * not since one of its waiters was */
 } SlotQueue;
 
-/* A set of queues: a bit for each */
-typedef struct QueueSet
-{
-	uint64		words[(SLOTS_QUEUES + 63) / 64];
-} QueueSet;
-
 /* A part of the backends, with the queue of the same index. */
 typedef struct SlotPool
 {
@@ -253,7 +247,7 @@ typedef struct SlotShared
 								 * but those of hot spots; a hint without the
 								 * lock */
 	bool		observing;		/* no backend queues; see slots_set_observing */
-	QueueSet	waiting;		/* the queues that are not empty */
+	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends granted a slot given
 											 * back, and not awake yet: raised
 											 * under the lock, lowered without */
@@ -602,7 +596,7 @@ extern void slots_list_remove(EntryList *list, int procno);
 
 extern int	slots_next_waiter(uint64 now);
 extern int	slots_priority_of(int next, uint64 now);
-extern int	slots_next_waiting_queue(QueueSet *left);
+extern int	slots_next_queue(int queue);
 
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);

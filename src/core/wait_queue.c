@@ -72,43 +72,18 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
  * ----------------------------------------------------------------
  */
 
-static inline void
-set_waiting(int queue, bool waiting)
-{
-	uint64	   *word = &Slots->waiting.words[queue / 64];
-	uint64		bit = UINT64CONST(1) << (queue % 64);
-
-	*word = waiting ? *word | bit : *word & ~bit;
-}
-
-/*
- * Return the next queue in *left, a copy of Slots->waiting, and clear its bit
- * there; NO_QUEUE if none is left.
- */
+/* The next queue with waiters after that one, or NO_QUEUE.  Lock held. */
 int
-slots_next_waiting_queue(QueueSet *left)
+slots_next_queue(int queue)
 {
-	for (int i = 0; i < lengthof(left->words); i++)
+	for (queue++; queue < SLOTS_QUEUES; queue = (queue / 64 + 1) * 64)
 	{
-		if (left->words[i] != 0)
-		{
-			int			queue = i * 64 + pg_rightmost_one_pos64(left->words[i]);
+		uint64		rest = Slots->waiting[queue / 64] >> (queue % 64);
 
-			left->words[i] &= left->words[i] - 1;
-			return queue;
-		}
+		if (rest != 0)
+			return queue + pg_rightmost_one_pos64(rest);
 	}
 	return NO_QUEUE;
-}
-
-/* One of those that wait, or INVALID_PROC_NUMBER.  Lock held. */
-static int
-any_waiter(void)
-{
-	QueueSet	left = Slots->waiting;
-	int			queue = slots_next_waiting_queue(&left);
-
-	return queue != NO_QUEUE ? queue_at(queue)->waiters.head : INVALID_PROC_NUMBER;
 }
 
 /*
@@ -131,10 +106,8 @@ slots_next_waiter(uint64 now)
 {
 	int			next = INVALID_PROC_NUMBER;
 	bool		next_aged = false;
-	QueueSet	left = Slots->waiting;
-	int			queue;
 
-	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		int			head = queue_at(queue)->waiters.head;
 		bool		aged;
@@ -179,10 +152,7 @@ slots_priority_of(int next, uint64 now)
 void
 slots_note_passed_over(int priority, uint64 since)
 {
-	QueueSet	left = Slots->waiting;
-	int			queue;
-
-	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		SlotEntry  *head = entry_of(queue_at(queue)->waiters.head);
 
@@ -236,10 +206,7 @@ slots_wake_later(LockedSection *section, int procno)
 static int
 head_to_call(void)
 {
-	QueueSet	left = Slots->waiting;
-	int			queue;
-
-	while ((queue = slots_next_waiting_queue(&left)) != NO_QUEUE)
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		int			head = queue_at(queue)->waiters.head;
 
@@ -322,19 +289,6 @@ static bool
 watcher_is_late(uint64 now)
 {
 	return passed_since(*(volatile uint64 *) &Slots->watch_due, WATCH_GRACE, now);
-}
-
-/*
- * A waiter that will wait for long: the last in some queue, or
- * INVALID_PROC_NUMBER.
- */
-static int
-last_in_a_queue(void)
-{
-	QueueSet	left = Slots->waiting;
-	int			queue = slots_next_waiting_queue(&left);
-
-	return queue != NO_QUEUE ? queue_at(queue)->waiters.tail : INVALID_PROC_NUMBER;
 }
 
 /*
@@ -429,7 +383,7 @@ add_to_queue(int procno)
 	int			queue = entry_of(procno)->queue;
 
 	slots_list_append(&queue_at(queue)->waiters, procno);
-	set_waiting(queue, true);
+	Slots->waiting[queue / 64] |= UINT64CONST(1) << (queue % 64);
 }
 
 /* Take an entry out of its queue.  Lock held. */
@@ -444,7 +398,7 @@ take_out_of_queue(int procno)
 	{
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 		queue->passed_over_since = 0;
-		set_waiting(index, false);
+		Slots->waiting[index / 64] &= ~(UINT64CONST(1) << (index % 64));
 	}
 }
 
@@ -467,16 +421,17 @@ slots_queue_append(int procno, LockedSection *section)
 void
 slots_queue_remove(int procno, LockedSection *section)
 {
-	SlotQueue  *queue = queue_at(entry_of(procno)->queue);
+	int			queue = entry_of(procno)->queue;
 
 	take_out_of_queue(procno);
-	if (Slots->watcher == procno)
-	{
-		appoint_watcher(queue->waiters.tail != INVALID_PROC_NUMBER ?
-						queue->waiters.tail : last_in_a_queue(), section->now);
-		if (Slots->watcher != INVALID_PROC_NUMBER)
-			slots_wake_later(section, Slots->watcher);
-	}
+	if (Slots->watcher != procno)
+		return;
+	if (queue_at(queue)->waiters.length == 0)
+		queue = slots_next_queue(NO_QUEUE);
+	appoint_watcher(queue != NO_QUEUE ? queue_at(queue)->waiters.tail : INVALID_PROC_NUMBER,
+					section->now);
+	if (Slots->watcher != INVALID_PROC_NUMBER)
+		slots_wake_later(section, Slots->watcher);
 }
 
 /*
@@ -565,16 +520,20 @@ grant_one(void)
 {
 	LockedSection section;
 	int			next;
-	int			place = NO_QUEUE;
+	int			place;
 	bool		granted;
 
 	slots_lock(&section);
 	if (Slots->max_active == 0 || Slots->observing)
 	{
-		next = any_waiter();
-		granted = next != INVALID_PROC_NUMBER;
+		int			queue = slots_next_queue(NO_QUEUE);
+
+		granted = queue != NO_QUEUE;
 		if (granted)
-			place = count_in(entry_of(next)->queue);
+		{
+			next = queue_at(queue)->waiters.head;
+			place = count_in(queue);
+		}
 	}
 	else
 	{

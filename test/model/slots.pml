@@ -332,7 +332,7 @@ inline slots_unlock() { wake_next(); d_step { CALL_NEXT; RELEASE_LOCK } }
 #define appoint_watcher(p) Slots.watcher = p; watching = false
 
 #define TAIL_OR(i, other) (HAS_WAITERS(i) -> queue_at(i).waiters.tail : other)
-#define last_in_a_queue() TAIL_OR(0, TAIL_OR(1, TAIL_OR(2, INVALID_PROC_NUMBER)))
+#define LAST_IN_A_QUEUE TAIL_OR(0, TAIL_OR(1, TAIL_OR(2, INVALID_PROC_NUMBER)))
 
 inline take_out_of_queue(p)
 {
@@ -358,7 +358,7 @@ inline slots_queue_remove(p)
 		take_out_of_queue(p);
 		ORDER_QUEUES;
 		WHEN(Slots.watcher == p,
-			 appoint_watcher(TAIL_OR(entry_of(p).queue, last_in_a_queue()));
+			 appoint_watcher(TAIL_OR(entry_of(p).queue, LAST_IN_A_QUEUE));
 			 WHEN(Slots.watcher != INVALID_PROC_NUMBER, slots_wake_later(Slots.watcher)))
 	}
 }
@@ -391,13 +391,13 @@ inline slots_grant_above_limit(p)
 }
 
 #define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
-#define any_waiter()	HEAD_OR(0, HEAD_OR(1, HEAD(2)))
+#define ANY_WAITER	HEAD_OR(0, HEAD_OR(1, HEAD(2)))
 
 inline grant_one()
 {
 	slots_lock();
 	EITHER(Slots.max_active == 0,
-		   next_one = any_waiter();
+		   next_one = ANY_WAITER;
 		   ok = (next_one != INVALID_PROC_NUMBER);
 		   WHEN(ok, assert(Slots.max_active == 0); count_in(entry_of(next_one).queue)),	/* (b) */
 		   slots_next_waiter();
