@@ -182,8 +182,7 @@ static bool
 demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint64		held_since = began(entry, section);
-	int64		held = Min(Max((int64) (section->now - held_since), 0), AVERAGE_OVER);
+	int64		held = section->now - began(entry, section);
 	uint32		running = pg_atomic_read_u32(&entry->state);
 
 	if (state_in(running) != SLOT_RUNNING ||
@@ -192,11 +191,11 @@ demote(int procno, LockedSection *section)
 	entry->reserved = false;
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
 	/* It was no short statement: what it added to their average goes. */
+	held = Min(Max(held, 0), AVERAGE_OVER);
 	Slots->short_working = Max(Slots->short_working - (double) held / AVERAGE_OVER, 0);
-	pg_atomic_write_u64(&entry->since, section->timestamp);
 	(void) count_place_out(place_in(running));
-	slots_note_passed_over(pool_of(entry)->definition.priority, held_since);
-	slots_hand_off(place_in(running), section);
+	slots_hand_off(entry, place_in(running), section);
+	pg_atomic_write_u64(&entry->since, section->timestamp);
 	return true;
 }
 

@@ -447,7 +447,8 @@ claim_free_slot(void)
 			count_in_if_free(MySlotEntry->queue, &place))
 		{
 			slots_make_holder(my_slot_procno, place, &section);
-			slots_note_moved(section.now);
+			Slots->moved = section.now;
+			Slots->stall_after = 0;
 			mine = true;
 		}
 	}
@@ -518,9 +519,7 @@ free_slot_to_waiters(int had_place)
 	LockedSection section;
 
 	slots_lock(&section);
-	slots_note_passed_over(pool_of(MySlotEntry)->definition.priority,
-						   began(MySlotEntry, &section));
-	slots_hand_off(had_place, &section);
+	slots_hand_off(MySlotEntry, had_place, &section);
 	slots_unlock(&section);
 }
 
@@ -690,8 +689,13 @@ slots_set_handoff_after(int handoff_after)
 void
 slots_set_lend_after(int lend_after)
 {
+	LockedSection section;
+
 	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
-	slots_wake_watcher();
+	slots_lock(&section);
+	if (Slots->watcher != INVALID_PROC_NUMBER)
+		slots_wake_later(&section, Slots->watcher);
+	slots_unlock(&section);
 }
 
 /*

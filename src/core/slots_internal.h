@@ -578,15 +578,6 @@ typedef struct LockedSection
 	int			wakeups[MAX_WAKEUPS];	/* proc numbers */
 } LockedSection;
 
-/* When the state of this entry began, by monotonic_us() */
-static inline uint64
-began(SlotEntry *entry, const LockedSection *section)
-{
-	TimestampTz since = pg_atomic_read_u64(&entry->since);
-
-	return section->now - Min((uint64) Max(section->timestamp - since, 0), section->now);
-}
-
 extern void slots_lock(LockedSection *section);
 extern void slots_unlock(LockedSection *section);
 extern void slots_wake_later(LockedSection *section, int procno);
@@ -602,14 +593,10 @@ extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
 extern void slots_queue_move(int procno, int to);
 extern void slots_make_holder(int procno, int place, LockedSection *section);
-extern void slots_note_moved(uint64 now);
-extern void slots_grant(int procno, int place, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
 extern bool slots_is_its_turn(int procno, uint64 now);
-extern void slots_hand_off(int had_place, LockedSection *section);
+extern void slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section);
 extern void slots_grant_free(void);
-
-extern void slots_note_passed_over(int priority, uint64 since);
 
 /* ----------------------------------------------------------------
  *		Between the files
@@ -628,7 +615,6 @@ extern GATE_HIDDEN MyPool my_pool;
 
 extern void slots_init_pools(void);
 extern void slots_join_pool(void);
-extern void slots_wake_watcher(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
 extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);

@@ -149,8 +149,8 @@ slots_priority_of(int next, uint64 now)
  * of queues whose heads have a lower priority and could have used it.  Lock
  * held.
  */
-void
-slots_note_passed_over(int priority, uint64 since)
+static void
+note_passed_over(int priority, uint64 since)
 {
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
@@ -325,18 +325,6 @@ slots_watch_again_in(long ms)
 	slots_unlock(&section);
 }
 
-/* Have the watcher go by a new setting. */
-void
-slots_wake_watcher(void)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	if (Slots->watcher != INVALID_PROC_NUMBER)
-		slots_wake_later(&section, Slots->watcher);
-	slots_unlock(&section);
-}
-
 /* ----------------------------------------------------------------
  *		The queues
  * ----------------------------------------------------------------
@@ -463,7 +451,7 @@ slots_make_holder(int procno, int place, LockedSection *section)
 
 	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
 	slots_queue_remove(procno, section);
-	slots_note_passed_over(pool_of(entry)->definition.priority, section->now);
+	note_passed_over(pool_of(entry)->definition.priority, section->now);
 	queue_at(entry->queue)->passed_over_since = 0;
 	queue_at(entry->queue)->moved = section->now;
 	if (is_of_hot_spot(entry->queue))
@@ -476,23 +464,16 @@ slots_make_holder(int procno, int place, LockedSection *section)
 	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
 }
 
-/* A waiter was admitted in the ordinary way: see lending.c.  Lock held. */
-void
-slots_note_moved(uint64 now)
-{
-	Slots->moved = now;
-	Slots->stall_after = 0;
-}
-
 /*
  * Make a sleeping waiter the holder of a slot that is already counted, with
  * that place, and wake it.  Lock held.
  */
-void
-slots_grant(int procno, int place, LockedSection *section)
+static void
+grant(int procno, int place, LockedSection *section)
 {
 	slots_make_holder(procno, place, section);
-	slots_note_moved(section->now);
+	Slots->moved = section->now;
+	Slots->stall_after = 0;
 	slots_wake_later(section, procno);
 }
 
@@ -542,7 +523,7 @@ grant_one(void)
 			count_in_if_free(entry_of(next)->queue, &place);
 	}
 	if (granted)
-		slots_grant(next, place, &section);
+		grant(next, place, &section);
 	slots_unlock(&section);
 	return granted;
 }
@@ -580,19 +561,22 @@ may_hand_off(int next, uint64 now)
 }
 
 /*
- * Release a slot that Slots->usage counts and that has no place any more,
- * having had that one or none: hand it off to the next waiter if that is
- * allowed, else leave it free for any backend to acquire.  Lock held.
+ * Release the slot of a holder, which Slots->usage counts, and which has no
+ * place any more, having had that one or none: hand it off to the next waiter
+ * if that is allowed, else leave it free for any backend.  Lock held.
  */
 void
-slots_hand_off(int had_place, LockedSection *section)
+slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section)
 {
-	int			next = slots_next_waiter(section->now);
+	int64		held = section->timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
+	int			next;
 	int			place;
 
-	if (had_place != NO_QUEUE && !slots_are_limited())
-		next = queue_at(had_place)->waiters.head;
-
+	/* First, as a queue that has aged by that goes before others. */
+	note_passed_over(pool_of(holder)->definition.priority,
+					 section->now - Min((uint64) Max(held, 0), section->now));
+	next = had_place != NO_QUEUE && !slots_are_limited() ?
+		queue_at(had_place)->waiters.head : slots_next_waiter(section->now);
 	if (next != INVALID_PROC_NUMBER &&
 		slots_in_use() <= pg_atomic_read_u32(&Slots->limit) &&
 		may_hand_off(next, section->now) &&
@@ -601,7 +585,7 @@ slots_hand_off(int had_place, LockedSection *section)
 		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 		Slots->last_handoff = section->now;
 		entry_of(next)->handoff_pending = true;
-		slots_grant(next, place, section);
+		grant(next, place, section);
 	}
 	else
 		pg_atomic_fetch_sub_u32(&Slots->usage, 1);

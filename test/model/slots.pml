@@ -377,7 +377,7 @@ inline slots_make_holder(p)
 	d_step { entry_of(p).state = SLOT_RUNNING; entry_of(p).place = place; place = NO_QUEUE }
 }
 
-inline slots_grant(p)
+inline grant(p)
 {
 	assert(p == HEAD(entry_of(p).queue));	/* (f) */
 	slots_make_holder(p);
@@ -403,7 +403,7 @@ inline grant_one()
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
 				  count_in_if_free(entry_of(next_one).queue), ok = false));
-	EITHER(ok, slots_grant(next_one), resizing--);
+	EITHER(ok, grant(next_one), resizing--);
 	slots_unlock()
 }
 
@@ -442,7 +442,7 @@ inline slots_hand_off()
 		count_place_if_free(entry_of(next_one).queue, true)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
-	EITHER(ok, START_HANDOFF; slots_grant(next_one), Slots.usage--)
+	EITHER(ok, START_HANDOFF; grant(next_one), Slots.usage--)
 }
 
 /* ---- lending.c: lenders ---- */
