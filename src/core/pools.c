@@ -313,22 +313,6 @@ apply_definitions(const PoolDefinitions *definitions)
 	slots_unlock(&section);
 }
 
-/* While the shared memory is being made */
-void
-slots_init_pools(void)
-{
-	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
-	{
-		SlotPool   *pool = &Slots->pools[i];
-
-		pg_atomic_init_u64(&pool->max_wait, 0);
-		for (int t = 0; t < OWN_TOTALS; t++)
-			pg_atomic_init_u64(&pool->past_totals[t], 0);
-		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-			pg_atomic_init_u64(&pool->wait_counts[b], 0);
-	}
-}
-
 /*
  * Set which pools there are.  Waiters enter as far as they may now.
  */

@@ -84,7 +84,7 @@ attach_entry(void)
 {
 	my_slot_procno = MY_PROC_NUMBER;
 	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
-	MySlotEntry = &Slots->entries[my_slot_procno].entry;
+	MySlotEntry = entry_of(my_slot_procno);
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process left */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
@@ -791,7 +791,7 @@ static Size
 shmem_size(void)
 {
 	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotShared, entries),
-					mul_size(MaxBackends, sizeof(PaddedSlotEntry)));
+					mul_size(MaxBackends, sizeof(SlotEntry)));
 }
 
 /*
@@ -805,16 +805,18 @@ slots_shmem_request(void)
 }
 
 static void
-init_list(EntryList *list)
+init_pool(SlotPool *pool)
 {
-	list->head = list->tail = INVALID_PROC_NUMBER;
-	list->length = 0;
+	pg_atomic_init_u64(&pool->max_wait, 0);
+	for (int t = 0; t < OWN_TOTALS; t++)
+		pg_atomic_init_u64(&pool->past_totals[t], 0);
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		pg_atomic_init_u64(&pool->wait_counts[b], 0);
 }
 
 static void
 init_entry(SlotEntry *entry)
 {
-	memset(entry, 0, sizeof(SlotEntry));
 	pg_atomic_init_u32(&entry->state, SLOT_NONE);
 	pg_atomic_init_u32(&entry->ticks, 0);
 	pg_atomic_init_u64(&entry->since, 0);
@@ -831,6 +833,7 @@ init_entry(SlotEntry *entry)
 bool
 slots_shmem_init(void)
 {
+	const EntryList empty = {INVALID_PROC_NUMBER, INVALID_PROC_NUMBER, 0};
 	bool		found;
 	void	   *area;
 
@@ -840,7 +843,7 @@ slots_shmem_init(void)
 	if (found)
 		return false;
 
-	memset(Slots, 0, offsetof(SlotShared, entries));
+	memset(Slots, 0, offsetof(SlotShared, entries) + MaxBackends * sizeof(SlotEntry));
 	pg_atomic_init_u32(&Slots->usage, 0);
 	pg_atomic_init_u32(&Slots->limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
@@ -856,19 +859,20 @@ slots_shmem_init(void)
 	pg_atomic_init_u64(&Slots->sample.claimed, 0);
 	pg_atomic_init_u64(&Slots->sample.interval, 0);
 	SpinLockInit(&Slots->mutex);
-	init_list(&Slots->long_paused);
+	Slots->long_paused = empty;
 	Slots->watcher = INVALID_PROC_NUMBER;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	Slots->nentries = MaxBackends;
+	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
+		init_pool(&Slots->pools[i]);
+	slots_init_hot_spots();
 	for (int i = 0; i < SLOTS_QUEUES; i++)
 	{
 		pg_atomic_init_u32(&queue_at(i)->usage, 0);
 		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
-		init_list(&queue_at(i)->waiters);
+		queue_at(i)->waiters = empty;
 	}
-	slots_init_hot_spots();
-	slots_init_pools();
 	for (int i = 0; i < Slots->nentries; i++)
-		init_entry(&Slots->entries[i].entry);
+		init_entry(entry_of(i));
 	return true;
 }

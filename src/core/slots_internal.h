@@ -100,7 +100,8 @@ typedef enum LongState
  */
 typedef struct SlotEntry
 {
-	pg_atomic_uint32 state;		/* SlotState and place; see semaphore.c */
+	/* SlotState and place: see semaphore.c */
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	uint16		admission;		/* another one whenever it is admitted */
 	uint16		statement;		/* another one whenever it meets the gate */
 	pg_atomic_uint64 since;		/* start of the state, TimestampTz; written by
@@ -153,13 +154,6 @@ typedef struct SlotEntry
 	uint64		queued;			/* when it entered the queue: lock; a hint
 								 * without */
 } SlotEntry;
-
-/* One cache line, or more where 64-bit atomics have to be emulated. */
-typedef union PaddedSlotEntry
-{
-	SlotEntry	entry;
-	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(SlotEntry))];
-} PaddedSlotEntry;
 
 /* A list of entries, linked by proc numbers. */
 typedef struct EntryList
@@ -295,8 +289,7 @@ typedef struct SlotShared
 	SlotQueue	queues[SLOTS_QUEUES];
 
 	int			nentries;
-	PaddedSlotEntry entries[FLEXIBLE_ARRAY_MEMBER]
-				pg_attribute_aligned(PG_CACHE_LINE_SIZE);
+	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
 
 extern GATE_HIDDEN SlotShared *Slots;
@@ -314,7 +307,7 @@ static inline SlotEntry *
 entry_of(int procno)
 {
 	Assert(procno >= 0 && procno < Slots->nentries);
-	return &Slots->entries[procno].entry;
+	return &Slots->entries[procno];
 }
 
 static inline SlotPool *
@@ -613,7 +606,6 @@ typedef struct MyPool
 
 extern GATE_HIDDEN MyPool my_pool;
 
-extern void slots_init_pools(void);
 extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
