@@ -24,30 +24,17 @@
 
 #include "core/slots_internal.h"
 
-/* ----------------------------------------------------------------
- *		Counting
- * ----------------------------------------------------------------
- */
-
-/* The bucket of the histogram that a wait of that many us is in. */
-static int
-wait_bucket(uint64 waited)
-{
-	uint64		ms = waited / 1000;
-
-	if (ms == 0)
-		return 0;
-	return Min(pg_leftmost_one_pos64(ms) + 1, SLOTS_WAIT_BUCKETS - 1);
-}
-
 /*
- * Note that this backend has waited for that many us.
+ * Note that this backend has waited for that many us.  The first bucket of the
+ * histogram has waits of less than 1 ms, each next one ends at twice the time
+ * of the one before, the last has no end.
  */
 void
 slots_record_wait(uint64 waited)
 {
 	SlotPool   *pool = pool_of(MySlotEntry);
 	uint64		max_wait = pg_atomic_read_u64(&pool->max_wait);
+	int			bucket = waited < 1000 ? 0 : pg_leftmost_one_pos64(waited / 1000) + 1;
 
 	while (max_wait < waited &&
 		   !pg_atomic_compare_exchange_u64(&pool->max_wait, &max_wait, waited))
@@ -56,17 +43,18 @@ slots_record_wait(uint64 waited)
 	if (is_of_hot_spot(MySlotEntry->queue))
 		pg_atomic_fetch_add_u64(&hot_spot_at(MySlotEntry->queue)->wait_time, waited);
 	add_to_own(TOTAL_WAIT_TIME, waited);
-	pg_atomic_fetch_add_u64(&pool->wait_counts[wait_bucket(waited)], 1);
+	pg_atomic_fetch_add_u64(&pool->wait_counts[Min(bucket, SLOTS_WAIT_BUCKETS - 1)], 1);
 }
 
 /*
- * An entry is about to leave this pool: move its totals to those of the pool.
- * The caller holds pools_lock: shared for its own entry, exclusively for that
- * of a waiter.
+ * An entry leaves its pool: move its totals to those of the pool.  pools_lock
+ * is held: shared for the own entry, exclusively for that of a waiter.
  */
 void
-slots_keep_totals(SlotPool *pool, SlotEntry *entry)
+slots_keep_totals(SlotEntry *entry)
 {
+	SlotPool   *pool = pool_of(entry);
+
 	for (int t = 0; t < OWN_TOTALS; t++)
 	{
 		pg_atomic_fetch_add_u64(&pool->past_totals[t],
@@ -75,12 +63,7 @@ slots_keep_totals(SlotPool *pool, SlotEntry *entry)
 	}
 }
 
-/* ----------------------------------------------------------------
- *		Looking
- * ----------------------------------------------------------------
- */
-
-/* The state of an entry, with that of a long statement. */
+/* The state of an entry, with that of a long statement */
 static SlotState
 state_to_show(SlotEntry *entry)
 {
@@ -89,10 +72,7 @@ state_to_show(SlotEntry *entry)
 	return state == SLOT_LONG && entry->long_state == LONG_PAUSED ? SLOT_PAUSED : state;
 }
 
-/*
- * What is known of one backend; false if it neither holds nor wants a slot.
- * It may be gone or changed by the time the caller looks at the result.
- */
+/* What is known of one backend; false if it neither holds nor wants a slot. */
 bool
 slots_get_backend(int procno, SlotBackend *backend)
 {
@@ -125,21 +105,19 @@ slots_get_my_limit(SlotLimit *limit)
 {
 	LockedSection section;
 	int			mine;
-	uint32		in_use;
 
 	slots_lock(&section);
 	mine = MySlotEntry->queue;
-	in_use = places_in_use(mine);
 	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
 	limit->hot_spot.kind = HOT_SPOT_NONE;
 	if (limit->is_of_queue)
 	{
 		if (is_of_hot_spot(mine))
 			limit->hot_spot = hot_spot_at(mine)->key;
+		limit->in_use = places_in_use(mine);
 		limit->slots = pg_atomic_read_u32(&queue_at(mine)->limit);
 		if (limit->slots == NO_LIMIT)
-			limit->slots = Max(in_use, 1);	/* it has just ended */
-		limit->in_use = in_use;
+			limit->slots = Max(limit->in_use, 1);	/* it has just ended */
 		limit->lent = is_of_hot_spot(mine) ? 0 : pool_of(MySlotEntry)->lent;
 		limit->waiting = queue_at(mine)->waiters.length;
 	}
@@ -158,58 +136,28 @@ slots_get_my_limit(SlotLimit *limit)
 	slots_unlock(&section);
 }
 
-/*
- * Add up what the backends, present and past, have counted each for itself in
- * every pool.  pools_lock is held exclusively.
- */
+/* Sum up all own totals, by pool.  pools_lock is held exclusively. */
 static void
 sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
 {
 	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
-	{
 		for (int t = 0; t < OWN_TOTALS; t++)
 			sums[p][t] = pg_atomic_read_u64(&Slots->pools[p].past_totals[t]);
-	}
 	for (int i = 0; i < Slots->nentries; i++)
-	{
-		SlotEntry  *entry = entry_of(i);
-
 		for (int t = 0; t < OWN_TOTALS; t++)
-			sums[entry->pool][t] += pg_atomic_read_u64(&entry->own_totals[t]);
-	}
+			sums[entry_of(i)->pool][t] += pg_atomic_read_u64(&entry_of(i)->own_totals[t]);
 }
 
 /*
- * Fill in what the pool itself knows.
- */
-static void
-get_pool(SlotPool *pool, SlotStats *stats)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	strlcpy(stats->pool, pool->definition.name, sizeof(stats->pool));
-	stats->priority = pool->definition.priority;
-	stats->limit = pool->definition.max_active > 0 ? pool->definition.max_active : Slots->max_active;
-	stats->observing = Slots->observing;
-	memcpy(stats->pool_totals, pool->totals, sizeof(stats->pool_totals));
-	stats->max_wait_time = pg_atomic_read_u64(&pool->max_wait);
-	stats->stats_reset = Slots->stats_reset;
-	slots_unlock(&section);
-
-	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-		stats->wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
-}
-
-/*
- * Fill in what is known of each pool; of those that were removed, only where
- * backends are still at work.  Returns how many there are.
+ * Fill in what is known of each pool; of removed ones, only of those that have
+ * backends at work.  Returns how many there are.
  */
 int
 slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 {
 	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
 	int			n = 0;
+	LockedSection section;
 
 	memset(stats, 0, SLOTS_MAX_POOLS * sizeof(SlotStats));
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
@@ -217,15 +165,24 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 	for (int p = 0; p < Slots->npools; p++)
 	{
 		SlotPool   *pool = &Slots->pools[p];
+		PoolDefinition *definition = &pool->definition;
 
-		get_pool(pool, &stats[p]);
+		strlcpy(stats[p].pool, definition->name, sizeof(stats[p].pool));
+		stats[p].priority = definition->priority;
+		slots_lock(&section);
+		stats[p].limit = definition->max_active > 0 ? definition->max_active : Slots->max_active;
+		stats[p].observing = Slots->observing;
+		memcpy(stats[p].pool_totals, pool->totals, sizeof(pool->totals));
+		slots_unlock(&section);
+		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);
+		stats[p].stats_reset = Slots->stats_reset;
 		for (int t = 0; t < OWN_TOTALS; t++)
 			stats[p].own_totals[t] = own[p][t] - pool->own_baseline[t];
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+			stats[p].wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
 	}
-
 	for (int i = 0; i < Slots->nentries; i++)
 		stats[entry_of(i)->pool].backends[state_to_show(entry_of(i))]++;
-
 	for (int p = 0; p < Slots->npools; p++)
 	{
 		bool		in_use = Slots->pools[p].defined;
@@ -240,52 +197,39 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 }
 
 /*
- * Let a pool's totals count from now on, given what its backends have counted.
- * The present holders count as admitted since: so admitted = completed +
- * failed + running + lent + long + paused, always.  pools_lock is held
+ * Let the totals of pools count from now on: those of indexes from first to
+ * last.  The present holders count as admitted since: so admitted = completed
+ * + failed + running + lent + long + paused, always.  pools_lock is held
  * exclusively.
  */
-static void
-reset_pool(SlotPool *pool, const uint64 own[OWN_TOTALS])
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	memcpy(pool->own_baseline, own, sizeof(pool->own_baseline));
-	pool->own_baseline[TOTAL_ADMITTED] = own[TOTAL_COMPLETED] + own[TOTAL_FAILED];
-	memset(pool->totals, 0, sizeof(pool->totals));
-	pg_atomic_write_u64(&pool->max_wait, 0);
-	slots_unlock(&section);
-
-	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-		pg_atomic_write_u64(&pool->wait_counts[b], 0);
-}
-
-/*
- * Let the totals of the pool that is to have that index count from now on.
- * pools_lock is held exclusively, or the shared memory is being made.
- */
 void
-slots_start_totals(int pool)
+slots_start_totals(int first, int last)
 {
 	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
+	LockedSection section;
 
 	sum_own_totals(own);
-	reset_pool(&Slots->pools[pool], own[pool]);
+	for (int p = first; p <= last; p++)
+	{
+		SlotPool   *pool = &Slots->pools[p];
+
+		slots_lock(&section);
+		memcpy(pool->own_baseline, own[p], sizeof(pool->own_baseline));
+		pool->own_baseline[TOTAL_ADMITTED] = own[p][TOTAL_COMPLETED] + own[p][TOTAL_FAILED];
+		memset(pool->totals, 0, sizeof(pool->totals));
+		pg_atomic_write_u64(&pool->max_wait, 0);
+		slots_unlock(&section);
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+			pg_atomic_write_u64(&pool->wait_counts[b], 0);
+	}
 }
 
-/*
- * Let all totals count from now on.
- */
+/* Let all totals count from now on. */
 void
 slots_reset_stats(void)
 {
-	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
-
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	sum_own_totals(own);
-	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
-		reset_pool(&Slots->pools[p], own[p]);
+	slots_start_totals(0, SLOTS_MAX_POOLS - 1);
 	Slots->stats_reset = GetCurrentTimestamp();
 	LWLockRelease(Slots->pools_lock);
 }

@@ -7,10 +7,9 @@
  * that publish settings (settings.c) define and drop pools.  A backend looks
  * up its pool by name, again whenever the generation changes.  When a pool is
  * dropped, its waiters move to the default pool at once, but for those at a
- * hot spot; other backends do at their next statement.  Its index can be
- * reused once no backend of the pool has a slot; a pool defined again under
- * the same name gets its index and totals back if the index has not been
- * reused.
+ * hot spot; other backends do at their next statement.  Its index is reused
+ * once no backend of the pool has a slot; until then, a pool defined under the
+ * same name gets it back, and the totals.
  *
  * Locking: see slots_internal.h.
  *
@@ -22,22 +21,16 @@
 
 #include "core/slots_internal.h"
 
-/* What this backend knows of its pool. */
-MyPool		my_pool = {.generation = PG_UINT32_MAX};
+#define NO_POOL			(-1)
 
+/* What this backend knows of its pool, and its name */
+MyPool		my_pool = {.generation = PG_UINT32_MAX};
 static char my_pool_name[NAMEDATALEN];
 
-/* The name of the pool that the session is to belong to, by its setting. */
+/* The pool that the session is to belong to, by its setting */
 static const char *chosen_name = POOLS_DEFAULT_NAME;
 
-/* ----------------------------------------------------------------
- *		Definitions
- * ----------------------------------------------------------------
- */
-
-/*
- * The name of a pool as it is compared, in a buffer of NAMEDATALEN.
- */
+/* The name of a pool as it is compared, in a buffer of NAMEDATALEN */
 void
 pools_fold_name(char *name, const char *original)
 {
@@ -48,45 +41,27 @@ pools_fold_name(char *name, const char *original)
 	name[i] = '\0';
 }
 
-/*
- * The definition of the pool of that name, in lower case; NULL if there is
- * none.
- */
+/* The definition of the pool of that name, in lower case; or NULL */
 const PoolDefinition *
 pools_find(const PoolDefinitions *definitions, const char *name)
 {
 	for (int i = 0; i < definitions->n; i++)
-	{
 		if (strcmp(definitions->pools[i].name, name) == 0)
 			return &definitions->pools[i];
-	}
 	return NULL;
 }
 
-/* ----------------------------------------------------------------
- *		Membership
- * ----------------------------------------------------------------
- */
-
-/*
- * The index of the pool of this name (in lower case), which may have been
- * dropped, or NO_POOL if there is none.  pools_lock held.
- */
+/* The index of the pool of that name, or NO_POOL; it may have been dropped. */
 static int
 find_pool(const char *name)
 {
 	for (int i = 0; i < Slots->npools; i++)
-	{
 		if (strcmp(Slots->pools[i].definition.name, name) == 0)
 			return i;
-	}
 	return NO_POOL;
 }
 
-/*
- * The session's pool is not defined.  Warn the session; write to the server
- * log once per change of the pools.
- */
+/* Warn the session, and the log once per change of the pools. */
 static void
 warn_of_unknown_pool(const char *name)
 {
@@ -100,10 +75,7 @@ warn_of_unknown_pool(const char *name)
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
 }
 
-/*
- * Join the pool that the setting names, or the default pool if there is none
- * of that name.  The backend neither holds nor wants a slot.
- */
+/* Join the pool that the setting names, or the default pool: in state NONE. */
 void
 slots_join_pool(void)
 {
@@ -112,7 +84,7 @@ slots_join_pool(void)
 	int			index;
 	bool		unknown;
 
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	pools_fold_name(name, chosen_name);
 
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
@@ -122,7 +94,7 @@ slots_join_pool(void)
 		index = DEFAULT_POOL;
 	if (MySlotEntry->pool != index)
 	{
-		slots_keep_totals(pool_of(MySlotEntry), MySlotEntry);
+		slots_keep_totals(MySlotEntry);
 		MySlotEntry->pool = index;
 	}
 	pool = &Slots->pools[index];
@@ -137,8 +109,8 @@ slots_join_pool(void)
 }
 
 /*
- * Belong to the pool of that name from the next statement on.  The name has to
- * stay where it is until the next call.
+ * Belong to the pool of that name from the next statement on.  The name stays
+ * where it is until the next call.
  */
 void
 slots_choose_pool(const char *name)
@@ -161,50 +133,30 @@ slots_pool_has_queue_length(void)
 	return pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET;
 }
 
-/*
- * The queue_timeout (ms) of this backend's pool; 0 if it has none.  It may
- * have changed since the wait began, and so may the pool.
- */
+/* ms, 0 = none.  It, and the pool, may have changed since the wait began. */
 int
 slots_pool_queue_timeout(void)
 {
 	return *(volatile int *) &pool_of(MySlotEntry)->definition.queue_timeout;
 }
 
-/* ----------------------------------------------------------------
- *		Setting the pools
- * ----------------------------------------------------------------
- */
-
-/* Does a backend of that pool hold or want a slot?  A hint, no lock. */
-static bool
-pool_is_in_use(int pool)
-{
-	for (int procno = 0; procno < Slots->nentries; procno++)
-	{
-		if (entry_of(procno)->pool == pool && state_of(entry_of(procno)) != SLOT_NONE)
-			return true;
-	}
-	return places_in_use(pool) > 0;
-}
-
-/*
- * An index for one more pool, or NO_POOL.
- */
+/* An index for one more pool, or NO_POOL: no backend of it has or wants a slot. */
 static int
 free_index(void)
 {
 	for (int i = 0; i < Slots->npools; i++)
 	{
-		if (!Slots->pools[i].defined && !pool_is_in_use(i))
+		bool		in_use = Slots->pools[i].defined;
+
+		for (int procno = 0; procno < Slots->nentries; procno++)
+			in_use |= entry_of(procno)->pool == i && state_of(entry_of(procno)) != SLOT_NONE;
+		if (!in_use && places_in_use(i) == 0)
 			return i;
 	}
 	return Slots->npools < SLOTS_MAX_POOLS ? Slots->npools : NO_POOL;
 }
 
-/*
- * Change the definition of the pool of that index, or define one.
- */
+/* Change the definition of the pool of that index, or define one. */
 static void
 define_pool(int index, const PoolDefinition *definition)
 {
@@ -212,7 +164,7 @@ define_pool(int index, const PoolDefinition *definition)
 	LockedSection section;
 
 	if (strcmp(pool->definition.name, definition->name) != 0)
-		slots_start_totals(index);
+		slots_start_totals(index, index);
 
 	slots_lock(&section);
 	if (index == Slots->npools)
@@ -225,60 +177,49 @@ define_pool(int index, const PoolDefinition *definition)
 	slots_unlock(&section);
 }
 
-/*
- * Let one of a pool's waiters wait for the default pool instead, behind those
- * that do so already.  Returns false if there is none.
- */
-static bool
-move_one_waiter(SlotPool *pool)
+/* Drop a pool: its waiters go to the end of the default pool's queue. */
+static void
+drop_pool(int index)
 {
-	SlotQueue  *queue = queue_at(pool - Slots->pools);
+	SlotPool   *pool = &Slots->pools[index];
+	SlotQueue  *queue = queue_at(index);
 	LockedSection section;
 	int			waiter;
 
 	slots_lock(&section);
-	waiter = queue->waiters.head;
-	if (waiter != INVALID_PROC_NUMBER)
-	{
-		slots_keep_totals(pool, entry_of(waiter));
-		entry_of(waiter)->pool = DEFAULT_POOL;
-		slots_queue_move(waiter, DEFAULT_POOL);
-		queue->passed_over_since = 0;
-		pool->totals[TOTAL_QUEUED]--;
-		Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
-	}
-	slots_unlock(&section);
-	return waiter != INVALID_PROC_NUMBER;
-}
-
-/*
- * There is no such pool any more.
- */
-static void
-drop_pool(SlotPool *pool)
-{
-	LockedSection section;
-
-	slots_lock(&section);
 	pool->defined = false;
-	pg_atomic_write_u32(&queue_at(pool - Slots->pools)->limit, NO_LIMIT);
+	pg_atomic_write_u32(&queue->limit, NO_LIMIT);
 	pg_atomic_fetch_add_u32(&Slots->generation, 1);
 	slots_unlock(&section);
 
-	while (move_one_waiter(pool))
-		 /* the lock is free in between */ ;
+	do
+	{
+		slots_lock(&section);
+		waiter = queue->waiters.head;
+		if (waiter != INVALID_PROC_NUMBER)
+		{
+			slots_keep_totals(entry_of(waiter));
+			entry_of(waiter)->pool = DEFAULT_POOL;
+			slots_queue_move(waiter, DEFAULT_POOL);
+			queue->passed_over_since = 0;
+			pool->totals[TOTAL_QUEUED]--;
+			Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
+		}
+		slots_unlock(&section);
+	} while (waiter != INVALID_PROC_NUMBER);
 }
 
 /*
- * Make the shared pools match definitions.  Pools that stay keep queue, counts
- * and totals.  pools_lock held.
+ * Set which pools there are.  Those that stay keep queue, counts and totals;
+ * waiters enter as far as they may now.
  */
-static void
-apply_definitions(const PoolDefinitions *definitions)
+void
+slots_set_pools(const PoolDefinitions *definitions)
 {
 	LockedSection section;
 	int			highest = PG_INT32_MIN;
 
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < definitions->n; i++)
 	{
 		const PoolDefinition *definition = &definitions->pools[i];
@@ -303,25 +244,15 @@ apply_definitions(const PoolDefinitions *definitions)
 		SlotPool   *pool = &Slots->pools[i];
 
 		if (pool->defined && pools_find(definitions, pool->definition.name) == NULL)
-			drop_pool(pool);
+			drop_pool(i);
 		if (pool->defined)
 			highest = Max(highest, pool->definition.priority);
 	}
+	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 
 	slots_lock(&section);
 	Slots->highest_priority = highest;
 	slots_unlock(&section);
-}
-
-/*
- * Set which pools there are.  Waiters enter as far as they may now.
- */
-void
-slots_set_pools(const PoolDefinitions *definitions)
-{
-	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	apply_definitions(definitions);
-	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 	LWLockRelease(Slots->pools_lock);
 	slots_grant_free();
 }

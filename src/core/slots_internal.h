@@ -63,8 +63,6 @@
 /* The index of the pool "default" */
 #define DEFAULT_POOL	0
 
-#define NO_POOL			(-1)
-
 /*
  * Queues are known by index: those of the pools come first, by the pool's
  * index, then those of the hot spots.
@@ -609,8 +607,8 @@ extern GATE_HIDDEN MyPool my_pool;
 extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
-extern void slots_keep_totals(SlotPool *pool, SlotEntry *entry);
-extern void slots_start_totals(int pool);
+extern void slots_keep_totals(SlotEntry *entry);
+extern void slots_start_totals(int first, int last);
 extern void slots_init_hot_spots(void);
 extern void slots_schedule_samples(void);
 extern int	slots_hot_spot_queue(int hot_spot);
