@@ -7,19 +7,15 @@
  * The sampler (src/sampler.c) tells what the holders have done.  One that has
  * done next to nothing for lend_after becomes a lender: what it holds is
  * counted out until it works again, and then counted in, above the limits if
- * need be.
- *
- * A backend that was last found waiting for one that does nothing will
- * probably wait so again: it enters as a lender, until it is found at work.
+ * need be.  A backend that was last found waiting for one that does nothing
+ * will probably do so again: it enters as a lender, until it is found at work.
  *
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next
  * one enters above the limit, then another after 2, 4 ... 60 s, from the
- * beginning once the queue moves.
- *
- * That clock tells nothing about a pool or a hot spot whose own places are all
- * in use, as other queues may move.  There, the first enters if nobody has
- * entered from its queue for 60 s.
+ * beginning once the queue moves.  That clock tells nothing about a pool or a
+ * hot spot whose own places are all in use, as other queues may move.  There,
+ * the first enters if nobody has entered from its queue for 60 s.
  *
  * Locking: see slots_internal.h.
  *
@@ -31,19 +27,16 @@
 
 #include "core/slots_internal.h"
 
-/* How often an arriving backend samples the lenders, at most, us */
-#define LENDERS_UNSEEN_AFTER	10000
+#define LENDERS_UNSEEN_AFTER	10000	/* us, until arrivals sample them */
+#define MIN_STALL				1000	/* ms that a queue may stand still */
+#define MAX_STALL				60000
 
 /*
- * A process that uses less than this part of the time of a CPU does nothing:
- * 5 %, above what it takes to receive rows or short statements one by one,
- * with a wait for the client before each.
+ * A process that uses less than this part of a CPU does nothing: 5 %, above
+ * what it takes to receive rows or short statements one by one, with a wait
+ * for the client before each.
  */
-#define IDLE_PART		20
-
-/* Bounds of the time for which a queue may stand still, ms */
-#define MIN_STALL	1000
-#define MAX_STALL	60000
+#define IDLE_PART				20
 
 int
 slots_lend_after(void)
@@ -51,15 +44,7 @@ slots_lend_after(void)
 	return (int) pg_atomic_read_u32(&Slots->lend_after);
 }
 
-/* ----------------------------------------------------------------
- *		When to sample
- * ----------------------------------------------------------------
- */
-
-/*
- * Should an arriving backend find out whether lenders have come back to work?
- * Yes if there are any and no other one has lately.
- */
+/* Should an arriving backend find out whether lenders work again? */
 bool
 slots_claim_lender_scan(void)
 {
@@ -67,21 +52,12 @@ slots_claim_lender_scan(void)
 		claim_turn(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER);
 }
 
-/*
- * Is it time to sample the holders?  Returns true to one caller per interval
- * (ms).  The time of the last one is in shared memory, as watchers may change
- * more often.
- */
+/* Is it time to sample the holders?  True to one caller per interval (ms). */
 bool
 slots_claim_holder_scan(long interval)
 {
 	return claim_turn(&Slots->holders_seen, (uint64) interval * 1000);
 }
-
-/* ----------------------------------------------------------------
- *		Lenders
- * ----------------------------------------------------------------
- */
 
 /* A backend of that pool lends no more.  Lock held. */
 static void
@@ -93,9 +69,7 @@ forget_lender(SlotPool *pool)
 		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_LENDERS);
 }
 
-/*
- * This backend has ended while its slot was lent.  place: the one it kept.
- */
+/* This backend has ended while its slot was lent.  place: the one it kept. */
 void
 slots_forget_lending(int place)
 {
@@ -151,11 +125,7 @@ end_lending(SlotEntry *entry, TimestampTz since)
 
 	if (state_in(lent) != SLOT_LENT)
 		return;
-
-	/*
-	 * Count first: from the exchange on, the backend may release it, and
-	 * change its pool.
-	 */
+	/* From the exchange on, the backend may release it, and change its pool. */
 	place = kept != NO_QUEUE ? kept : count_place(entry->pool);
 	pg_atomic_fetch_add_u32(&Slots->usage, 1);
 	pg_atomic_write_u64(&entry->since, since);
@@ -166,30 +136,21 @@ end_lending(SlotEntry *entry, TimestampTz since)
 		count_out(kept != NO_QUEUE ? NO_QUEUE : place); /* the backend left */
 }
 
-static inline uint16
-admission_of(const SlotEntry *entry)
-{
-	return *(const volatile uint16 *) &entry->admission;
-}
-
 /*
- * Has the holder worked since quiet_since, or been admitted?  To begin another
- * statement is no work in itself: a transaction may begin one every few
- * milliseconds and use next to no CPU.  cpu, busy: as for slots_note_holder().
- * A CPU time lower than cpu_seen counts as work: parallel workers take theirs
- * with them when they exit.  Lock held, or a hint.
+ * Has the holder used CPU time since quiet_since, or been admitted?  To begin
+ * another statement is no work in itself; a lower CPU time than before is, as
+ * parallel workers take theirs with them.  Lock held, or a hint.
  */
 static bool
-has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, bool busy, uint64 now)
+has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, uint64 now)
 {
-	return busy || admission != entry->admission_seen || cpu < entry->cpu_seen ||
+	return admission != entry->admission_seen || cpu < entry->cpu_seen ||
 		(cpu - entry->cpu_seen) * IDLE_PART > (uint64) Max((int64) (now - entry->quiet_since), 0);
 }
 
 /*
- * Does this backend hold a slot without having worked, by its CPU time, since
- * it was last found working?  cpu: as for slots_note_holder().  A hint, no
- * lock.
+ * Does it hold a slot without having worked, by its CPU time (us) and that of
+ * its workers, since it was last found working?  A hint.
  */
 bool
 slots_seems_idle(int procno, uint64 cpu)
@@ -197,14 +158,14 @@ slots_seems_idle(int procno, uint64 cpu)
 	SlotEntry  *entry = entry_of(procno);
 
 	return state_of(entry) == SLOT_RUNNING &&
-		!has_worked(entry, admission_of(entry), cpu, false, monotonic_us());
+		!has_worked(entry, *(volatile uint16 *) &entry->admission, cpu, monotonic_us());
 }
 
 /*
- * Record what the watcher saw of a holder.  cpu: CPU time (us) of the backend
- * and its workers; busy: it works even if cpu has not grown; is_stuck: it
- * waits for a backend that does nothing.  Lends the slot if the holder is
- * stuck, or has been idle for lend_after; takes a lent slot back if it works.
+ * Record what a sample saw of a holder: cpu as before; busy: it works even if
+ * cpu has not grown; is_stuck: it waits for a backend that does nothing.
+ * Lends the slot if it is stuck, or has been idle for lend_after; takes a lent
+ * slot back if it works.
  */
 void
 slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
@@ -216,8 +177,8 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	bool		worked;
 
 	slots_lock(&section);
-	admission = admission_of(entry);
-	worked = !is_stuck && has_worked(entry, admission, cpu, busy, section.now);
+	admission = *(volatile uint16 *) &entry->admission;
+	worked = !is_stuck && (busy || has_worked(entry, admission, cpu, section.now));
 	if (worked)
 		end_lending(entry, section.timestamp);
 	else if (lend_after >= 0 &&
@@ -234,10 +195,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	slots_unlock(&section);
 }
 
-/*
- * This backend works: if its slot was lent, it counts again, above the limit
- * if need be.
- */
+/* This backend works: a lent slot counts again, above the limit if need be. */
 void
 slots_end_lending(void)
 {
@@ -248,33 +206,16 @@ slots_end_lending(void)
 	slots_unlock(&section);
 }
 
-/* ----------------------------------------------------------------
- *		The last resort
- * ----------------------------------------------------------------
- */
-
-/*
- * Has no backend entered for that long (ms) since then, and since this waiter
- * came?  Lock held.
- */
-static bool
-stands_still(uint64 moved, int waiter, int stall, uint64 now)
-{
-	return passed_since(Max(moved, entry_of(waiter)->queued), stall, now);
-}
-
-/*
- * Let the next waiter in if that is due.  Lock held.
- */
+/* The last resort: let the next waiter in if that is due.  Lock held. */
 static bool
 relieve_next(LockedSection *section)
 {
 	/* Both settings may delay waiters by right. */
-	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after);
-	int64		delay = Max(handoff_after, slots_lend_after());
+	int64		delay = Max((int) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
 	int			stall = Max(Slots->stall_after, first);
 	int			next = slots_next_waiter(section->now);
+	uint64		queued;
 
 	if (next == INVALID_PROC_NUMBER)
 		return false;
@@ -283,9 +224,10 @@ relieve_next(LockedSection *section)
 	 * After a time without waiters, it begins again; but not for each of
 	 * those that come one by one, or all of them would enter at once.
 	 */
-	if (passed_since(Slots->moved, stall, entry_of(next)->queued))
+	queued = entry_of(next)->queued;
+	if (passed_since(Slots->moved, stall, queued))
 		stall = first;
-	if (!stands_still(Slots->moved, next, stall, section->now))
+	if (!passed_since(Max(Slots->moved, queued), stall, section->now))
 		return false;
 	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
@@ -293,28 +235,24 @@ relieve_next(LockedSection *section)
 	return true;
 }
 
-/*
- * Let the first waiter of a queue without a free place in if that is due.
- * Lock held.
- */
+/* The same for the first waiter of a queue without a free place. */
 static void
 relieve_full_queue(LockedSection *section)
 {
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
+		int			head = queue_at(queue)->waiters.head;
+
 		if (!queue_has_place_free(queue) &&
-			stands_still(queue_at(queue)->moved, queue_at(queue)->waiters.head,
-						 MAX_STALL, section->now))
+			passed_since(Max(queue_at(queue)->moved, entry_of(head)->queued), MAX_STALL, section->now))
 		{
-			slots_grant_above_limit(queue_at(queue)->waiters.head, section);
+			slots_grant_above_limit(head, section);
 			return;
 		}
 	}
 }
 
-/*
- * The watcher's duty: if a queue stands still, let one of its waiters in.
- */
+/* The watcher's duty: if a queue stands still, let one of its waiters in. */
 void
 slots_relieve_stall(void)
 {
