@@ -16,8 +16,6 @@
  * called	Only the next: its latch is set and it has to claim a free slot
  *			itself, in competition with backends that are on a CPU already
  *			(barging).  It may find that it came too late and sleeps on.
- *			Once it has waited for longer than handoff_after, the next slot
- *			released is granted to it, or soon after: see below.
  *
  * A slot that is handed off stays idle until its new holder gets a CPU.  If
  * every slot were handed off, a convoy would form.  So the next waiter is
@@ -36,12 +34,10 @@
  * what that takes with 31 pools.
  *
  * One of the waiters is the watcher, which wakes up from time to time
- * (src/sampler.c).  It is appointed when a backend enters or leaves a queue:
- * the last in a queue, which waits longest, so that the duty changes hands,
- * which costs a wake-up, about once per length of the queue.  If it is late,
- * for instance because it was stopped, its duty passes to the next backend
- * that enters a queue, or to another waiter: each wakes up about once a second
- * to check.
+ * (src/sampler.c).  When it leaves, the last in a queue is appointed, which
+ * waits longest.  If it is late, for instance because it was stopped, the next
+ * backend that enters a queue takes its duty over, or another waiter: each
+ * wakes up about once a second to check.
  *
  * Locking: "the lock" is the one of this file; see slots_internal.h.
  *
@@ -61,16 +57,10 @@ SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
-/* How late a watcher may be before another backend takes its duty over, ms. */
-#define WATCH_GRACE		200
+#define WATCH_GRACE		200		/* how late a watcher may be, ms */
+#define AGED_AFTER		1000	/* of being passed over, ms */
 
-/* How long pools of higher priority may be admitted ahead of a pool, ms */
-#define AGED_AFTER		1000
-
-/* ----------------------------------------------------------------
- *		The order
- * ----------------------------------------------------------------
- */
+/* ---- The order ---- */
 
 /* The next queue with waiters after that one, or NO_QUEUE.  Lock held. */
 int
@@ -86,10 +76,7 @@ slots_next_queue(int queue)
 	return NO_QUEUE;
 }
 
-/*
- * Priority aging: has this queue been passed over for AGED_AFTER?  Then its
- * head precedes higher priorities.  Lock held.
- */
+/* Has it been passed over for so long that its head goes first?  Lock held. */
 static bool
 queue_has_aged(const SlotQueue *queue, uint64 now)
 {
@@ -97,10 +84,7 @@ queue_has_aged(const SlotQueue *queue, uint64 now)
 		passed_since(queue->passed_over_since, AGED_AFTER, now);
 }
 
-/*
- * The waiter that a free slot is for, or INVALID_PROC_NUMBER if none could use
- * one.  Lock held.
- */
+/* The waiter that a free slot is for, or INVALID_PROC_NUMBER.  Lock held. */
 int
 slots_next_waiter(uint64 now)
 {
@@ -110,12 +94,11 @@ slots_next_waiter(uint64 now)
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		int			head = queue_at(queue)->waiters.head;
-		bool		aged;
+		bool		aged = queue_has_aged(queue_at(queue), now);
 		int			order;
 
 		if (!queue_has_place_free(queue))
 			continue;
-		aged = queue_has_aged(queue_at(queue), now);
 		order = next == INVALID_PROC_NUMBER ? 1 : (int) aged - (int) next_aged;
 		if (order == 0)
 			order = pool_of(entry_of(head))->definition.priority -
@@ -131,10 +114,7 @@ slots_next_waiter(uint64 now)
 	return next;
 }
 
-/*
- * The lowest priority that may barge ahead of next, the next waiter;
- * NO_PRIORITY if that is INVALID_PROC_NUMBER.  Lock held.
- */
+/* The lowest priority that may barge ahead of the next waiter.  Lock held. */
 int
 slots_priority_of(int next, uint64 now)
 {
@@ -145,9 +125,8 @@ slots_priority_of(int next, uint64 now)
 }
 
 /*
- * A backend of this priority has had a slot since that time.  Start the aging
- * of queues whose heads have a lower priority and could have used it.  Lock
- * held.
+ * A backend of this priority has had a slot since then: queues age whose heads
+ * have a lower priority and could have used it.  Lock held.
  */
 static void
 note_passed_over(int priority, uint64 since)
@@ -164,10 +143,7 @@ note_passed_over(int priority, uint64 since)
 	}
 }
 
-/* ----------------------------------------------------------------
- *		The lock
- * ----------------------------------------------------------------
- */
+/* ---- The lock ---- */
 
 /*
  * Take the lock.  section->now is read before: times in shared memory may be a
@@ -184,10 +160,8 @@ slots_lock(LockedSection *section)
 }
 
 /*
- * Have that backend's latch set once the lock is released.  If there are more
- * than MAX_WAKEUPS, set it at once: that raises no errors and waits for
- * nothing, it only takes the lock's time, and the backend may have to wait for
- * the lock.  Lock held.
+ * Set its latch once the lock is released; if there are too many, at once,
+ * which raises no errors and waits for nothing.  Lock held.
  */
 void
 slots_wake_later(LockedSection *section, int procno)
@@ -198,11 +172,7 @@ slots_wake_later(LockedSection *section, int procno)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
-/*
- * While there is no limit for all, the queues do not wait for each other: the
- * head of one that has a place free and has not been called, or
- * INVALID_PROC_NUMBER.  Lock held.
- */
+/* Without a limit for all: a head that could enter, and was not called */
 static int
 head_to_call(void)
 {
@@ -235,8 +205,7 @@ wake_next(LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
 
-	pg_atomic_write_u32(&Slots->next_priority,
-						(uint32) slots_priority_of(next, section->now));
+	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, section->now));
 	/* First the flag, then the test, as when a waiter arrives. */
 	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
@@ -255,10 +224,7 @@ wake_next(LockedSection *section)
 	}
 }
 
-/*
- * Call the next waiter if a slot is free, release the lock, and set the
- * latches that are due.  section->now may still be read.
- */
+/* Call the next waiter if a slot is free, release the lock, set latches. */
 void
 slots_unlock(LockedSection *section)
 {
@@ -268,12 +234,9 @@ slots_unlock(LockedSection *section)
 		SetLatch(&GetPGProcByNumber(section->wakeups[i])->procLatch);
 }
 
-/* ----------------------------------------------------------------
- *		The watcher
- * ----------------------------------------------------------------
- */
+/* ---- The watcher ---- */
 
-/* Make this backend the watcher; it must sample at once.  Lock held. */
+/* Make it the watcher; it must sample at once.  Lock held. */
 static void
 appoint_watcher(int procno, uint64 now)
 {
@@ -281,20 +244,14 @@ appoint_watcher(int procno, uint64 now)
 	Slots->watch_due = now;
 }
 
-/*
- * Is the watcher overdue, for instance because it was stopped?  Lock held, or
- * a hint.
- */
+/* Lock held, or a hint. */
 static bool
 watcher_is_late(uint64 now)
 {
 	return passed_since(*(volatile uint64 *) &Slots->watch_due, WATCH_GRACE, now);
 }
 
-/*
- * A waiter calls this whenever it is awake.  Returns whether it is the
- * watcher; if the watcher is late, the caller becomes it.
- */
+/* A waiter that is awake: is it the watcher?  It takes a late one's duty. */
 bool
 slots_try_become_watcher(void)
 {
@@ -306,8 +263,7 @@ slots_try_become_watcher(void)
 		return false;
 
 	slots_lock(&section);
-	if (watcher_is_late(section.now) &&
-		pg_atomic_read_u32(&MySlotEntry->state) == SLOT_WAITING)
+	if (watcher_is_late(section.now) && state_of(MySlotEntry) == SLOT_WAITING)
 		appoint_watcher(my_slot_procno, section.now);
 	slots_unlock(&section);
 	return Slots->watcher == my_slot_procno;
@@ -325,10 +281,7 @@ slots_watch_again_in(long ms)
 	slots_unlock(&section);
 }
 
-/* ----------------------------------------------------------------
- *		The queues
- * ----------------------------------------------------------------
- */
+/* ---- The queues ---- */
 
 /* Put an entry at the end of a list.  Lock held. */
 void
@@ -390,10 +343,7 @@ take_out_of_queue(int procno)
 	}
 }
 
-/*
- * Put an entry, whose backend is awake, at the end of its queue.  Lock held,
- * the flag of the queue set.
- */
+/* Enter a queue, whose flag is set, with a backend that is awake.  Lock held. */
 void
 slots_queue_append(int procno, LockedSection *section)
 {
@@ -403,9 +353,7 @@ slots_queue_append(int procno, LockedSection *section)
 		appoint_watcher(procno, section->now);
 }
 
-/*
- * Take an entry out of its queue; pass its duty as watcher on.  Lock held.
- */
+/* Take an entry out of its queue; pass the watcher's duty on.  Lock held. */
 void
 slots_queue_remove(int procno, LockedSection *section)
 {
@@ -422,10 +370,7 @@ slots_queue_remove(int procno, LockedSection *section)
 		slots_wake_later(section, Slots->watcher);
 }
 
-/*
- * Move a waiter to the end of another queue.  If it is the watcher, it remains
- * so.  Lock held.
- */
+/* Move a waiter, perhaps the watcher, to the end of a queue.  Lock held. */
 void
 slots_queue_move(int procno, int to)
 {
@@ -435,39 +380,28 @@ slots_queue_move(int procno, int to)
 	add_to_queue(procno);
 }
 
-/* ----------------------------------------------------------------
- *		Slots for waiters
- * ----------------------------------------------------------------
- */
+/* ---- Slots for waiters ---- */
 
-/*
- * Make a waiter, whose backend is awake, a holder of a slot that is counted
- * already, with that place.  Lock held.
- */
+/* Make a waiter a holder of a slot that is counted already.  Lock held. */
 void
 slots_make_holder(int procno, int place, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	Assert(pg_atomic_read_u32(&entry->state) == SLOT_WAITING);
+	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(procno, section);
 	note_passed_over(pool_of(entry)->definition.priority, section->now);
 	queue_at(entry->queue)->passed_over_since = 0;
 	queue_at(entry->queue)->moved = section->now;
 	if (is_of_hot_spot(entry->queue))
 		pg_atomic_fetch_add_u64(&hot_spot_at(entry->queue)->admitted, 1);
-	entry->quiet_since = section->now;	/* what it did before is no reason to
-										 * lend */
+	entry->quiet_since = section->now;	/* before is no reason to lend */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
-	pg_write_barrier();			/* the backend reads its state without the
-								 * lock */
+	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
 }
 
-/*
- * Make a sleeping waiter the holder of a slot that is already counted, with
- * that place, and wake it.  Lock held.
- */
+/* The same in the ordinary way, for one that sleeps.  Lock held. */
 static void
 grant(int procno, int place, LockedSection *section)
 {
@@ -477,10 +411,7 @@ grant(int procno, int place, LockedSection *section)
 	slots_wake_later(section, procno);
 }
 
-/*
- * Make a sleeping waiter a holder at once, above the limits if need be: that
- * is not the ordinary way.  Lock held.
- */
+/* Let a sleeping waiter in at once, above the limits if need be.  Lock held. */
 void
 slots_grant_above_limit(int procno, LockedSection *section)
 {
@@ -491,11 +422,7 @@ slots_grant_above_limit(int procno, LockedSection *section)
 	pool_of(entry)->totals[TOTAL_STALLS]++;
 }
 
-/*
- * Make the next waiter a holder if a slot is free; while there is no limit, or
- * it is only observed, any waiter, above the limits if need be.  Returns false
- * if there is none.
- */
+/* Let the next waiter in; without limits, any.  False if there is none. */
 static bool
 grant_one(void)
 {
@@ -519,8 +446,7 @@ grant_one(void)
 	else
 	{
 		next = slots_next_waiter(section.now);
-		granted = next != INVALID_PROC_NUMBER &&
-			count_in_if_free(entry_of(next)->queue, &place);
+		granted = next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &place);
 	}
 	if (granted)
 		grant(next, place, &section);
@@ -528,10 +454,7 @@ grant_one(void)
 	return granted;
 }
 
-/*
- * Make waiters holders as far as the limits allow, in order.  The lock is not
- * held.
- */
+/* Let waiters in as far as the limits allow.  The lock is not held. */
 void
 slots_grant_free(void)
 {
@@ -539,10 +462,7 @@ slots_grant_free(void)
 		 /* the lock is free in between */ ;
 }
 
-/*
- * May a released slot be handed off to next, the next waiter?  See the top of
- * this file.  Lock held.
- */
+/* May a released slot be handed off to that waiter, the next?  Lock held. */
 static bool
 may_hand_off(int next, uint64 now)
 {
