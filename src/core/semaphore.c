@@ -7,12 +7,9 @@
  * While no backend waits, a slot is acquired and released by one
  * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of
  * its pool, or of the hot spot whose contender it is, and is granted a slot or
- * called to claim one (wait_queue.c).  A backend counts itself in its queue,
- * too, if that has a limit of its own: it has a place there.  The waiters'
- * flag of a queue's count says that it is not empty; that of the count for
- * all, that a backend waits whose queue has a place free, and that there is a
- * limit for all.  So other backends do not notice a queue that only waits for its
- * own places.
+ * called to claim one (wait_queue.c).  The waiters' flag of the count for all
+ * is only set if one waits whose queue has a place free: other backends do not
+ * notice a queue that waits for its own places.
  *
  * No wake-up is lost, because:
  *	 - a backend releases a slot, or undoes a count, without the lock only if
@@ -23,28 +20,18 @@
  *	   slot is free.
  * test/model mirrors this protocol in a model checker's language.
  *
- * A holder that has done nothing for long enough lends its slot: it keeps it
- * on paper while the slot counts as free (lending.c).  One whose statement is
- * long gives it up and goes on without (long_share.c).
- *
- * States of an entry, and which process changes them (a place may be added to
- * a state, or taken away, by any process under the lock, by
- * compare-and-exchange):
- *	 NONE -> RUNNING	its backend, after it raised the count
- *	 NONE -> WAITING	its backend, under the lock
- *	 WAITING -> RUNNING	any process, under the lock
- *	 WAITING -> NONE	its backend, under the lock
- *	 RUNNING -> LENT	any process, under the lock, by compare-and-exchange
- *	 LENT -> RUNNING	any process, under the lock, by compare-and-exchange
- *	 RUNNING -> LONG	any process, under the lock, by compare-and-exchange
- *	 LONG -> RUNNING	its backend, under the lock
- *	 LONG -> LENT		its backend, under the lock
- *	 RUNNING -> NONE	its backend, by exchange
- *	 LENT -> NONE		its backend, by exchange
- *	 LONG -> NONE		its backend, by exchange
- * A backend may leave while others lend its slot or demote it.  The exchanges
- * decide which comes first: the backend releases what the state that it found
- * says.
+ * States of an entry, and which process changes them (any process may change
+ * the place in a state, under the lock, by compare-and-exchange):
+ *	 NONE -> RUNNING, LENT			its backend, after it was counted
+ *	 NONE -> WAITING -> NONE		its backend, under the lock
+ *	 WAITING -> RUNNING				any process, under the lock
+ *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
+ *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
+ *	 LONG -> RUNNING, LENT			its backend, under the lock
+ *	 RUNNING, LENT, LONG -> NONE	its backend, by exchange
+ * A backend may leave while others lend its slot (lending.c) or make it long
+ * (long_share.c).  The exchanges decide which comes first: it releases what
+ * the state that it found says.
  *
  * Locking: see slots_internal.h.
  *
@@ -60,9 +47,6 @@
 
 #include "core/slots_internal.h"
 
-/* Does this backend hold a slot that it acquired from the reserve? */
-static bool in_reserve = false;
-
 /* The state, with its place, of a backend that has just been counted */
 static uint32 next_state;
 
@@ -75,15 +59,11 @@ my_pool_is_current(void)
 	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
 }
 
-/*
- * Take possession of this backend's entry, and release it at exit.  MyProc
- * exists and remains ours until the on_shmem_exit callbacks have run.
- */
+/* Take this backend's entry until it exits: MyProc stays ours until then. */
 static pg_noinline void
 attach_entry(void)
 {
 	my_slot_procno = MY_PROC_NUMBER;
-	Assert(my_slot_procno >= 0 && my_slot_procno < Slots->nentries);
 	MySlotEntry = entry_of(my_slot_procno);
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process left */
@@ -94,15 +74,7 @@ attach_entry(void)
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 }
 
-/* ----------------------------------------------------------------
- *		Acquire
- * ----------------------------------------------------------------
- */
-
-/*
- * The queue that this backend is to count and wait in: that of the hot spot
- * whose contender it is, or that of its pool
- */
+/* The queue that this backend is to count and wait in */
 static int
 my_queue(void)
 {
@@ -113,21 +85,16 @@ my_queue(void)
 	return slots_hot_spot_queue(hot_spot - 1);
 }
 
-/*
- * Count one slot of this backend in its queue and in all, if both have one
- * free; with barge, even if others wait.  The lock is not held; it may be
- * taken.
- */
+/* count_me_in() if the queue counts, or for one found stuck, as a lender */
 static pg_noinline bool
 count_in_with_place(bool barge)
 {
 	int			place;
+	LockedSection section;
 
 	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
 		slots_lend_after() >= 0 && slots_are_limited())
 	{
-		LockedSection section;
-
 		slots_lock(&section);
 		slots_note_lender(pool_of(MySlotEntry));
 		slots_unlock(&section);
@@ -142,11 +109,8 @@ count_in_with_place(bool barge)
 		next_state = state_with_place(SLOT_RUNNING, place);
 		return true;
 	}
-
 	if (count_place_out(place))
 	{
-		LockedSection section;
-
 		slots_lock(&section);
 		slots_unlock(&section);
 	}
@@ -160,7 +124,7 @@ show_statement(void)
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
 }
 
-/* What every admission begins with, whichever way it came about. */
+/* What every admission begins with */
 static inline void
 count_admission(void)
 {
@@ -169,7 +133,7 @@ count_admission(void)
 	add_to_own(TOTAL_ADMITTED, 1);
 }
 
-/* This backend, whose slot is counted, is a holder from now on. */
+/* This backend, which has just been counted, is a holder from now on. */
 static inline void
 become_holder(TimestampTz since)
 {
@@ -179,10 +143,7 @@ become_holder(TimestampTz since)
 	pg_atomic_write_u32(&MySlotEntry->state, next_state);
 }
 
-/*
- * Count one slot of this backend if one is free; with barge, even if others
- * wait.
- */
+/* Count this backend if a slot is free; with barge, even if others wait. */
 static inline bool
 count_me_in(bool barge)
 {
@@ -193,8 +154,8 @@ count_me_in(bool barge)
 }
 
 /*
- * Acquire a slot if one is free and no backend waits.  This is the hot path.
- * since: when this backend's work began, for the views.
+ * Acquire a slot if one is free and no backend waits: the hot path.  since:
+ * when this backend's work began, for the views.
  */
 bool
 slots_try_acquire(TimestampTz since)
@@ -209,22 +170,12 @@ slots_try_acquire(TimestampTz since)
 	return true;
 }
 
-/* Does another backend wait for a slot of this backend's queue, or of all? */
-static inline bool
-others_are_waiting(void)
-{
-	return waiters_flag_is_set() ||
-		(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
-}
-
-/*
- * Acquire a free slot although others wait.  Not if handoff_after is 0, or if
- * a waiter of higher priority could have it.
- */
+/* Acquire a free slot although others wait, if handoff_after allows that. */
 bool
 slots_try_barge(TimestampTz since)
 {
-	bool		others_wait = others_are_waiting();
+	bool		others_wait = waiters_flag_is_set() ||
+	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
 	if (others_wait &&
 		(pg_atomic_read_u32(&Slots->handoff_after) == 0 ||
@@ -232,17 +183,13 @@ slots_try_barge(TimestampTz since)
 		return false;
 	if (!count_me_in(true))
 		return false;
-
 	become_holder(since);
 	if (others_wait)
 		add_to_own(TOTAL_BARGED, 1);
 	return true;
 }
 
-/*
- * Acquire a slot at once, a free one or else above the limit.  Returns whether
- * it is above the limit.  Raises no error.
- */
+/* Acquire a slot at once: returns whether it is above the limit.  No error. */
 static bool
 barge_or_force(TimestampTz since)
 {
@@ -254,17 +201,13 @@ barge_or_force(TimestampTz since)
 
 		slots_note_place_taken(place);
 		next_state = state_with_place(SLOT_RUNNING, place);
+		add_to_own(TOTAL_FORCED, 1);
 	}
 	become_holder(since);
-	if (forced)
-		add_to_own(TOTAL_FORCED, 1);
 	return forced;
 }
 
-/*
- * Acquire a slot at once, above the limit if need be: for a backend that may
- * not wait, because others may wait for it.
- */
+/* The same for a backend that may not wait, and need not have tried yet */
 void
 slots_force(TimestampTz since)
 {
@@ -273,9 +216,8 @@ slots_force(TimestampTz since)
 }
 
 /*
- * Acquire a slot above the limit if fewer than size backends hold one of the
- * reserve.  Returns whether this backend has a slot now.  The caller checks
- * privileges.
+ * Acquire a slot, above the limit if need be, if fewer than size backends hold
+ * one of the reserve.  The caller checks privileges.
  */
 bool
 slots_acquire_reserved(int size, TimestampTz since)
@@ -283,77 +225,43 @@ slots_acquire_reserved(int size, TimestampTz since)
 	int			used = 0;
 
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	for (int procno = 0; procno < Slots->nentries && used < size; procno++)
-	{
-		if (entry_of(procno)->reserved)
-			used++;
-	}
-	in_reserve = MySlotEntry->reserved = used < size;
+	for (int procno = 0; procno < Slots->nentries; procno++)
+		used += entry_of(procno)->reserved;
+	MySlotEntry->reserved = used < size;
 	LWLockRelease(Slots->pools_lock);
 
-	if (!in_reserve)
+	if (used >= size)
 		return false;
 	if (!barge_or_force(since))
-		in_reserve = MySlotEntry->reserved = false; /* one was free after all */
+		MySlotEntry->reserved = false;	/* one was free after all */
 	return true;
 }
 
-/*
- * May this backend, which has just arrived, take a free slot ahead of next,
- * the next waiter or INVALID_PROC_NUMBER?  Lock held.
- */
-static bool
-may_overtake(int next, uint64 now)
-{
-	return queue_at(MySlotEntry->queue)->waiters.head == INVALID_PROC_NUMBER &&
-		my_pool.priority > slots_priority_of(next, now);
-}
-
-/*
- * Take the lock with my_pool up to date.
- */
-static void
-lock_as_member(LockedSection *section)
-{
-	for (;;)
-	{
-		if (!my_pool_is_current())
-			slots_join_pool();
-		slots_lock(section);
-		if (my_pool_is_current())
-			return;
-		slots_unlock(section);
-	}
-}
-
-/*
- * Acquire a slot, whose place *place receives, or enter the queue; the guts of
- * slots_enqueue().  Lock held, flags set.
- */
+/* The guts of slots_enqueue(); *place is that of a slot.  Lock held. */
 static SlotEnqueued
 enter_queue(int max_queue_length, int *place, LockedSection *section)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
-	if (may_overtake(slots_next_waiter(section->now), section->now) &&
+	/* It may overtake waiters of lower priority. */
+	if (queue->waiters.head == INVALID_PROC_NUMBER &&
+		my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
 		count_in_if_free(MySlotEntry->queue, place))
 		return SLOT_ENQUEUE_ACQUIRED;
 
 	if (Slots->max_active == 0)
 	{
-		/* It has yet to hear that the gate is off. */
+		/* This backend has yet to hear that the gate is off. */
 		*place = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
-
 	if (Slots->observing)
 	{
 		pool->totals[TOTAL_WOULD_QUEUE]++;
 		*place = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_OBSERVED;
 	}
-
 	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
 	{
 		pool->totals[TOTAL_REJECTIONS]++;
@@ -382,9 +290,14 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	int			place;
 	LockedSection section;
 
-	Assert(state_of(MySlotEntry) == SLOT_NONE);
+	slots_lock(&section);
+	while (!my_pool_is_current())
+	{
+		slots_unlock(&section);
+		slots_join_pool();
+		slots_lock(&section);
+	}
 
-	lock_as_member(&section);
 	MySlotEntry->queue = my_queue();
 	queue = queue_at(MySlotEntry->queue);
 	if (pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET)
@@ -426,40 +339,30 @@ finish_handoff(void)
 	pg_atomic_fetch_sub_u32(&Slots->handoffs_in_flight, 1);
 }
 
-/*
- * This backend was called: if it still waits, is the next, and a slot is free,
- * take it.  Returns whether this backend holds one.
- */
+/* slots_claim() for a backend that was called */
 static bool
 claim_free_slot(void)
 {
 	LockedSection section;
 	bool		mine;
+	int			place;
 
 	slots_lock(&section);
 	mine = state_of(MySlotEntry) != SLOT_WAITING;
-	if (!mine)
+	MySlotEntry->wakeup_pending = false;
+	if (!mine && slots_is_its_turn(my_slot_procno, section.now) &&
+		count_in_if_free(MySlotEntry->queue, &place))
 	{
-		int			place;
-
-		MySlotEntry->wakeup_pending = false;
-		if (slots_is_its_turn(my_slot_procno, section.now) &&
-			count_in_if_free(MySlotEntry->queue, &place))
-		{
-			slots_make_holder(my_slot_procno, place, &section);
-			Slots->moved = section.now;
-			Slots->stall_after = 0;
-			mine = true;
-		}
+		slots_make_holder(my_slot_procno, place, &section);
+		Slots->moved = section.now;
+		Slots->stall_after = 0;
+		mine = true;
 	}
 	slots_unlock(&section);
 	return mine;
 }
 
-/*
- * Was this waiter granted a slot, or called to claim one?  If not, its latch
- * will be set.
- */
+/* Was this waiter granted a slot, or called?  If not, its latch will be set. */
 bool
 slots_may_claim(void)
 {
@@ -467,8 +370,8 @@ slots_may_claim(void)
 }
 
 /*
- * Does this waiter hold a slot now?  Call whenever its latch was set.  Either
- * it was granted one, or it was called, is still the next and finds one free.
+ * Does this waiter hold a slot now?  Call whenever its latch was set: it was
+ * granted one; or it was called, is still the next and finds one free.
  */
 bool
 slots_claim(void)
@@ -477,8 +380,7 @@ slots_claim(void)
 		!(MySlotEntry->wakeup_pending && claim_free_slot()))
 		return false;
 
-	pg_read_barrier();			/* pairs with pg_write_barrier() in
-								 * slots_make_holder() */
+	pg_read_barrier();			/* pairs with that of slots_make_holder() */
 	finish_handoff();
 	count_admission();
 	if (state_of(MySlotEntry) == SLOT_LENT)
@@ -487,32 +389,29 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot, and count that there.  Returns false if it is too late for that,
- * because a slot has been granted meanwhile: the caller then either uses it,
- * by slots_claim, or refuses it, by slots_refuse_grant.
+ * Leave the queue without a slot, and count that there.  Returns false if a
+ * slot has been granted meanwhile: the caller then either uses it, by
+ * slots_claim(), or refuses it, by slots_refuse_grant().
  */
 bool
 slots_leave_queue(PoolTotal reason)
 {
 	LockedSection section;
-	bool		left = false;
+	bool		left;
 
 	slots_lock(&section);
-	if (state_of(MySlotEntry) == SLOT_WAITING)
+	left = state_of(MySlotEntry) == SLOT_WAITING;
+	if (left)
 	{
 		slots_queue_remove(my_slot_procno, &section);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason]++;
-		left = true;
 	}
 	slots_unlock(&section);
 	return left;
 }
 
-/*
- * Release a slot that is counted in all, and has no place any more, having had
- * that one or none, while others wait.
- */
+/* Release a slot that had that place, which is counted out, to waiters. */
 static pg_noinline void
 free_slot_to_waiters(int had_place)
 {
@@ -523,31 +422,21 @@ free_slot_to_waiters(int had_place)
 	slots_unlock(&section);
 }
 
-/*
- * Release a slot with that place, which the caller no longer counts as its
- * own.
- */
+/* Release a slot with that place, which the state does not name any more. */
 static void
 free_slot(int place)
 {
-	uint32		usage;
-	bool		others_wait;
+	bool		others_wait = count_place_out(place);
+	uint32		usage = pg_atomic_read_u32(&Slots->usage);
 
-	others_wait = count_place_out(place);
-	usage = pg_atomic_read_u32(&Slots->usage);
 	Assert((usage & USAGE_COUNT) > 0);
 	while (likely(!others_wait) && (usage & USAGE_WAITERS) == 0)
-	{
 		if (pg_atomic_compare_exchange_u32(&Slots->usage, &usage, usage - 1))
 			return;
-	}
 	free_slot_to_waiters(place);
 }
 
-/*
- * End this backend's hold on its slot, lent or not.  completed: its work has
- * been done.
- */
+/* End this backend's hold on its slot.  completed: its work has been done. */
 static void
 drop_slot(bool completed)
 {
@@ -555,8 +444,8 @@ drop_slot(bool completed)
 	SlotState	state = state_in(held);
 	int			place = place_in(held);
 
-	if (unlikely(in_reserve))
-		in_reserve = MySlotEntry->reserved = false;
+	Assert(state != SLOT_NONE && state != SLOT_WAITING);
+	MySlotEntry->reserved = false;
 	if (unlikely(place != NO_QUEUE) && completed)
 		slots_note_place_left(place);
 	if (likely(state == SLOT_RUNNING))
@@ -564,15 +453,10 @@ drop_slot(bool completed)
 	else if (state == SLOT_LONG)
 		slots_forget_long(my_slot_procno);
 	else
-	{
-		Assert(state == SLOT_LENT);
 		slots_forget_lending(place);
-	}
 }
 
-/*
- * Pass a slot on that was granted too late to be of use.
- */
+/* Pass a slot on that was granted too late to be of use. */
 void
 slots_refuse_grant(void)
 {
@@ -585,10 +469,7 @@ slots_refuse_grant(void)
 	slots_unlock(&section);
 }
 
-/*
- * A backend that was admitted begins or continues a statement: take a lent
- * slot back, above the limit if need be.
- */
+/* An admitted backend begins or continues a statement: it lends no more. */
 void
 slots_resume(void)
 {
@@ -597,9 +478,7 @@ slots_resume(void)
 		slots_end_lending();
 }
 
-/*
- * The backend's work is done, well or not: release its slot.
- */
+/* This backend's work is done, well or not: release its slot. */
 void
 slots_release(bool failed)
 {
@@ -608,43 +487,33 @@ slots_release(bool failed)
 }
 
 /*
- * on_shmem_exit callback: release everything.  Normally the before_shmem_exit
- * callbacks have already left the queue and aborted the transaction; this
- * covers an exit in which the first could not be registered.
+ * on_shmem_exit callback: release everything.  Normally, before_shmem_exit
+ * callbacks have done that, unless they could not be registered.
  */
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (state_of(MySlotEntry) == SLOT_WAITING &&
-		!slots_leave_queue(TOTAL_CANCELS))
+	if (state_of(MySlotEntry) == SLOT_WAITING && !slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
-
 	if (state_of(MySlotEntry) != SLOT_NONE)
 	{
-		pg_read_barrier();		/* pairs with pg_write_barrier() in
-								 * slots_make_holder() */
+		pg_read_barrier();		/* as in slots_claim() */
 		finish_handoff();		/* a slot may have been granted meanwhile */
 		slots_release(true);
 	}
 
-	Assert(state_of(MySlotEntry) == SLOT_NONE);
-	Assert(!MySlotEntry->handoff_pending);
+	Assert(state_of(MySlotEntry) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
-	MySlotEntry->reserved = false;	/* it may have ended on the way to its
-									 * slot */
+	MySlotEntry->reserved = false;	/* it may end on the way to its slot */
 	MySlotEntry = NULL;
 }
 
-/* ----------------------------------------------------------------
- *		Settings
- * ----------------------------------------------------------------
- */
+/* ---- Settings ---- */
 
 /*
- * Set the limit (slots, 0 = the gate is off, -1 = none but those of hot
- * spots).  If it was raised, waiters enter; if there is none, all do, as the
- * limits of pools do not hold then; if it was lowered, holders finish and new
- * ones wait.
+ * Set the limit: slots, 0 = the gate is off, and so are the limits of pools,
+ * -1 = none but those of pools and hot spots.  Waiters enter as far as they
+ * may now; if it was lowered, holders finish.
  */
 void
 slots_set_limit(int limit)
@@ -659,11 +528,7 @@ slots_set_limit(int limit)
 	slots_grant_free();
 }
 
-/*
- * Set whether the limits are only observed: then no backend queues, and those
- * that wait are let in.  When they are enforced again, new ones wait until
- * those at work are fewer than the limit, as if it had been lowered.
- */
+/* Set whether the limits are only observed: then no backend queues. */
 void
 slots_set_observing(bool observing)
 {
@@ -675,17 +540,14 @@ slots_set_observing(bool observing)
 	slots_grant_free();
 }
 
-/*
- * Set how long (ms) the first in the queue waits before a released slot is
- * handed off to it; 0 = not at all.
- */
+/* Set after what wait the next waiter is handed a slot: ms, 0 = at once. */
 void
 slots_set_handoff_after(int handoff_after)
 {
 	pg_atomic_write_u32(&Slots->handoff_after, (uint32) handoff_after);
 }
 
-/* Set for how long a holder must have done nothing to lend: ms, -1 = never. */
+/* Set after what idle time a holder lends its slot: ms, -1 = never. */
 void
 slots_set_lend_after(int lend_after)
 {
@@ -698,19 +560,14 @@ slots_set_lend_after(int lend_after)
 	slots_unlock(&section);
 }
 
-/*
- * Set how much CPU time makes a statement long: ms, -1 = none.  With -1,
- * paused statements go on when they next wake up.
- */
+/* Set what CPU time makes a statement long: ms, -1 = none. */
 void
 slots_set_long_after(int long_after)
 {
 	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
 }
 
-/*
- * Set whether hot spots have queues of their own.
- */
+/* Set whether hot spots have queues of their own. */
 void
 slots_set_hot_spots(bool on)
 {
@@ -722,14 +579,9 @@ slots_set_hot_spots(bool on)
 	slots_schedule_samples();
 }
 
-/* ----------------------------------------------------------------
- *		Looking at entries
- * ----------------------------------------------------------------
- */
+/* ---- Looking at entries ---- */
 
-/*
- * Is there a semaphore, that is, was the library preloaded?
- */
+/* Was the library preloaded? */
 bool
 slots_available(void)
 {
@@ -743,10 +595,7 @@ slots_backend_count(void)
 	return Slots->nentries;
 }
 
-/*
- * This backend's proc number, or INVALID_PROC_NUMBER if it has not come to the
- * gate.
- */
+/* This backend's, or INVALID_PROC_NUMBER until it comes to the gate */
 int
 slots_my_procno(void)
 {
@@ -767,26 +616,17 @@ slots_progress(int procno)
 	return *(volatile uint16 *) &entry_of(procno)->statement;
 }
 
-/*
- * How many of its transactions, or statements, have failed while it is in its
- * pool.
- */
+/* How many of its transactions, or statements, have failed in its pool */
 uint64
 slots_failures(int procno)
 {
 	return pg_atomic_read_u64(&entry_of(procno)->own_totals[TOTAL_FAILED]);
 }
 
-/* ----------------------------------------------------------------
- *		Shared memory
- * ----------------------------------------------------------------
- */
+/* ---- Shared memory ---- */
 
 #define SLOTS_TRANCHE	"admission_gate"
 
-/*
- * How many bytes it will take.  MaxBackends must be known.
- */
 static Size
 shmem_size(void)
 {
@@ -794,9 +634,7 @@ shmem_size(void)
 					mul_size(MaxBackends, sizeof(SlotEntry)));
 }
 
-/*
- * Request shared memory and pools_lock.  Call from a shmem_request_hook.
- */
+/* Request shared memory and pools_lock.  Call from a shmem_request_hook. */
 void
 slots_shmem_request(void)
 {
@@ -826,18 +664,16 @@ init_entry(SlotEntry *entry)
 }
 
 /*
- * Create the semaphore, or find it if it exists: returns whether it is new.
- * The caller then sets all settings, the pools first.  It holds
- * AddinShmemInitLock; no other process uses what is being made.
+ * Create the semaphore, or find it: returns whether it is new.  The caller
+ * holds AddinShmemInitLock, and then sets all settings, the pools first.
  */
 bool
 slots_shmem_init(void)
 {
 	const EntryList empty = {INVALID_PROC_NUMBER, INVALID_PROC_NUMBER, 0};
 	bool		found;
-	void	   *area;
+	void	   *area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 
-	area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
 	slots_sample_time = &Slots->sample;
 	if (found)

@@ -529,12 +529,12 @@ inline become_holder()
 
 inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
 
-#define others_are_waiting() \
+#define OTHERS_WAIT \
 	(waiters_flag_is_set() || (queue_at(my_queue()).usage & USAGE_WAITERS) != 0)
 
 inline slots_try_barge()
 {
-	EITHER(BARGING, ok = true, ok = !others_are_waiting());
+	EITHER(BARGING, ok = true, ok = !OTHERS_WAIT);
 	WHEN(ok, count_me_in(true));
 	WHEN(ok, become_holder())
 }
@@ -549,13 +549,13 @@ inline barge_or_force()
 inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 
 #define MY_QUEUE		MySlotEntry.queue
-#define may_overtake()	(!HAS_WAITERS(MY_QUEUE) && next_one == INVALID_PROC_NUMBER)
+#define MAY_OVERTAKE	(!HAS_WAITERS(MY_QUEUE) && next_one == INVALID_PROC_NUMBER)
 
 /* ok: acquired; queued: waits; else the queue is full. */
 inline enter_queue()
 {
 	slots_next_waiter();
-	EITHER(may_overtake(), count_in_if_free(MY_QUEUE), ok = false);
+	EITHER(MAY_OVERTAKE, count_in_if_free(MY_QUEUE), ok = false);
 	WHEN(RESIZERS > 0, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE); ok = true));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
@@ -567,7 +567,7 @@ inline enter_queue()
 inline slots_enqueue()
 {
 	atomic {
-		slots_lock();			/* lock_as_member() */
+		slots_lock();
 		MY_QUEUE = my_queue();
 		WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage))
 	};
