@@ -32,19 +32,21 @@ typedef enum SlotState
 	SLOT_STATES
 } SlotState;
 
-/* How many pools can be defined, the default pool included. */
-#define POOLS_MAX			32
+#define POOLS_MAX			32	/* that can be defined, with the default pool */
+#define SLOTS_MAX_POOLS		(2 * POOLS_MAX) /* with removed ones that have
+											 * backends at work */
+#define POOLS_DEFAULT_NAME	"default"
+#define POOLS_QUEUE_LENGTH_UNSET	(-2)	/* go by the setting for all */
+
+#define SLOTS_MAX_LIMIT		0x3FFFF /* PostgreSQL's own bound on backends */
+#define SLOTS_WAIT_BUCKETS	24	/* of the histogram of waits: see counters.c */
+#define MAX_HOT_SPOTS		32
 
 /*
- * Pools that can be there at the same time: more than can be defined, as a
- * pool that was removed is there as long as backends of it are at work.
+ * Statements that began up to this long (us) before the last sample need not
+ * take another; a larger difference means that the clock was set back.
  */
-#define SLOTS_MAX_POOLS		(2 * POOLS_MAX)
-
-#define POOLS_DEFAULT_NAME	"default"
-
-/* max_queue_length of a pool that goes by the setting for all. */
-#define POOLS_QUEUE_LENGTH_UNSET	(-2)
+#define SAMPLE_SLACK		INT64CONST(1000000)
 
 typedef struct PoolDefinition
 {
@@ -61,7 +63,7 @@ typedef struct PoolDefinitions
 	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
 } PoolDefinitions;
 
-/* Totals kept by each backend for itself, without any lock */
+/* Totals that each backend keeps for itself, without any lock */
 typedef enum OwnTotal
 {
 	TOTAL_ADMITTED,
@@ -73,7 +75,7 @@ typedef enum OwnTotal
 	OWN_TOTALS
 } OwnTotal;
 
-/* Totals kept in the pool */
+/* Totals that the pool keeps */
 typedef enum PoolTotal
 {
 	TOTAL_QUEUED,
@@ -86,15 +88,6 @@ typedef enum PoolTotal
 	TOTAL_DEMOTIONS,
 	POOL_TOTALS
 } PoolTotal;
-
-/*
- * The histogram of waits: the first bucket has those of less than 1 ms, each
- * next one ends at twice the time of the one before, the last has no end.
- */
-#define SLOTS_WAIT_BUCKETS	24
-
-/* How many hot spots there can be */
-#define MAX_HOT_SPOTS		32
 
 /* What backends contend for */
 typedef enum HotSpotKind
@@ -116,28 +109,16 @@ typedef struct HotSpotKey
 								 * event of a lock inside the server */
 } HotSpotKey;
 
-/*
- * Time of the last sample of the backends, and the interval between samples
- * while no backend waits
- */
+/* When backends are sampled */
 typedef struct SampleTime
 {
-	pg_atomic_uint64 taken;		/* TimestampTz; written by the one that
-								 * samples */
+	pg_atomic_uint64 taken;		/* the last sample, TimestampTz; no lock */
 	pg_atomic_uint64 claimed;	/* the same by monotonic_us() */
-	pg_atomic_uint64 interval;	/* us, and SAMPLE_SLACK more; the lock to
-								 * change */
+	pg_atomic_uint64 interval;	/* between samples while no backend waits, us,
+								 * plus SAMPLE_SLACK; the lock to change */
 } SampleTime;
 
-/*
- * Statements that began up to this long (us) before the last sample need not
- * take another; a larger difference means that the clock was set back
- */
-#define SAMPLE_SLACK		INT64CONST(1000000)
-
-/*
- * A clock for intervals, us: unlike that of timestamps, it is never set.
- */
+/* A clock for intervals, us: unlike that of timestamps, it is never set. */
 static inline uint64
 monotonic_us(void)
 {
@@ -149,15 +130,10 @@ monotonic_us(void)
 }
 
 /* Creating the semaphore */
-
 extern void slots_shmem_request(void);
 extern bool slots_shmem_init(void);
 
 /* Settings */
-
-/* The most slots a limit can name: PostgreSQL's own bound on backends. */
-#define SLOTS_MAX_LIMIT		0x3FFFF
-
 extern void slots_set_limit(int limit);
 extern void slots_set_observing(bool observing);
 extern void slots_set_handoff_after(int handoff_after);
@@ -167,7 +143,6 @@ extern void slots_set_hot_spots(bool on);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
 /* Backends */
-
 extern bool slots_available(void);
 extern int	slots_backend_count(void);
 extern int	slots_my_procno(void);
@@ -175,18 +150,16 @@ extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
 
-/* Acquire, wait, release */
-
-/* What became of an attempt to enter the queue. */
+/* What became of an attempt to enter the queue */
 typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
-	SLOT_ENQUEUE_ACQUIRED,		/* a slot was free after all: it has it */
-	SLOT_ENQUEUE_OBSERVED,		/* none was, but the limit is only observed:
-								 * it has one above the limit */
+	SLOT_ENQUEUE_ACQUIRED,		/* it has a slot, which was free after all */
+	SLOT_ENQUEUE_OBSERVED,		/* it has one above a limit only observed */
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 
+/* Acquire, wait, release */
 extern bool slots_try_acquire(TimestampTz since);
 extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
@@ -200,22 +173,16 @@ extern void slots_resume(void);
 extern void slots_release(bool failed);
 
 /* The watcher */
-
 extern bool slots_try_become_watcher(void);
 extern void slots_watch_again_in(long ms);
 
 /* Pools */
-
 extern void pools_fold_name(char *name, const char *original);
-extern const PoolDefinition *pools_find(const PoolDefinitions *definitions,
-										const char *name);
-
+extern const PoolDefinition *pools_find(const PoolDefinitions *definitions, const char *name);
 extern void slots_choose_pool(const char *name);
 extern const char *slots_pool_name(void);
 extern int	slots_pool_queue_timeout(void);
 extern bool slots_pool_has_queue_length(void);
-
-/* Hot spots */
 
 /* What a sample finds an admitted backend doing */
 typedef enum Activity
@@ -260,8 +227,8 @@ typedef struct HotSpotView
 	uint64		wait_time;		/* us */
 } HotSpotView;
 
+/* Hot spots */
 extern GATE_HIDDEN SampleTime *slots_sample_time;
-
 extern bool slots_have_hot_spots(void);
 extern bool slots_claim_sample(bool even_if_few);
 extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
@@ -285,7 +252,6 @@ slots_sample_is_due(TimestampTz since)
 }
 
 /* Lending */
-
 extern int	slots_lend_after(void);
 extern bool slots_claim_lender_scan(void);
 extern bool slots_claim_holder_scan(long interval);
@@ -295,7 +261,6 @@ extern void slots_end_lending(void);
 extern void slots_relieve_stall(void);
 
 /* Long statements */
-
 extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
 extern bool slots_may_be_long(int procno);
 extern void slots_keep_slot(bool keep);
@@ -309,16 +274,12 @@ extern void slots_long_resume(int procno);
 extern void slots_forget_long(int procno);
 extern void slots_end_long(bool works, uint64 cpu);
 
-/* Counters */
-
-/* The gauges and totals of a pool; docs/views.md says what each means. */
+/* The gauges and totals of a pool: see docs/views.md */
 typedef struct SlotStats
 {
 	char		pool[NAMEDATALEN];
 	int			priority;
-	int			limit;			/* slots, its own or else those of all pools;
-								 * 0 = the gate is off, -1 = none but those of
-								 * hot spots */
+	int			limit;			/* its own, or else as for slots_set_limit() */
 	bool		observing;		/* the limit is not enforced */
 	int			backends[SLOT_STATES];
 	uint64		own_totals[OWN_TOTALS];
@@ -331,8 +292,7 @@ typedef struct SlotStats
 /* How a limit stands */
 typedef struct SlotLimit
 {
-	bool		is_of_queue;	/* of its pool or hot spot, else of all pools
-								 * together */
+	bool		is_of_queue;	/* of its pool or hot spot, else of all pools */
 	HotSpotKey	hot_spot;		/* if it is of one */
 	char		pool[NAMEDATALEN];
 	int			slots;
@@ -352,8 +312,8 @@ typedef struct SlotBackend
 	uint64		wait_time;		/* us, of its present or else its last wait */
 } SlotBackend;
 
+/* Counters */
 extern void slots_record_wait(uint64 waited);
-
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);
 extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
