@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * slots_internal.h
- *		The shared memory of the semaphore, and what its files see of each other:
- *		for the files of src/core only.
+ *		The shared memory of the semaphore, and what its files see of each
+ *		other: for the files of src/core only.
  *
  * Every backend has an entry, known by its proc number, since pointers need
  * not mean the same in every process.  An entry is in one list at a time: its
@@ -11,9 +11,9 @@
  * The semaphore is one 32-bit word: the number of slots in use, and two flags
  * in its highest bits.  While no flag is set, a slot is acquired and released
  * by one compare-and-exchange; as the flags are larger than any limit, "usage
- * < limit" tests all of it.  A queue with a limit of its own, that of a pool or
- * of a hot spot, has a word of its own: a slot is counted there first, then in
- * the word for all; if that fails, the first step is taken back.  Where a
+ * < limit" tests all of it.  A queue with a limit of its own, that of a pool
+ * or of a hot spot, has a word of its own: a slot is counted there first, then
+ * in the word for all; if that fails, the first step is taken back.  Where a
  * backend is counted is its place; its state names it.
  *
  * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
@@ -25,7 +25,7 @@
  * read without a lock; the limits are written under the lock, the words,
  * published settings and times of samples without it.  Slots->pools_lock, an
  * LWLock taken before the lock, guards the set of pools and their names.
- * Times are by monotonic_us(), but for those of type TimestampTz.
+ * Times are in us by monotonic_us(), but for those of type TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -36,8 +36,6 @@
 
 #include "postgres.h"
 
-#include "datatype/timestamp.h"
-#include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 #include "utils/timestamp.h"
@@ -46,29 +44,16 @@
 #include "core/limit_control.h"
 #include "core/slots.h"
 
-#define USAGE_WAITERS	0x80000000	/* backends wait: see SlotShared,
-									 * SlotQueue */
+#define USAGE_WAITERS	0x80000000	/* see SlotShared.usage, SlotQueue.usage */
 #define USAGE_LENDERS	0x40000000	/* backends have lent their slots */
 #define USAGE_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
+#define NO_LIMIT		USAGE_COUNT /* smaller than any flag */
+#define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
-/* The limit when there is none; smaller than any flag. */
-#define NO_LIMIT		USAGE_COUNT
-
-/*
- * Value of next_priority while no waiter could use a free slot: any backend
- * may barge
- */
-#define NO_PRIORITY		PG_INT32_MIN
-
-/* The index of the pool "default" */
-#define DEFAULT_POOL	0
-
-/*
- * Queues are known by index: those of the pools come first, by the pool's
- * index, then those of the hot spots.
- */
+/* Queues are known by index: those of the pools, then those of hot spots. */
 #define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
 #define NO_QUEUE		(-1)
+#define DEFAULT_POOL	0
 
 /*
  * The state of an entry and the queue whose own limit counts it, its place,
@@ -77,10 +62,7 @@
 #define PLACE_SHIFT		8
 #define STATE_MASK		((1 << PLACE_SHIFT) - 1)
 
-/*
- * Value of SlotEntry.hot_spot: the backend has waited for one that does
- * nothing, and contends for nothing
- */
+/* SlotEntry.hot_spot: has waited for one that does nothing, does not contend */
 #define STUCK			PG_UINT8_MAX
 
 /* What a process does for a long statement: see long_share.c */
@@ -92,9 +74,8 @@ typedef enum LongState
 } LongState;
 
 /*
- * One backend.  The hot path writes what comes before TOTAL_FORCED, which
- * is a cache line of its own on most machines; the rest is what waiting
- * and lending need.
+ * One backend.  The hot path writes what comes before TOTAL_FORCED, which is a
+ * cache line of its own on most machines.
  */
 typedef struct SlotEntry
 {
@@ -102,96 +83,65 @@ typedef struct SlotEntry
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	uint16		admission;		/* another one whenever it is admitted */
 	uint16		statement;		/* another one whenever it meets the gate */
-	pg_atomic_uint64 since;		/* start of the state, TimestampTz; written by
-								 * the process that changes the state */
-	uint8		pool;			/* index; written by the backend in state
-								 * NONE, by any process under the lock while
-								 * it waits */
-	uint8		queue;			/* index of the queue that it is in, or was in
-								 * last: lock */
-	uint8		hot_spot;		/* index, plus one, of the one whose contender
-								 * it is, or 0, or STUCK; written by a process
-								 * that samples, and by the backend when it
-								 * begins and ends */
+	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
+	uint8		pool;			/* changed in state NONE, or under the lock */
+	uint8		queue;			/* that it is in, or was in last: lock */
+	uint8		hot_spot;		/* whose contender it is, plus 1; 0, or STUCK;
+								 * written by samples, at begin and at end */
 	uint8		mark;			/* how certain that is: likewise */
-	bool		wakeup_pending; /* called to claim a slot, has not answered
-								 * yet: lock */
-	bool		handoff_pending;	/* granted a slot and not awake yet: set
-									 * under the lock, cleared by the backend
-									 * without */
-	bool		reserved;		/* holds a reserved slot; set by the backend
-								 * under pools_lock, cleared without, also by
-								 * the process that makes it long */
+	bool		wakeup_pending; /* called, has not answered yet: lock */
+	bool		handoff_pending;	/* granted, not awake yet: lock to set */
+	bool		reserved;		/* in the reserve; pools_lock to set */
 	uint8		long_state;		/* LongState: lock */
-	bool		keeps_slot;		/* its parallel workers do not make its
-								 * statement long; written by the backend */
-	bool		in_the_way;		/* does not pause, as others want what it
-								 * holds: lock; a hint without */
-	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* counts of this backend in
-												 * its present pool; moved to
-												 * past_totals when it changes
-												 * pools; never reset: see
-												 * own_baseline */
+	bool		keeps_slot;		/* its workers do not make it long */
+	bool		in_the_way;		/* does not pause: lock; a hint without */
+	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its present pool */
 
-	int			prev;			/* links in one of the lists: */
-	int			next;			/* lock */
+	int			prev;			/* links in one of the lists: lock */
+	int			next;			/* likewise */
 	uint16		admission_seen; /* admission at quiet_since: lock */
 	pg_atomic_uint64 last_wait; /* us */
-
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
-	uint64		turn_began;		/* of a process of a long statement, by
-								 * monotonic_us(): lock; a hint without */
+	uint64		turn_began;		/* for a long statement: lock; a hint without */
 	int64		turn_used;		/* us of CPU since then: lock */
 	pg_atomic_uint32 ticks;		/* of CPU time of its statement; written by
-								 * the backend and by signal handlers, of it
-								 * and its parallel workers, without a lock */
-	uint64		ticked;			/* when it was last found to use CPU time: as
-								 * turn_began */
-	uint64		quiet_since;	/* of a holder: since when it has done next to
-								 * nothing, by the samples: lock */
-	uint64		queued;			/* when it entered the queue: lock; a hint
-								 * without */
+								 * signal handlers, also of its workers */
+	uint64		ticked;			/* when it last used CPU time: as turn_began */
+	uint64		quiet_since;	/* it has done next to nothing since: lock */
+	uint64		queued;			/* when it entered the queue: as turn_began */
 } SlotEntry;
 
-/* A list of entries, linked by proc numbers. */
+/* A list of entries, linked by proc numbers; INVALID_PROC_NUMBER if empty */
 typedef struct EntryList
 {
-	int			head;			/* or INVALID_PROC_NUMBER */
-	int			tail;			/* likewise */
+	int			head;
+	int			tail;
 	int			length;
 } EntryList;
 
-/*
- * A queue, with a limit of its own or without: that of a pool or of a hot spot
- */
+/* The queue of a pool or of a hot spot */
 typedef struct SlotQueue
 {
 	/*
-	 * Slots in use by backends that have their place here, and USAGE_WAITERS
-	 * if the queue is not empty: a cache line of its own.  The queue of a
-	 * pool counts those that came while it had a limit, that of a hot spot
-	 * all of its contenders.
+	 * Backends that have their place here, and USAGE_WAITERS if the queue is
+	 * not empty: a cache line of its own.  The queue of a pool counts those
+	 * that came while it had a limit, that of a hot spot all contenders.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
-	pg_atomic_uint32 limit;		/* places, NO_LIMIT if there is none; the lock
-								 * to change */
+	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	EntryList	waiters;
 	uint64		moved;			/* when a waiter last entered */
-	uint64		passed_over_since;	/* when a backend of a higher priority was
-									 * first admitted ahead of this queue; 0 =
-									 * not since one of its waiters was */
+	uint64		passed_over_since;	/* by higher priorities; 0 = not */
 } SlotQueue;
 
 /* A part of the backends, with the queue of the same index. */
 typedef struct SlotPool
 {
-	bool		defined;		/* pools_lock and lock; else it is removed or
-								 * was never there */
+	bool		defined;		/* not removed; pools_lock and lock to change */
 	PoolDefinition definition;	/* pools_lock and lock to change */
 	int			lent;			/* entries in state LENT */
-
 	uint64		totals[POOL_TOTALS];	/* since the reset */
 	pg_atomic_uint64 max_wait;	/* us; likewise */
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* likewise */
@@ -199,27 +149,21 @@ typedef struct SlotPool
 	uint64		own_baseline[OWN_TOTALS];	/* all own totals at the reset */
 } SlotPool;
 
-/*
- * What backends contend for; its queue is that of index SLOTS_MAX_POOLS and
- * up.
- */
+/* What backends contend for; its queue has the index SLOTS_MAX_POOLS and up. */
 typedef struct HotSpot
 {
-	HotSpotKey	key;			/* lock; HOT_SPOT_NONE = free */
+	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
 	int			part_of;		/* the one that it was merged into, whose
-								 * queue and limit hold for it, or itself:
-								 * lock */
-	TimestampTz since;			/* lock */
-	uint64		seen;			/* when a backend was last seen in line, by
-								 * monotonic_us(); written by a process that
-								 * samples */
-	LimitControl control;		/* lock; a hint without */
+								 * queue and limit hold for it, or itself */
+	TimestampTz since;
+	uint64		seen;			/* when a backend was last seen in line;
+								 * written by samples without a lock */
+	LimitControl control;		/* a hint without the lock */
 	pg_atomic_uint32 completed; /* transactions of those that had a place */
 	pg_atomic_uint64 admitted;	/* how many had one */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
-	uint8		crossings[MAX_HOT_SPOTS];	/* contenders of this one seen in
-											 * line for that one, of late;
-											 * written as seen is */
+	uint8		crossings[MAX_HOT_SPOTS];	/* its contenders seen in line for
+											 * that one, of late: as seen */
 } HotSpot;
 
 typedef struct SlotShared
@@ -228,55 +172,39 @@ typedef struct SlotShared
 	pg_atomic_uint32 usage;		/* slots in use; USAGE_WAITERS: there is a
 								 * limit, and a backend waits whose queue has
 								 * a place free */
-	pg_atomic_uint32 limit;		/* slots; NO_LIMIT if there is none; the lock
-								 * to change */
+	pg_atomic_uint32 limit;		/* slots, or NO_LIMIT; the lock to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	SampleTime	sample;			/* for hot spots */
 	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SampleTime)];
 
 	slock_t		mutex;
-	int			max_active;		/* as set: 0 = the gate is off, -1 = no limit
-								 * but those of hot spots; a hint without the
-								 * lock */
-	bool		observing;		/* no backend queues; see slots_set_observing */
+	int			max_active;		/* see slots_set_limit; a hint without lock */
+	bool		observing;		/* see slots_set_observing */
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
-	pg_atomic_uint32 handoffs_in_flight;	/* backends granted a slot given
-											 * back, and not awake yet: raised
-											 * under the lock, lowered without */
+	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;	/* when a slot given back was granted last */
 	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
 	uint64		watch_due;		/* when the watcher is to sample again */
 	int			lent;			/* entries in state LENT */
-	uint64		moved;			/* when a waiter last entered, but for those
-								 * let into a full queue: see lending.c */
-	int			stall_after;	/* ms from then on until one enters above the
-								 * limit; 0 = as at first */
+	uint64		moved;			/* when a waiter last entered: see lending.c */
+	int			stall_after;	/* ms until one enters; 0 = as at first */
 	EntryList	long_paused;	/* entries in LONG_PAUSED */
-	int			long_working;	/* processes of long statements at work, by
-								 * the latest sample, and since then by what
-								 * was resumed and paused */
-	double		short_working;	/* short statements at work or waiting, on
-								 * average */
-	bool		others_need_long;	/* others wait for what a paused one may
-									 * hold: none pauses */
-	int			cpus;			/* usable ones, by the latest sample */
-	uint64		long_sampled;	/* when these were set, by monotonic_us() */
-	uint64		long_turn_began;	/* the last turn that is over: likewise */
-	int64		long_turn_used; /* CPU time that it used, us */
-	pg_atomic_uint32 next_priority; /* int32: the lowest priority that may
-									 * barge, or NO_PRIORITY */
+	int			long_working;	/* processes of long statements at work */
+	double		short_working;	/* short ones at work or waiting, on average */
+	bool		others_need_long;	/* none pauses, as others may wait for it */
+	int			cpus;			/* usable ones */
+	uint64		long_sampled;	/* when these were set */
+	uint64		long_turn_began;	/* the last turn that is over */
+	int64		long_turn_used; /* us of CPU that it used */
+	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
 	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
-	bool		hot_spots_on;	/* are there hot spots?  A hint without the
-								 * lock */
-	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them, by
-									 * monotonic_us() */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last did: likewise */
-	pg_atomic_uint32 unknown_logged;	/* generation of the pools for which
-										 * the log was told of an unknown one */
-	uint64		crossings_aged; /* when crossings were last halved, by
-								 * monotonic_us() */
+	bool		hot_spots_on;	/* a hint without the lock */
+	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
+	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
+	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
+	uint64		crossings_aged; /* when crossings were last halved */
 
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
@@ -285,7 +213,6 @@ typedef struct SlotShared
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
 	SlotQueue	queues[SLOTS_QUEUES];
-
 	int			nentries;
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
@@ -296,10 +223,15 @@ extern GATE_HIDDEN SlotShared *Slots;
 extern GATE_HIDDEN SlotEntry *MySlotEntry;
 extern GATE_HIDDEN int my_slot_procno;
 
-/* ----------------------------------------------------------------
- *		Small steps
- * ----------------------------------------------------------------
- */
+/* What this backend knows of its pool, as of that generation */
+typedef struct MyPool
+{
+	uint32		generation;
+	bool		has_limit;
+	int			priority;
+} MyPool;
+
+extern GATE_HIDDEN MyPool my_pool;
 
 static inline SlotEntry *
 entry_of(int procno)
@@ -335,7 +267,6 @@ hot_spot_at(int queue)
 	return &Slots->hot_spots[queue - SLOTS_MAX_POOLS];
 }
 
-/* Parts of SlotEntry.state */
 static inline SlotState
 state_in(uint32 word)
 {
@@ -422,8 +353,8 @@ passed_since(uint64 then, int interval, uint64 now)
 }
 
 /*
- * If interval us have passed since *last, by monotonic_us(), set *last to now
- * and return true.  Of concurrent callers only one succeeds.
+ * If interval us have passed since *last, set *last to now and return true.
+ * Of concurrent callers only one succeeds.
  */
 static inline bool
 claim_turn(pg_atomic_uint64 *last, uint64 interval)
@@ -435,41 +366,26 @@ claim_turn(pg_atomic_uint64 *last, uint64 interval)
 	return now >= seen + interval && pg_atomic_compare_exchange_u64(last, &seen, now);
 }
 
-/* ----------------------------------------------------------------
- *		Counting slots in and out
- * ----------------------------------------------------------------
- */
-
-/*
- * Raise a count if it is below the limit; with barge, whatever the flags say.
- */
+/* Raise a count if it is below the limit; with barge, whatever the flags say. */
 static inline bool
 count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
 {
 	uint32		old = pg_atomic_read_u32(usage);
 
 	while ((barge ? old & USAGE_COUNT : old) < pg_atomic_read_u32(limit))
-	{
 		if (pg_atomic_compare_exchange_u32(usage, &old, old + 1))
 			return true;
-	}
 	return false;
 }
 
-/*
- * Does this queue count its backends?  That of a hot spot does, also while it
- * has no limit; that of a pool only if it has one.
- */
+/* Does it count its backends?  That of a hot spot does, also without a limit. */
 static inline bool
 queue_counts(int queue)
 {
 	return is_of_hot_spot(queue) || queue_has_limit(queue);
 }
 
-/*
- * Count a place in that queue, if it counts.  *place receives the queue or
- * NO_QUEUE. Returns false if none is free.
- */
+/* Count a place, if that queue counts.  Returns false if none is free. */
 static inline bool
 count_place_if_free(int queue, bool barge, int *place)
 {
@@ -494,8 +410,7 @@ count_place(int queue)
 
 /*
  * Release a place, if there is one.  Returns true if that queue has waiters: a
- * caller that does not hold the lock must then take and release it, so that
- * slots_unlock() wakes one.
+ * caller without the lock must then take and release it, to call one.
  */
 static inline bool
 count_place_out(int place)
@@ -509,9 +424,7 @@ count_place_out(int place)
 	return (usage & USAGE_WAITERS) != 0;
 }
 
-/*
- * Count a slot in that queue and in all, if both have one free.  Lock held.
- */
+/* Count a slot in that queue and in all, if both have one free.  Lock held. */
 static inline bool
 count_in_if_free(int queue, int *place)
 {
@@ -524,10 +437,7 @@ count_in_if_free(int queue, int *place)
 	return false;
 }
 
-/*
- * Count a slot in that queue and in all, above the limits if need be: returns
- * the place.
- */
+/* The same, above the limits if need be; without the lock, too. */
 static inline int
 count_in(int queue)
 {
@@ -537,7 +447,7 @@ count_in(int queue)
 	return place;
 }
 
-/* A slot with that place is no longer in use.  Lock held. */
+/* Lock held. */
 static inline void
 count_out(int place)
 {
@@ -545,70 +455,42 @@ count_out(int place)
 	pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }
 
-/* ----------------------------------------------------------------
- *		wait_queue.c
- * ----------------------------------------------------------------
- */
-
-/*
- * The most latches that one section sets after the lock is released.  More are
- * not expected: those of a waiter that is granted a slot, the next one, a new
- * watcher, and three long statements.
- */
+/* A waiter that is granted a slot, the next, a watcher, three long statements */
 #define MAX_WAKEUPS	6
 
-/*
- * One critical section: the time just before it began, and the latches to set
- * after the lock is released
- */
+/* One critical section */
 typedef struct LockedSection
 {
-	uint64		now;			/* by monotonic_us() */
+	uint64		now;			/* just before it began */
 	TimestampTz timestamp;		/* the same, for the views */
 	int			nwakeups;
-	int			wakeups[MAX_WAKEUPS];	/* proc numbers */
+	int			wakeups[MAX_WAKEUPS];	/* whose latches to set after it */
 } LockedSection;
 
+/* wait_queue.c */
 extern void slots_lock(LockedSection *section);
 extern void slots_unlock(LockedSection *section);
 extern void slots_wake_later(LockedSection *section, int procno);
-
 extern void slots_list_append(EntryList *list, int procno);
 extern void slots_list_remove(EntryList *list, int procno);
-
+extern int	slots_next_queue(int queue);
 extern int	slots_next_waiter(uint64 now);
 extern int	slots_priority_of(int next, uint64 now);
-extern int	slots_next_queue(int queue);
-
+extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno, LockedSection *section);
 extern void slots_queue_move(int procno, int to);
 extern void slots_make_holder(int procno, int place, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
-extern bool slots_is_its_turn(int procno, uint64 now);
-extern void slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section);
 extern void slots_grant_free(void);
+extern void slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section);
 
-/* ----------------------------------------------------------------
- *		Between the files
- * ----------------------------------------------------------------
- */
-
-/* What this backend knows of its pool, as of that generation. */
-typedef struct MyPool
-{
-	uint32		generation;
-	bool		has_limit;
-	int			priority;
-} MyPool;
-
-extern GATE_HIDDEN MyPool my_pool;
-
+/* counters.c, pools.c, lending.c, hot_spots.c */
+extern void slots_keep_totals(SlotEntry *entry);
+extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
-extern void slots_keep_totals(SlotEntry *entry);
-extern void slots_start_totals(int first, int last);
 extern void slots_init_hot_spots(void);
 extern void slots_schedule_samples(void);
 extern int	slots_hot_spot_queue(int hot_spot);
