@@ -417,9 +417,9 @@ slots_grant_above_limit(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 
+	pool_of(entry)->totals[TOTAL_STALLS]++;
 	slots_make_holder(procno, count_in(entry->queue), section);
 	slots_wake_later(section, procno);
-	pool_of(entry)->totals[TOTAL_STALLS]++;
 }
 
 /* Let the next waiter in; without limits, any.  False if there is none. */
