@@ -116,7 +116,14 @@ typedef struct Load
 #define INSIDE(name, n, of, best, pause, before, work, think, kind, outside) \
 	{name, n, of, best, pause, before, work, think, 0, 1, 1, 0, 0, kind, outside}
 
-/* Of a group: name, clients, of_open, of_best, and the times and numbers */
+/*
+ * Of a group: name, clients, of_open, of_best, and the times and numbers
+ *
+ * What needs the less obvious rules of the control: the judgement of the rate,
+ * ten rows on 64 cores; STANDSTILL, that a limit is not raised after it, and
+ * ENOUGH_DONE, deadlocks; ENOUGH_SEEN, one row in a tenth.  No load notices
+ * RARE, MIN_SLOW_PLACES, OPEN_AFTER or CONTRARY_WEIGHT.
+ */
 static const Load loads[] = {
 	{"one row", 2, 20, {ONE_ROW(60, 1.1, 0.95)}},
 	{"one row, 64 cores", 64, 20, {ONE_ROW(60, 1.1, 0.95)}},
