@@ -275,7 +275,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		.previous = error_context_stack
 	};
 
-	sampler_sample();
+	sampler_sample(false);
 	wait.start = monotonic_us();
 
 	enqueued = slots_enqueue(gate_max_queue_length, &wait.queue_length);
@@ -458,7 +458,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	else
 		enter_or_wait(query, begins_block, since);
 	if (unlikely(slots_sample_is_due(since)))
-		sampler_sample();
+		sampler_sample(false);
 }
 
 /*

@@ -42,11 +42,10 @@ extern void long_statements_end_transaction(void);
 
 extern void sampler_shmem_request(void);
 extern void sampler_shmem_init(void);
-extern void sampler_sample(void);
+extern void sampler_sample(bool for_long);
 extern long sampler_watch(void);
 extern void sampler_sample_holders(void);
 extern void sampler_recall_lenders(void);
-extern void sampler_sample_long(void);
 
 /* snapshot.c */
 

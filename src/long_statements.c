@@ -230,7 +230,7 @@ pause_statement(void)
 
 		/* The first may have caught an error here, and do something else. */
 		if (is_first || timed_out)
-			sampler_sample_long();
+			sampler_sample(true);
 		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
 			break;
 		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -278,7 +278,7 @@ tick(void)
 	is_long = true;
 	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
 		slots_end_lending();
-	sampler_sample_long();
+	sampler_sample(true);
 	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used, is_in_the_way()))
 		pause_statement();
 }

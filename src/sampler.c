@@ -9,50 +9,27 @@
  * taken every few milliseconds, with many connections less often: by a backend
  * that is about to queue; by the watcher, one of the waiters
  * (core/wait_queue.c); by a backend that begins a statement, as there may be
- * no queue; by a process of a long statement.  There is no background process
- * for this.
+ * no queue; by a process of a long statement.
  *
- * Hot spots (core/hot_spots.c): a backend that waits for a lock contends for
- * it if the backend that holds it works, or waits itself.  So the waiters of
- * one lock form a group, and the owner of the lock is looked up once for each.
- * If that waits, its own group tells, and so on; a circle is contention as
- * well, which the deadlock detector ends.  The waiters are stuck, and contend
- * for nothing, if the last one of that chain does nothing: its client has been
- * idle for lend_after; or if it works but no one has left its group for
- * SLOW_AFTER: so a long transaction is no hot spot.  A wait for a lock inside
- * the server is contention.  A wait for WAL to be written counts as work: it
- * is for the disk, where many at a time are better.
+ * Hot spots (core/hot_spots.c): the waiters of one lock form a group, whose
+ * owner is looked up once.  If that waits, its own group tells, and so on; a
+ * circle is contention, which the deadlock detector ends.  The waiters are
+ * stuck, and contend for nothing, if the last one of that chain does nothing,
+ * or works but none has left its group for STUCK_AFTER: so a long transaction
+ * is no hot spot.  A wait for WAL to be written is no contention: it is for
+ * the disk, where many at a time are better.
  *
- * Lending (core/lending.c): the deadlock detector of PostgreSQL does not see
- * the queues for slots.  So that a holder can neither wait for a waiter for
- * long, nor keep a slot while its client does nothing, a holder that has done
- * nothing for lend_after lends its slot; at once, if it is stuck.  And a
- * waiter that is the owner of a lock for which an admitted backend waits
- * enters at once.
+ * Lending (core/lending.c): a holder does nothing if it uses next to no CPU
+ * time, and is not found waiting for a CPU, a disk, or a process that works
+ * (LWLock).  One that gets no CPU uses no CPU time either, but the kernel says
+ * that it does not sleep; only the leader of a parallel query is asked for
+ * that.  Else that works if its leader or any worker does.  Where the kernel
+ * does not tell these things, the wait event has to do.
  *
  * Long statements (core/long_share.c): a sample counts the short statements
  * and the processes of long ones at work, and resumes those that may go on:
  * out of turn what keeps a lock that others wait for, and all while VACUUM or
  * replay waits for a pin or a snapshot.
- *
- * Idleness is measured, not concluded from the wait event.  A holder does
- * nothing if it uses next to no CPU time, and is not found waiting for a CPU,
- * a disk, or a process that works (LWLock).  So it does not matter whether it
- * waits for its client, a lock, a timer, or a statement that it has sent to
- * its own server, through postgres_fdw, a program or an untrusted language;
- * nor how many statements it begins.  A backend that streams from or to its
- * client works if that takes a part of a CPU, however often it waits for a
- * moment.
- *
- * A process that spends its time on the disk uses little CPU time, but nearly
- * every sample finds it waiting there.  One that gets no CPU, since too many
- * processes want one, uses none at all, but the kernel says that it does not
- * sleep; only the leader of a parallel query is asked for that.  Otherwise a
- * parallel query works if its leader or any of its workers does.
- *
- * Where the kernel does not tell these things, the wait event has to do: a
- * holder works unless it waits for a client, a lock, a timer or an extension,
- * and sleeps if it waits for anything.
  *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
  * does; a stale value costs one sample.  A partition lock of the lock manager
@@ -71,68 +48,39 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/timestamp.h"
 
 #include "gate.h"
 
-/* How long a wait is slow, us */
-#define SLOW_WAIT		INT64CONST(100000)
+#define SLOW_WAIT		INT64CONST(100000)	/* a longer wait is slow, us */
+#define STUCK_AFTER		INT64CONST(2000000) /* see above, us */
+#define MIN_IDLE		100		/* no backend is idle for less, ms */
 
-/*
- * How long a lock may be held by a backend at work before its waiters are
- * stuck, us
- */
-#define SLOW_AFTER		INT64CONST(2000000)
+#define GROUPS			512		/* locks that a sample can tell apart */
+#define MAX_PROBES		8		/* places tried for a lock */
+#define MAX_OWNERS		256		/* backends read that hold a lock */
+#define MAX_CHAIN		16		/* owners that wait for each other */
+#define MAX_ROWS_ASKED	16		/* backends asked for the row they want */
 
-/* How many locks waited for a sample can tell apart */
-#define GROUPS			512
-
-/* How many of them may be tried for a lock, if others have taken its place */
-#define MAX_PROBES		8
-
-/* A backend that waits for its client for less than this is not idle, ms */
-#define MIN_IDLE		100
-
-/* How many of those at a lock are read, and how many owners in a chain */
-#define MAX_OWNERS		256
-#define MAX_CHAIN		16
-
-/* How many backends a sample asks for the row that they want */
-#define MAX_ROWS_ASKED	16
-
-/* Looks per lend_after: idleness is noticed at most half of lend_after late */
-#define LOOKS_PER_LENDING	2
-
-/* Bounds of the time between two samples of the holders, ms */
+/* Bounds of the time between samples of the holders, lend_after / 2, ms */
 #define MIN_INTERVAL	5
 #define MAX_INTERVAL	500
+#define WATCH_INTERVAL	50		/* how long the watcher sleeps at most, ms */
 
-/* How long the watcher sleeps at most, ms */
-#define WATCH_INTERVAL	50
+#define SHMEM_SIZE		mul_size(MaxBackends, sizeof(BackendSample))
 
-/*
- * What is known of a backend from one sample to the next; times by
- * monotonic_us() unless said otherwise
- */
+/* What is known of a backend from one sample to the next; by monotonic_us() */
 typedef struct BackendSample
 {
-	LOCK	   *lock;			/* the heavyweight lock it waits for, or NULL */
-	uint32		lwlock;			/* else the wait event of a lock inside the
-								 * server; 0 = none that counts */
+	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
+	uint32		lwlock;			/* else the event of a wait inside the server */
 	HotSpotKey	key;			/* what the heavyweight lock is for, if known */
-	TimestampTz since;			/* when that wait began, to tell it from
-								 * another one; 0 = unknown */
-	uint64		moved;			/* when its group moved last, or since it is
-								 * known */
-	uint64		began;			/* when it was first seen */
-	uint64		blocked;		/* when the backend was last seen waiting for
-								 * a heavyweight lock */
+	TimestampTz since;			/* start of that wait, to tell it; 0 = unknown */
+	uint64		moved;			/* when its group did last, or became known */
+	uint64		began;			/* when that wait was first seen */
+	uint64		blocked;		/* when any of the backend was last seen */
 	uint64		failures;		/* its failed transactions until then */
-	uint64		idle_since;		/* when it was first seen waiting for its
-								 * client, a timer or an extension; 0 = it is
-								 * not */
+	uint64		idle_since;		/* of a wait for the outside; 0 = of none */
 	uint32		progress;		/* what it had done by then */
 } BackendSample;
 
@@ -140,7 +88,6 @@ typedef struct BackendSample
 typedef enum Verdict
 {
 	VERDICT_UNKNOWN,
-	VERDICT_ASKED,				/* in the chain that is followed just now */
 	VERDICT_CONTEND,
 	VERDICT_STUCK
 } Verdict;
@@ -153,7 +100,6 @@ typedef struct WaitGroup
 	uint64		moved;			/* when one left it; 0 = unknown */
 	HotSpotKey	key;			/* what they contend for */
 	int			owner;			/* one that holds the lock; -1 = unknown */
-	bool		owner_is_idle;
 	Verdict		verdict;
 } WaitGroup;
 
@@ -162,8 +108,7 @@ typedef struct Sample
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
-	bool		needs_long;		/* VACUUM or replay waits for what a long
-								 * statement may hold */
+	bool		needs_long;		/* VACUUM or replay wants what one may hold */
 	HotSpotCounts counts;
 	WaitGroup	groups[GROUPS];
 } Sample;
@@ -171,17 +116,11 @@ typedef struct Sample
 /* By proc number; the process that samples writes it without a lock */
 static BackendSample *samples = NULL;
 
-static Size
-shmem_size(void)
-{
-	return mul_size(MaxBackends, sizeof(BackendSample));
-}
-
 /* Request the shared memory.  Call from a shmem_request_hook. */
 void
 sampler_shmem_request(void)
 {
-	RequestAddinShmemSpace(shmem_size());
+	RequestAddinShmemSpace(SHMEM_SIZE);
 }
 
 /* Create or attach to it.  The caller holds AddinShmemInitLock. */
@@ -190,40 +129,18 @@ sampler_shmem_init(void)
 {
 	bool		found;
 
-	samples = ShmemInitStruct("admission_gate samples", shmem_size(), &found);
+	samples = ShmemInitStruct("admission_gate samples", SHMEM_SIZE, &found);
 	if (!found)
-		memset(samples, 0, shmem_size());
+		memset(samples, 0, SHMEM_SIZE);
 }
 
-/* ----------------------------------------------------------------
- *		What backends wait for
- * ----------------------------------------------------------------
- */
-
-/*
- * Is this a wait inside the server that fewer backends at work would shorten?
- */
+/* Is this a wait inside the server that fewer backends would shorten? */
 static inline bool
 is_for_lwlock(uint32 event)
 {
 	return ((event & WAIT_CLASS_MASK) == PG_WAIT_LWLOCK &&
 			event != (PG_WAIT_LWLOCK | WALWriteLock->tranche)) ||
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
-}
-
-/* Find what this process waits for: fills in lock and since, or lwlock. */
-static void
-see_wait(PGPROC *proc, uint32 event, BackendSample *wait)
-{
-	/*
-	 * The wait event does not tell: the process may be about to check for a
-	 * deadlock, with another one or none.
-	 */
-	wait->lock = *(LOCK *volatile *) &proc->waitLock;
-	if (wait->lock != NULL)
-		wait->since = pg_atomic_read_u64(&proc->waitStart);
-	else if (is_for_lwlock(event))
-		wait->lwlock = event;
 }
 
 /* The group of this lock, added if need be; NULL if there is no room. */
@@ -248,38 +165,18 @@ group_of(Sample *sample, LOCK *lock)
 	return NULL;
 }
 
-/* Note that a group has moved at that time, unless it has moved since. */
-static void
-note_move(Sample *sample, LOCK *lock, uint64 moved)
-{
-	WaitGroup  *group = group_of(sample, lock);
-
-	if (group != NULL)
-		group->moved = Max(group->moved, moved);
-}
-
-/* Are these the same wait?  When one began is not always known. */
-static inline bool
-is_same_wait(const BackendSample *a, const BackendSample *b)
-{
-	return a->lock == b->lock &&
-		(a->since == b->since || a->since == 0 || b->since == 0);
-}
-
-/*
- * Read one backend, and remember what it waits for.
- */
+/* Read one backend, and remember what it waits for. */
 static void
 read_backend(int procno, Sample *sample)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
 	BackendSample *last = &samples[procno];
-	BackendSample seen = {0};
-	WaitGroup  *group;
+	LOCK	   *last_lock = last->lock;
+	BackendSample seen = {.blocked = last->blocked};
+	WaitGroup  *group = NULL;
+	bool		goes_on;
 
-	if (proc->pid != 0)
-		see_wait(proc, event, &seen);
 	sample->needs_long |= GATE_IS_CLEANUP_WAIT(event);
 	if (is_idle_wait(event))
 	{
@@ -287,27 +184,36 @@ read_backend(int procno, Sample *sample)
 		seen.idle_since = last->idle_since != 0 && seen.progress == last->progress ?
 			last->idle_since : sample->now;
 	}
-	if (seen.lock == NULL && last->lock == NULL)
-	{
-		last->lwlock = seen.lwlock;
-		last->idle_since = seen.idle_since;
-		last->progress = seen.progress;
-		return;
-	}
 
-	seen.failures = slots_failures(procno);
-	seen.began = sample->now;
-	seen.blocked = seen.lock != NULL ? sample->now : last->blocked;
-	if (last->lock != NULL && is_same_wait(last, &seen))
+	/*
+	 * The wait event does not tell: the process may be about to check for a
+	 * deadlock, with another one or none.
+	 */
+	if (proc->pid != 0)
+		seen.lock = *(LOCK *volatile *) &proc->waitLock;
+	if (seen.lock != NULL)
+	{
+		seen.since = pg_atomic_read_u64(&proc->waitStart);
+		seen.began = seen.blocked = sample->now;
+		seen.failures = slots_failures(procno);
+	}
+	else if (is_for_lwlock(event))
+		seen.lwlock = event;
+
+	/* When a wait began is not always known. */
+	goes_on = last_lock != NULL && last_lock == seen.lock &&
+		(last->since == seen.since || last->since == 0 || seen.since == 0);
+	if (goes_on)
 	{
 		seen.key = last->key;
 		seen.moved = last->moved;
 		if (seen.since == last->since)
 			seen.began = last->began;
-		note_move(sample, last->lock, seen.moved);
 	}
-	else if (last->lock != NULL && seen.failures == last->failures)
-		note_move(sample, last->lock, sample->now);
+	if (goes_on || (last_lock != NULL && slots_failures(procno) == last->failures))
+		group = group_of(sample, last_lock);
+	if (group != NULL)
+		group->moved = Max(group->moved, goes_on ? seen.moved : sample->now);
 	*last = seen;
 
 	group = seen.lock != NULL ? group_of(sample, seen.lock) : NULL;
@@ -324,14 +230,14 @@ read_backend(int procno, Sample *sample)
  * ----------------------------------------------------------------
  */
 
-/*
- * What a lock with this tag is for.  The kind of vague ones:
- * HOT_SPOT_TRANSACTION.
- */
+/* What a lock with this tag is for: HOT_SPOT_TRANSACTION if it is vague. */
 static HotSpotKey
 key_of_lock(const LOCKTAG *tag)
 {
-	HotSpotKey	key = {.kind = HOT_SPOT_TRANSACTION};
+	HotSpotKey	vague = {HOT_SPOT_TRANSACTION};
+	HotSpotKey	relation = {HOT_SPOT_RELATION, tag->locktag_field1, {tag->locktag_field2}};
+	HotSpotKey	object = {HOT_SPOT_OBJECT, tag->locktag_field1,
+	{tag->locktag_field2, tag->locktag_field3, tag->locktag_field4}};
 
 	switch ((LockTagType) tag->locktag_type)
 	{
@@ -339,23 +245,15 @@ key_of_lock(const LOCKTAG *tag)
 		case LOCKTAG_RELATION_EXTEND:
 		case LOCKTAG_PAGE:
 		case LOCKTAG_TUPLE:
-			key.kind = HOT_SPOT_RELATION;
-			key.database = tag->locktag_field1;
-			key.fields[0] = tag->locktag_field2;
-			break;
-		case LOCKTAG_OBJECT:
+			return relation;
 		case LOCKTAG_ADVISORY:
-		case LOCKTAG_USERLOCK:
-			key.kind = tag->locktag_type == LOCKTAG_OBJECT ? HOT_SPOT_OBJECT : HOT_SPOT_ADVISORY;
-			key.database = tag->locktag_field1;
-			key.fields[0] = tag->locktag_field2;
-			key.fields[1] = tag->locktag_field3;
-			key.fields[2] = tag->locktag_field4;
-			break;
+			object.kind = HOT_SPOT_ADVISORY;
+			return object;
+		case LOCKTAG_OBJECT:
+			return object;
 		default:
-			break;
+			return vague;
 	}
-	return key;
 }
 
 /*
@@ -382,21 +280,14 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key)
 	}
 }
 
-/*
- * Is this the lock of a process itself, or of another one of its lock group?
- */
-static inline bool
-is_of_group(const PROCLOCK *held, PGPROC *proc)
-{
-	return held->groupLeader == (proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc);
-}
-
-/* Does a process with that lock keep others from it? */
+/* Does a process with that lock keep a waiter of another lock group from it? */
 static bool
-is_in_the_way(const LOCK *lock, const PROCLOCK *held)
+is_in_the_way(const LOCK *lock, const PROCLOCK *held, PGPROC *waiter)
 {
 	const LockMethodData *method = GetLocksMethodTable(lock);
 
+	if (held->groupLeader == (waiter->lockGroupLeader != NULL ? waiter->lockGroupLeader : waiter))
+		return false;
 	for (LOCKMODE mode = 1; mode <= method->numLockModes; mode++)
 	{
 		if ((lock->waitMask & LOCKBIT_ON(mode)) != 0 &&
@@ -414,24 +305,6 @@ is_idle(int procno, const Sample *sample)
 
 	return samples[procno].idle_since != 0 &&
 		(int64) (sample->now - samples[procno].idle_since) >= idle_after;
-}
-
-/*
- * Does a backend that holds a lock do nothing?  A prepared transaction does.
- */
-static bool
-is_idle_owner(int procno, const Sample *sample)
-{
-	return procno < slots_backend_count() ? is_idle(procno, sample) :
-		GetPGProcByNumber(procno)->pid == 0;
-}
-
-/* May this backend have parallel workers that pause? */
-static inline bool
-may_have_paused_workers(int procno)
-{
-	return slots_any_paused() &&
-		GetPGProcByNumber(procno)->lockGroupLeader == GetPGProcByNumber(procno);
 }
 
 /*
@@ -464,42 +337,42 @@ find_owner(WaitGroup *group, const Sample *sample)
 	PGPROC	   *waiter = GetPGProcByNumber(group->waiter);
 	LOCKTAG		tag = lock->tag;	/* it may be another one's by now */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
+	PROCLOCK   *held = NULL;
 	int			held_up[4];
 	int			nheld_up = 0;
-	int			read = 0;
+	bool		is_held_up;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
 		return;
-	if (waiter->waitLock != lock || memcmp(&lock->tag, &tag, sizeof(tag)) != 0)
+	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
-		LWLockRelease(partition);
-		return;
+		group->key = key_of_lock(&tag);
+		held = gate_first_owner(lock);
 	}
-	group->key = key_of_lock(&tag);
-	for (PROCLOCK *held = gate_first_owner(lock); held != NULL && read < MAX_OWNERS;
+	for (int read = 0; held != NULL && read < MAX_OWNERS;
 		 held = gate_next_owner(lock, held), read++)
 	{
-		int			owner = GATE_PROC_NUMBER(held->tag.myProc);
+		PGPROC	   *proc = held->tag.myProc;
+		int			owner = GATE_PROC_NUMBER(proc);
 
-		if (held->holdMask == 0 || is_of_group(held, waiter) || !is_in_the_way(lock, held))
+		if (!is_in_the_way(lock, held, waiter))
 			continue;
-		if (owner < slots_backend_count())
+		if (owner >= slots_backend_count())
 		{
-			bool		is_held_up = slots_state(owner) == SLOT_WAITING || slots_is_paused(owner);
-
-			if ((is_held_up || may_have_paused_workers(owner)) && nheld_up < lengthof(held_up))
-				held_up[nheld_up++] = owner;
-			/* It goes on now. */
-			if (is_held_up || slots_long_works(owner, false, sample->now))
-				continue;
+			if (proc->pid == 0) /* a prepared transaction does nothing */
+				group->verdict = VERDICT_STUCK;
+			continue;
 		}
-		if (is_idle_owner(owner, sample))
-		{
-			group->owner = owner;
-			group->owner_is_idle = true;
-		}
-		else if (owner < slots_backend_count() && !group->owner_is_idle &&
-				 (group->owner < 0 || samples[owner].lock != NULL))
+		is_held_up = slots_state(owner) == SLOT_WAITING || slots_is_paused(owner);
+		/* Or its parallel workers pause. */
+		if ((is_held_up || (slots_any_paused() && proc->lockGroupLeader == proc)) &&
+			nheld_up < lengthof(held_up))
+			held_up[nheld_up++] = owner;
+		if (is_held_up || slots_long_works(owner, false, sample->now))
+			continue;			/* it goes on now */
+		if (is_idle(owner, sample))
+			group->verdict = VERDICT_STUCK;
+		else if (group->owner < 0 || samples[owner].lock != NULL)
 			group->owner = owner;
 	}
 	LWLockRelease(partition);
@@ -507,209 +380,143 @@ find_owner(WaitGroup *group, const Sample *sample)
 		let_go_on(held_up[--nheld_up]);
 }
 
-/*
- * The group of the lock that the owner of this group's lock waits for, or
- * NULL.
- */
+/* The group of the lock that the owner of this group's waits for, or NULL */
 static WaitGroup *
 next_in_chain(const WaitGroup *group, Sample *sample)
 {
-	LOCK	   *lock;
+	LOCK	   *lock = group->owner >= 0 ? samples[group->owner].lock : NULL;
 
-	if (group->owner < 0 || group->owner_is_idle || group->owner >= slots_backend_count())
-		return NULL;
-	lock = *(LOCK *volatile *) &samples[group->owner].lock;
 	return lock != NULL ? group_of(sample, lock) : NULL;
-}
-
-/*
- * Does this group, whose owner does not wait, move on?  It does if one of it
- * had the lock lately, or if the owner has waited itself until lately.
- */
-static bool
-moves(const WaitGroup *group, const Sample *sample)
-{
-	if (group->moved == 0 || (int64) (sample->now - group->moved) < SLOW_AFTER)
-		return true;
-	return group->owner >= 0 && group->owner < slots_backend_count() &&
-		(int64) (sample->now - samples[group->owner].blocked) < SLOW_AFTER;
 }
 
 /*
  * Do the waiters of this group contend, or are they stuck?  Follow the chain
  * of owners to the last one; all in it share the verdict.
  */
-static Verdict
+static void
 judge(WaitGroup *first, Sample *sample)
 {
+	WaitGroup  *last = first;
 	WaitGroup  *group = first;
-	Verdict		verdict = VERDICT_UNKNOWN;
+	Verdict		verdict = VERDICT_CONTEND;	/* in a circle or a long chain */
 
-	for (int i = 0; verdict == VERDICT_UNKNOWN && i < MAX_CHAIN; i++)
+	for (int i = 0; group != NULL && group->verdict == VERDICT_UNKNOWN && i < MAX_CHAIN; i++)
 	{
-		WaitGroup  *next = next_in_chain(group, sample);
-
-		group->verdict = VERDICT_ASKED;
-		if (group->owner_is_idle)
-			verdict = VERDICT_STUCK;
-		else if (next == NULL)
-			verdict = moves(group, sample) ? VERDICT_CONTEND : VERDICT_STUCK;
-		else if (next->verdict == VERDICT_ASKED)
-			verdict = VERDICT_CONTEND;	/* a circle */
-		else
-		{
-			verdict = next->verdict;
-			group = next;
-		}
+		last = group;
+		group = next_in_chain(group, sample);
 	}
-	if (verdict == VERDICT_UNKNOWN)
-		verdict = VERDICT_CONTEND;
 
-	for (group = first; group != NULL && group->verdict == VERDICT_ASKED;
-		 group = next_in_chain(group, sample))
+	/* The last group moves if one had the lock, or the owner waited, lately. */
+	if (group != NULL && group->verdict != VERDICT_UNKNOWN)
+		verdict = group->verdict;
+	else if (group == NULL && last->moved != 0 &&
+			 (int64) (sample->now - last->moved) >= STUCK_AFTER &&
+			 !(last->owner >= 0 &&
+			   (int64) (sample->now - samples[last->owner].blocked) < STUCK_AFTER))
+		verdict = VERDICT_STUCK;
+
+	group = first;
+	for (int i = 0; group != NULL && group->verdict == VERDICT_UNKNOWN && i < MAX_CHAIN; i++)
+	{
 		group->verdict = verdict;
-	return first->verdict;
+		group = next_in_chain(group, sample);
+	}
 }
 
-/* When did the group of this waiter last move?  Remembers it. */
-static void
-date_move(int procno, WaitGroup *group, const Sample *sample)
-{
-	BackendSample *seen = &samples[procno];
-
-	if (group->moved == 0)
-		group->moved = seen->moved != 0 ? seen->moved : sample->now;
-	seen->moved = Max(seen->moved, group->moved);
-}
-
-/* Has this backend waited for a heavyweight lock for long? */
-static bool
-is_slow(int procno, const Sample *sample)
-{
-	return samples[procno].lock != NULL &&
-		(int64) (sample->now - samples[procno].began) >= SLOW_WAIT;
-}
-
-/*
- * What does this holder, which the sample has read, do?  *key receives what it
- * contends for, if it does.
- */
+/* What does this holder do?  *key receives what it contends for. */
 static Activity
 activity_of(int procno, Sample *sample, HotSpotKey *key)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
-	LOCK	   *lock = *(LOCK *volatile *) &samples[procno].lock;
+	LOCK	   *lock = samples[procno].lock;
 	uint32		lwlock = samples[procno].lwlock;
 	WaitGroup  *group;
 
-	if (lock == NULL && lwlock != 0)
+	if (lock == NULL && lwlock == 0)
+		return is_idle(procno, sample) ? ACTIVITY_IDLE :
+			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
+	if (lock == NULL)
 	{
 		key->kind = HOT_SPOT_LWLOCK;
 		key->fields[0] = lwlock;
 		return ACTIVITY_CONTENDS;
 	}
-	if (lock == NULL && is_idle(procno, sample))
-		return ACTIVITY_IDLE;
-	if (lock == NULL)
-		return is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
 
 	group = group_of(sample, lock);
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
-	if ((group->verdict == VERDICT_UNKNOWN ? judge(group, sample) : group->verdict) == VERDICT_STUCK)
+	if (group->verdict == VERDICT_UNKNOWN)
+		judge(group, sample);
+	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
 	*key = samples[procno].key = group->key;
-	if (key->kind == HOT_SPOT_TRANSACTION && !slots_is_marked(procno, true))
-	{
-		if (group->owner >= 0 && group->owner < slots_backend_count())
-			slots_get_hot_spot_key(group->owner, key);
-		/* Those that are not asked now are not marked yet. */
-		if (key->kind == HOT_SPOT_TRANSACTION && sample->rows_asked++ < MAX_ROWS_ASKED)
-			find_row_wanted(proc, key);
-		else if (key->kind == HOT_SPOT_TRANSACTION)
-			key->kind = HOT_SPOT_NONE;
-	}
+	if (key->kind == HOT_SPOT_TRANSACTION)
+		slots_get_hot_spot_key(procno, key);
+	if (key->kind == HOT_SPOT_TRANSACTION && group->owner >= 0)
+		slots_get_hot_spot_key(group->owner, key);
+	/* Those that are not asked now are not marked yet. */
+	if (key->kind == HOT_SPOT_TRANSACTION && sample->rows_asked++ < MAX_ROWS_ASKED)
+		find_row_wanted(proc, key);
+	else if (key->kind == HOT_SPOT_TRANSACTION)
+		key->kind = HOT_SPOT_NONE;
 	return ACTIVITY_CONTENDS;
 }
 
-/* ----------------------------------------------------------------
- *		What holders have done
- * ----------------------------------------------------------------
- */
-
-/* What a sample finds of a holder */
-typedef struct HolderSample
-{
-	uint64		cpu;			/* CPU time used so far, us */
-	bool		busy;			/* works for certain */
-} HolderSample;
-
-/*
- * The time between two samples of the holders, ms.
- */
+/* The time between two samples of the holders, ms */
 static long
 holders_interval(void)
 {
 	int			lend_after = slots_lend_after();
 
-	if (lend_after < 0)
-		return MAX_INTERVAL;
-	return Min(Max(lend_after / LOOKS_PER_LENDING, MIN_INTERVAL), MAX_INTERVAL);
+	return lend_after < 0 ? MAX_INTERVAL : Min(Max(lend_after / 2, MIN_INTERVAL), MAX_INTERVAL);
 }
 
-/* Add what is seen of one process to *holder. */
-static void
-read_process(const PGPROC *proc, HolderSample *holder)
+/* Does this process work for certain?  Adds its CPU time (us) to *cpu. */
+static bool
+is_busy(const PGPROC *proc, uint64 *cpu)
 {
 	uint32		event = wait_event_of(proc);
 	uint32		wait_class = event & WAIT_CLASS_MASK;
-	uint64		cpu;
+	uint64		used;
 
-	if (wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
-		GATE_IS_BUFFER_CONTENT_WAIT(event))
-		holder->busy = true;
-	if (process_cpu_time(proc->pid, &cpu))
-		holder->cpu += cpu;
+	if (process_cpu_time(proc->pid, &used))
+		*cpu += used;
 	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
-		holder->busy = true;
+		return true;
+	return wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
+		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
-/* Add the workers that a leader has now. */
-static void
-read_workers(const PGPROC *leader, HolderSample *holder)
-{
-	LWLock	   *lock = LockHashPartitionLockByProc(leader);
-	dlist_iter	iter;
-
-	LWLockAcquire(lock, LW_SHARED);
-	if (leader->lockGroupLeader == leader)
-	{
-		dlist_foreach(iter, (dlist_head *) &leader->lockGroupMembers)
-		{
-			PGPROC	   *proc = dlist_container(PGPROC, lockGroupLink, iter.cur);
-
-			if (proc != leader)
-				read_process(proc, holder);
-		}
-	}
-	LWLockRelease(lock);
-}
-
-/* Sample a holder: lend its slot, or take a lent one back. */
+/* Find out what a holder has done: lend its slot, or take a lent one back. */
 static void
 sample_holder(int procno, bool is_stuck)
 {
-	const PGPROC *proc = GetPGProcByNumber(procno);
-	HolderSample holder = {0};
+	PGPROC	   *proc = GetPGProcByNumber(procno);
+	uint64		cpu = 0;
+	bool		busy = is_busy(proc, &cpu);
 
-	read_process(proc, &holder);
-	if (!holder.busy && *(PGPROC *const volatile *) &proc->lockGroupLeader == proc)
-		read_workers(proc, &holder);
+	if (!busy && proc->lockGroupLeader == proc)
+	{
+		LWLock	   *lock = LockHashPartitionLockByProc(proc);
+		dlist_iter	iter;
+
+		LWLockAcquire(lock, LW_SHARED);
+		if (proc->lockGroupLeader == proc)
+		{
+			dlist_foreach(iter, &proc->lockGroupMembers)
+			{
+				PGPROC	   *worker = dlist_container(PGPROC, lockGroupLink, iter.cur);
+
+				if (worker != proc)
+					busy |= is_busy(worker, &cpu);
+			}
+		}
+		LWLockRelease(lock);
+	}
 	/* This takes some microseconds, so only if it matters. */
-	if (!holder.busy && !is_stuck && slots_seems_idle(procno, holder.cpu) &&
-		!process_rests(proc->pid, wait_event_of(proc) != 0))
-		holder.busy = true;
-	slots_note_holder(procno, holder.cpu, holder.busy, is_stuck);
+	if (!busy && !is_stuck && slots_seems_idle(procno, cpu))
+		busy = !process_rests(proc->pid, wait_event_of(proc) != 0);
+	slots_note_holder(procno, cpu, busy, is_stuck);
 }
 
 /* ----------------------------------------------------------------
@@ -717,9 +524,7 @@ sample_holder(int procno, bool is_stuck)
  * ----------------------------------------------------------------
  */
 
-/*
- * Does replay wait for a pin, or for the end of a snapshot?
- */
+/* Does replay wait for a pin, or for the end of a snapshot? */
 static bool
 replay_waits(void)
 {
@@ -733,12 +538,26 @@ replay_waits(void)
 	return false;
 }
 
-/* Is a process with that lock, or NULL, to wait for at work? */
-static inline bool
-is_at_work(const LOCK *lock, uint32 event)
+/* Find out in which groups the backends wait, and for whom. */
+static void
+find_groups(Sample *sample)
 {
-	return lock == NULL && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
-							event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+		read_backend(procno, sample);
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		BackendSample *seen = &samples[procno];
+		LOCK	   *lock = seen->lock;
+		WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
+
+		if (group == NULL)
+			continue;
+		if (group->moved == 0)
+			group->moved = seen->moved != 0 ? seen->moved : sample->now;
+		seen->moved = Max(seen->moved, group->moved);
+		if (group->waiter == procno)
+			find_owner(group, sample);
+	}
 }
 
 /* Take a sample of all backends. */
@@ -750,38 +569,27 @@ sample_all(bool with_holders)
 	int			short_ones = 0;
 	int			long_ones = 0;
 
-	for (int procno = 0; procno < slots_backend_count(); procno++)
-		read_backend(procno, &sample);
-	for (int procno = 0; procno < slots_backend_count(); procno++)
-	{
-		LOCK	   *lock = *(LOCK *volatile *) &samples[procno].lock;
-		WaitGroup  *group = lock != NULL ? group_of(&sample, lock) : NULL;
-
-		if (group != NULL)
-			date_move(procno, group, &sample);
-		if (group != NULL && group->waiter == procno)
-			find_owner(group, &sample);
-	}
+	find_groups(&sample);
 	for (int procno = 0; procno < slots_backend_count(); procno++)
 	{
 		SlotState	state = slots_state(procno);
 		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
 		Activity	activity = ACTIVITY_RESTS;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
+		uint32		event = wait_event_of(GetPGProcByNumber(procno));
+		bool		waits = samples[procno].lock != NULL;
+		bool		is_slow = waits && (int64) (sample.now - samples[procno].began) >= SLOW_WAIT;
+		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
+									   event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
 
 		if (is_holder)
 			activity = activity_of(procno, &sample, &key);
-		if (state == SLOT_RUNNING &&
+		short_ones += state == SLOT_RUNNING &&
 			(activity == ACTIVITY_WORKS ||
-			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK)))
-			short_ones++;
-		if (slots_long_works(procno, is_at_work(samples[procno].lock,
-												wait_event_of(GetPGProcByNumber(procno))),
-							 sample.now))
-			long_ones++;
-		if (hot_spots && (is_holder || slots_is_marked(procno, false)))
-			slots_note_activity(procno, activity, &key, is_slow(procno, &sample),
-								sample.now, &sample.counts);
+			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
+		long_ones += slots_long_works(procno, works, sample.now);
+		if (hot_spots)
+			slots_note_activity(procno, activity, &key, is_slow, sample.now, &sample.counts);
 		if (is_holder && (with_holders ||
 						  (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 						   slots_lend_after() >= 0)))
@@ -794,19 +602,15 @@ sample_all(bool with_holders)
 		slots_adapt_hot_spots(&sample.counts);
 }
 
-/* Take a sample if one is due. */
+/* Take a sample if one is due; for_long: however few are at work. */
 void
-sampler_sample(void)
+sampler_sample(bool for_long)
 {
-	if (slots_claim_sample(false))
+	if (slots_claim_sample(for_long))
 		sample_all(false);
 }
 
-/*
- * Take a sample of the holders as well if that is due: those that have done
- * nothing for long enough lend their slots, and lenders that work again get
- * theirs back.
- */
+/* Take a sample that finds out what the holders have done, if that is due. */
 void
 sampler_sample_holders(void)
 {
@@ -814,16 +618,14 @@ sampler_sample_holders(void)
 		sample_all(true);
 }
 
-/*
- * What the watcher does.  Returns how long it may sleep: ms.
- */
+/* What the watcher does.  Returns how long it may sleep: ms. */
 long
 sampler_watch(void)
 {
 	long		interval = Min(holders_interval(), WATCH_INTERVAL);
 
 	sampler_sample_holders();
-	sampler_sample();
+	sampler_sample(false);
 	slots_relieve_stall();
 	slots_watch_again_in(interval);
 	return interval;
@@ -843,15 +645,4 @@ sampler_recall_lenders(void)
 		if (slots_state(procno) == SLOT_LENT && !slots_is_stuck(procno))
 			sample_holder(procno, false);
 	}
-}
-
-/*
- * Take a sample for a process of a long statement if one is due, however few
- * backends are at work.
- */
-void
-sampler_sample_long(void)
-{
-	if (slots_claim_sample(true))
-		sample_all(false);
 }
