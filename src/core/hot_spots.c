@@ -4,32 +4,27 @@
  *		What backends contend for, and who of them is at work at a time.
  *
  * Where backends wait for each other, a hot spot forms: a relation whose rows
- * they want, an advisory lock, a lock inside the server.  It has a queue of
- * its own, in which only its contenders wait, and a limit of its own, which
- * the limit control finds (limit_control.c).  All others pass.
+ * they want, an advisory lock, a lock inside the server.  It has a queue and a
+ * limit (limit_control.c) of its own for its contenders.
  *
  * A backend that a sample (src/sampler.c) finds in line for something is
  * marked: it counts as a contender of that hot spot at once, if it is at work,
- * and with each transaction that it begins, as what a session did last tells
- * best what it does next.  Samples that find it at work take the mark away
- * again, unless it may only be at work as others are kept away.  A backend
- * without a mark never waits for a hot spot.
+ * and with each transaction that it begins.  Samples that find it at work take
+ * the mark away, unless it may only be at work as others are kept away.
  *
  * A contender at work has a place at its hot spot.  It keeps it while it waits
  * for others, whatever it lends of the server: another contender in its stead
- * would only make the line longer.  It gives it back where it waits for a
- * backend that does nothing, or does nothing itself, as then fewer at a time
- * would not get more done.
+ * would only make the line longer.  It gives it back where it does nothing, or
+ * waits for a backend that does nothing.
  *
  * A transaction that waits for another transaction's end, or for a lock inside
  * the server, does not tell by that which rows it wants; so such a wait keeps
  * the mark that the backend has, as long as others are seen in line there.  A
  * hot spot that is only known by such waits gives way to a relation.
  *
- * Hot spots that share contenders are one: while a transaction waits in the
- * line of one of them, it blocks the others.  So backends that are marked for
- * one and found in line for another one, MERGE_AFTER times within some
- * seconds, make them one, with one queue and one limit, until that ends.
+ * Backends that are marked for one hot spot and found in line for another one,
+ * MERGE_AFTER times within some seconds, make them one, with one queue and one
+ * limit, until that ends: a transaction that waits at one blocks the other.
  *
  * Locking: see slots_internal.h.  Marks, and what else only samples write, are
  * written without a lock: samples may overlap if one is delayed, and each
@@ -46,47 +41,25 @@
 /*
  * The time between two samples while backends wait, us: longer where there are
  * many entries to read, but not so long that one says nothing of the next.
- * OPEN_INTERVALS times that while none waits.
  */
 #define MIN_SAMPLE_INTERVAL		5000
 #define INTERVAL_PER_BACKEND	10
 #define MAX_SAMPLE_INTERVAL		200000
-#define OPEN_INTERVALS			4
+#define OPEN_INTERVALS			4	/* of these while none waits */
+#define FEW_AT_WORK				4	/* backends that need no sample */
 
-#define NEVER					PG_UINT64_MAX
-
-/* So few backends at work need no sample. */
-#define FEW_AT_WORK				4
-
-/*
- * What a sample adds to the mark of a backend in line, for a lock inside the
- * server the smaller one, as everybody waits for these now and then; one less
- * for a backend at work
- */
+/* A sample adds this to the mark of one in line; it takes 1 from one at work. */
 #define MARK_IN_LINE			4
-#define MARK_LWLOCK				2
+#define MARK_LWLOCK				2	/* everybody waits for one now and then */
 #define MAX_MARK				40
 
-/* How many crossings make two hot spots one, and when they count half, us */
-#define MERGE_AFTER				10
-#define CROSSINGS_AGE			INT64CONST(5000000)
-
-/* How long after a line was seen there it still explains other waits, us */
-#define LINE_AFTER				INT64CONST(1000000)
-
-/*
- * How long a hot spot without a limit is kept after a backend was last in line
- * for it, us; and any part of one
- */
-#define FORGET_AFTER			INT64CONST(5000000)
-#define FORGET_PART_AFTER		INT64CONST(60000000)
+#define MERGE_AFTER				10	/* crossings make two hot spots one */
+#define CROSSINGS_AGE			INT64CONST(5000000) /* us until half count */
+#define LINE_AFTER				INT64CONST(1000000) /* us, it explains others */
+#define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
+#define FORGET_PART_AFTER		INT64CONST(60000000)	/* the same, a part */
 
 SampleTime *slots_sample_time = NULL;
-
-/* ----------------------------------------------------------------
- *		When to sample
- * ----------------------------------------------------------------
- */
 
 /* Are there to be hot spots now?  A hint without the lock. */
 bool
@@ -110,21 +83,16 @@ bool
 slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
-	bool		needed = even_if_few || others_wait ||
-	slots_in_use() + *(volatile int *) &Slots->lent > FEW_AT_WORK;
+	uint64		interval = sample_interval() * (others_wait ? 1 : OPEN_INTERVALS);
+	uint32		at_work = slots_in_use() + *(volatile int *) &Slots->lent;
+	bool		needed = even_if_few || others_wait || at_work > FEW_AT_WORK;
 
 	if (!(even_if_few || slots_have_hot_spots()) ||
-		(needed &&
-		 !claim_turn(&Slots->sample.claimed, sample_interval() * (others_wait ? 1 : OPEN_INTERVALS))))
+		(needed && !claim_turn(&Slots->sample.claimed, interval)))
 		return false;
 	pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
 	return needed;
 }
-
-/* ----------------------------------------------------------------
- *		Places
- * ----------------------------------------------------------------
- */
 
 /* The queue of a hot spot: its own, or that of the one it is a part of. */
 int
@@ -137,7 +105,7 @@ slots_hot_spot_queue(int hot_spot)
 void
 slots_note_place_taken(int place)
 {
-	if (place != NO_QUEUE && is_of_hot_spot(place))
+	if (is_of_hot_spot(place))
 		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
 }
 
@@ -150,16 +118,13 @@ slots_note_place_left(int place)
 }
 
 /*
- * Move a holder to that place of a hot spot, or to none (NO_QUEUE).  A holder
- * with a place in its pool stays there.  state: what its state was; it may
- * have left since.
+ * Move a holder to that place of a hot spot, or to none (NO_QUEUE), unless it
+ * has one in its pool.  state: what its state was; it may have left since.
  */
 static void
 move_to_place(int procno, int to, uint32 state)
 {
-	SlotEntry  *entry = entry_of(procno);
 	int			from = place_in(state);
-	uint32		moved = state_with_place(state_in(state), to);
 	LockedSection section;
 
 	if (from == to || (from != NO_QUEUE && !is_of_hot_spot(from)))
@@ -168,17 +133,15 @@ move_to_place(int procno, int to, uint32 state)
 	/* Count first: from the exchange on, the backend may release it. */
 	if (to != NO_QUEUE)
 		pg_atomic_fetch_add_u32(&queue_at(to)->usage, 1);
-	if (pg_atomic_compare_exchange_u32(&entry->state, &state, moved))
+	if (pg_atomic_compare_exchange_u32(&entry_of(procno)->state, &state,
+									   state_with_place(state_in(state), to)))
 		(void) count_place_out(from);
 	else
 		(void) count_place_out(to);
 	slots_unlock(&section);
 }
 
-/*
- * A waiter that another backend waits for: let it in at once, above the limits
- * if need be, or neither would go on.
- */
+/* Let in a waiter that another backend waits for, above the limits. */
 void
 slots_let_in(int procno)
 {
@@ -191,7 +154,7 @@ slots_let_in(int procno)
 }
 
 /* ----------------------------------------------------------------
- *		Hot spots
+ *		Hot spots and marks
  * ----------------------------------------------------------------
  */
 
@@ -208,21 +171,16 @@ forget(int hot_spot)
 		spot->crossings[i] = Slots->hot_spots[i].crossings[hot_spot] = 0;
 }
 
-/* This backend is no contender any more. */
-static void
-clear_mark(SlotEntry *entry)
-{
-	entry->hot_spot = entry->mark = 0;
-}
-
-/* Clear the marks for that index, or all. */
+/* Clear the marks for that index, or all (-1). */
 static void
 clear_marks_for(int hot_spot)
 {
 	for (int procno = 0; procno < Slots->nentries; procno++)
 	{
-		if (hot_spot < 0 || entry_of(procno)->hot_spot == hot_spot + 1)
-			clear_mark(entry_of(procno));
+		SlotEntry  *entry = entry_of(procno);
+
+		if (hot_spot < 0 || entry->hot_spot == hot_spot + 1)
+			entry->hot_spot = entry->mark = 0;
 	}
 }
 
@@ -238,80 +196,55 @@ is_free(int hot_spot)
 		queue_at(SLOTS_MAX_POOLS + hot_spot)->waiters.length == 0;
 }
 
-static inline bool
-keys_are_equal(const HotSpotKey *a, const HotSpotKey *b)
-{
-	return a->kind == b->kind && a->database == b->database &&
-		memcmp(a->fields, b->fields, sizeof(a->fields)) == 0;
-}
-
-/*
- * The index of the hot spot of that key, -1 if there is none.  Lock held, or a
- * hint.
- */
+/* The index of the hot spot of that key, or -1.  Lock held, or a hint. */
 static int
 find(const HotSpotKey *key)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		if (keys_are_equal(&Slots->hot_spots[i].key, key))
+		if (memcmp(&Slots->hot_spots[i].key, key, sizeof(*key)) == 0)
 			return i;
 	}
 	return -1;
 }
 
-/*
- * Form the hot spot of that key: its index, -1 if there is no room.  Lock
- * held.
- */
-static int
-form(const HotSpotKey *key, uint64 now, TimestampTz since)
-{
-	for (int i = 0; i < MAX_HOT_SPOTS && slots_have_hot_spots(); i++)
-	{
-		HotSpot    *spot = &Slots->hot_spots[i];
-
-		if (!is_free(i))
-			continue;
-		spot->key = *key;
-		spot->since = since;
-		spot->seen = now;
-		limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
-		pg_atomic_write_u32(&spot->completed, 0);
-		pg_atomic_write_u64(&spot->admitted, 0);
-		pg_atomic_write_u64(&spot->wait_time, 0);
-		return i;
-	}
-	return -1;
-}
-
-/*
- * Find the hot spot of that key, or form it.  Returns its index, -1 if there
- * are MAX_HOT_SPOTS others.
- */
+/* The same, or that of what it is a part of.  Forms it if there is room. */
 static int
 find_or_form(const HotSpotKey *key, uint64 now)
 {
 	int			found = find(key);
+	int			formed = -1;
 
 	if (found < 0)
 	{
 		LockedSection section;
-		bool		is_new = false;
 
 		slots_lock(&section);
 		found = find(key);		/* samples may overlap */
-		if (found < 0)
+		for (int i = 0; i < MAX_HOT_SPOTS && found < 0 && slots_have_hot_spots(); i++)
 		{
-			found = form(key, now, section.timestamp);
-			is_new = found >= 0;
+			HotSpot    *spot = &Slots->hot_spots[i];
+
+			if (!is_free(i))
+				continue;
+			spot->key = *key;
+			spot->since = section.timestamp;
+			limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
+			pg_atomic_write_u32(&spot->completed, 0);
+			pg_atomic_write_u64(&spot->admitted, 0);
+			pg_atomic_write_u64(&spot->wait_time, 0);
+			spot->seen = now;
+			found = formed = i;
 		}
 		slots_unlock(&section);
-		if (is_new)
-			clear_marks_for(found); /* of one that was there before */
+		if (formed >= 0)
+			clear_marks_for(formed);	/* of one that was there before */
 	}
-	if (found >= 0)
-		Slots->hot_spots[found].seen = now;
+	if (found < 0)
+		return -1;
+	Slots->hot_spots[found].seen = now;
+	found = Slots->hot_spots[found].part_of;
+	Slots->hot_spots[found].seen = now;
 	return found;
 }
 
@@ -320,6 +253,13 @@ static inline bool
 is_vague(HotSpotKind kind)
 {
 	return kind == HOT_SPOT_LWLOCK || kind == HOT_SPOT_TRANSACTION;
+}
+
+static inline bool
+has_own_queue(int hot_spot)
+{
+	return Slots->hot_spots[hot_spot].key.kind != HOT_SPOT_NONE &&
+		Slots->hot_spots[hot_spot].part_of == hot_spot;
 }
 
 /* Move the waiters of one hot spot behind those of another one. */
@@ -339,23 +279,17 @@ move_waiters(int from, int to)
 	} while (waiter != INVALID_PROC_NUMBER);
 }
 
-static inline bool
-has_own_queue(int hot_spot)
-{
-	return Slots->hot_spots[hot_spot].key.kind != HOT_SPOT_NONE &&
-		Slots->hot_spots[hot_spot].part_of == hot_spot;
-}
-
 /* Make one hot spot a part of another one, if both have their own queue. */
 static void
 merge(int part, int whole)
 {
 	LockedSection section;
-	bool		done = false;
+	bool		done;
 
 	slots_lock(&section);
 	/* Another sample may have been faster. */
-	if (has_own_queue(part) && has_own_queue(whole))
+	done = has_own_queue(part) && has_own_queue(whole);
+	if (done)
 	{
 		for (int i = 0; i < MAX_HOT_SPOTS; i++)
 		{
@@ -364,60 +298,10 @@ merge(int part, int whole)
 			Slots->hot_spots[part].crossings[i] = Slots->hot_spots[i].crossings[part] = 0;
 		}
 		pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + part)->limit, NO_LIMIT);
-		done = true;
 	}
 	slots_unlock(&section);
 	if (done)
 		move_waiters(part, whole);
-}
-
-/*
- * A contender of one hot spot was found in line for another one.  Both have
- * their own queue.
- */
-static void
-note_crossing(int marked, int in_line)
-{
-	HotSpot    *spots = Slots->hot_spots;
-
-	if (++spots[marked].crossings[in_line] + spots[in_line].crossings[marked] < MERGE_AFTER)
-		return;
-	if (spots[marked].since <= spots[in_line].since)
-		merge(in_line, marked);
-	else
-		merge(marked, in_line);
-}
-
-/* Let crossings of long ago count less. */
-static void
-age_crossings(uint64 now)
-{
-	if ((int64) (now - Slots->crossings_aged) < CROSSINGS_AGE)
-		return;
-	Slots->crossings_aged = now;
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
-		for (int j = 0; j < MAX_HOT_SPOTS; j++)
-			Slots->hot_spots[i].crossings[j] /= 2;
-	}
-}
-
-/* ----------------------------------------------------------------
- *		Marks
- * ----------------------------------------------------------------
- */
-
-/*
- * Is this backend a contender of some hot spot; with what_for, of one that
- * tells what it wants?  A hint.
- */
-bool
-slots_is_marked(int procno, bool what_for)
-{
-	int			hot_spot = *(volatile uint8 *) &entry_of(procno)->hot_spot;
-
-	return hot_spot != 0 &&
-		!(what_for && (hot_spot == STUCK || is_vague(Slots->hot_spots[hot_spot - 1].key.kind)));
 }
 
 /* Did the last sample that read this backend find it stuck?  A hint. */
@@ -439,10 +323,7 @@ hot_spot_of(const SlotEntry *entry)
 	return slots_hot_spot_queue(hot_spot - 1) - SLOTS_MAX_POOLS;
 }
 
-/*
- * What this backend contends for: *key is left as it is if that is not known.
- * A hint.
- */
+/* What this backend contends for: *key is as before if unknown.  A hint. */
 void
 slots_get_hot_spot_key(int procno, HotSpotKey *key)
 {
@@ -468,55 +349,33 @@ keeps_mark(HotSpot *spot, HotSpotKind waits_for, uint64 now)
 	return true;
 }
 
-/*
- * The hot spot that this backend, found in line for that, is a contender of
- * from now on: its index, or -1.
- */
-static int
-contended_for(const SlotEntry *entry, const HotSpotKey *key, uint64 now)
-{
-	int			marked = hot_spot_of(entry);
-	int			found;
-
-	if (key->kind == HOT_SPOT_NONE)
-		return marked;
-	if (marked >= 0 && keeps_mark(&Slots->hot_spots[marked], key->kind, now))
-		return marked;
-	found = find_or_form(key, now);
-	if (found < 0)
-		return marked;
-	found = Slots->hot_spots[found].part_of;
-	Slots->hot_spots[found].seen = now;
-	if (marked >= 0 && marked != found && !is_vague(key->kind) &&
-		!is_vague(Slots->hot_spots[marked].key.kind))
-	{
-		note_crossing(marked, found);
-		found = Slots->hot_spots[found].part_of;
-	}
-	return found;
-}
-
-/* Mark a backend that was found in line. */
+/* Mark a backend that was found in line for that. */
 static void
 mark(SlotEntry *entry, const HotSpotKey *key, uint64 now)
 {
-	int			found = contended_for(entry, key, now);
+	HotSpot    *spots = Slots->hot_spots;
+	int			marked = hot_spot_of(entry);
+	int			found = -1;
 
+	if (key->kind != HOT_SPOT_NONE &&
+		!(marked >= 0 && keeps_mark(&spots[marked], key->kind, now)))
+		found = find_or_form(key, now);
+	if (found < 0)
+		found = marked;
+	else if (marked >= 0 && marked != found &&
+			 !is_vague(key->kind) && !is_vague(spots[marked].key.kind) &&
+			 ++spots[marked].crossings[found] + spots[found].crossings[marked] >= MERGE_AFTER)
+	{
+		bool		is_older = spots[marked].since <= spots[found].since;
+
+		merge(is_older ? found : marked, is_older ? marked : found);
+		found = spots[found].part_of;
+	}
 	if (found < 0)
 		return;
 	entry->hot_spot = found + 1;
 	entry->mark = Min(entry->mark + (key->kind == HOT_SPOT_LWLOCK ? MARK_LWLOCK : MARK_IN_LINE),
 					  MAX_MARK);
-}
-
-/* A backend was found at work: take some of its mark away. */
-static void
-unmark(SlotEntry *entry)
-{
-	if (entry->mark <= 1)
-		clear_mark(entry);
-	else
-		entry->mark--;
 }
 
 /*
@@ -532,19 +391,22 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	uint32		state = pg_atomic_read_u32(&entry->state);
 	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
+	LoadSample *load;
 	int			found;
 
+	if (!is_holder && entry->hot_spot == 0)
+		return;
 	if (queue_has_limit(entry->pool))
-		clear_mark(entry);
+		entry->hot_spot = entry->mark = 0;
 	else if (is_holder && activity == ACTIVITY_CONTENDS)
 		mark(entry, key, now);
 	else if (is_holder && activity == ACTIVITY_STUCK)
 	{
-		clear_mark(entry);
+		entry->mark = 0;
 		entry->hot_spot = STUCK;
 	}
 	else if (hot_spot_of(entry) < 0 && (is_holder || entry->hot_spot != STUCK))
-		clear_mark(entry);
+		entry->hot_spot = entry->mark = 0;
 	found = hot_spot_of(entry);
 
 	if (is_holder && is_active)
@@ -554,31 +416,30 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	if (found < 0)
 		return;
 
-	counts->of[found].contenders += is_holder || state_in(state) == SLOT_WAITING;
+	load = &counts->of[found];
+	load->contenders += is_holder || state_in(state) == SLOT_WAITING;
 	if (!is_holder || !is_active)
 		return;
-	counts->of[found].working++;
+	load->working++;
 	if (activity == ACTIVITY_CONTENDS)
 	{
-		counts->of[found].blocked++;
-		counts->of[found].slow += is_slow;
+		load->blocked++;
+		load->slow += is_slow;
 		move_to_place(procno, SLOTS_MAX_POOLS + found, state);
 	}
 	else if (activity == ACTIVITY_WORKS &&
-			 !limit_control_is_held_down(&Slots->hot_spots[found].control, now))
-		unmark(entry);
+			 !limit_control_is_held_down(&Slots->hot_spots[found].control, now) &&
+			 (entry->mark == 0 || --entry->mark == 0))
+		entry->hot_spot = 0;
 }
 
 /* ----------------------------------------------------------------
- *		Limits
+ *		Limits, setting and showing
  * ----------------------------------------------------------------
  */
 
-/*
- * Forget a hot spot that has not been seen for long enough, with its parts.
- * Lock held.
- */
-static bool
+/* Forget a hot spot not seen for long enough, with its parts.  Lock held. */
+static void
 forget_if_over(int hot_spot, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
@@ -586,14 +447,13 @@ forget_if_over(int hot_spot, uint64 now)
 
 	if ((int64) (now - spot->seen) < (is_part ? FORGET_PART_AFTER : FORGET_AFTER) ||
 		(!is_part && spot->control.limit != LIMIT_OPEN))
-		return false;
+		return;
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
 		/* Nothing is part of a part. */
 		if (Slots->hot_spots[i].part_of == hot_spot || i == hot_spot)
 			forget(i);
 	}
-	return true;
 }
 
 /*
@@ -602,55 +462,49 @@ forget_if_over(int hot_spot, uint64 now)
  * under the lock; if it has changed meanwhile, this sample does not count.
  */
 static bool
-adapt(int hot_spot, const ContenderCounts *counts, uint32 working, uint64 now)
+adapt(int hot_spot, const HotSpotCounts *counts, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	SlotQueue  *queue = queue_at(SLOTS_MAX_POOLS + hot_spot);
+	LoadSample	sample = counts->of[hot_spot];
 	uint32		old_limit = NO_LIMIT;
+	uint32		limit;
 	LimitControl control;
-	LoadSample	sample = {
-		.now = now,
-		.contenders = counts->contenders,
-		.working = counts->working,
-		.blocked = counts->blocked,
-		.slow = counts->slow
-	};
 	int64		copied;
 	bool		is_due;
 	LockedSection section;
 
 	slots_lock(&section);
-	is_due = spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() &&
-		!forget_if_over(hot_spot, now) && spot->part_of == hot_spot;
+	forget_if_over(hot_spot, now);
+	is_due = slots_have_hot_spots() && has_own_queue(hot_spot);
 	control = spot->control;
 	copied = control.last.now;
+	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
 	sample.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot);
 	sample.waiting = queue->waiters.length;
 	/* A lock inside the server concerns everybody. */
 	if (spot->key.kind == HOT_SPOT_LWLOCK)
-		sample.working = working;
+		sample.working = counts->working;
 	slots_unlock(&section);
 	if (!is_due)
 		return false;
 
 	limit_control_sample(&control, &sample);
+	limit = Min(control.limit, NO_LIMIT);
 
 	slots_lock(&section);
-	if (spot->key.kind != HOT_SPOT_NONE && slots_have_hot_spots() && spot->part_of == hot_spot &&
-		spot->control.last.now == copied)
+	if (slots_have_hot_spots() && has_own_queue(hot_spot) && spot->control.last.now == copied)
 	{
 		old_limit = pg_atomic_read_u32(&queue->limit);
 		spot->control = control;
-		pg_atomic_write_u32(&queue->limit, Min(control.limit, NO_LIMIT));
+		pg_atomic_write_u32(&queue->limit, limit);
 	}
 	slots_unlock(&section);
-	return Min(control.limit, NO_LIMIT) > old_limit;
+	return limit > old_limit;
 }
 
-/*
- * A sample is complete: adapt the limits of all hot spots.
- */
+/* A sample is complete: adapt the limits of all hot spots. */
 void
 slots_adapt_hot_spots(const HotSpotCounts *counts)
 {
@@ -660,19 +514,21 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
 		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
-			raised |= adapt(i, &counts->of[i], counts->working, now);
+			raised |= adapt(i, counts, now);
 	}
-	age_crossings(now);
+	/* Crossings of long ago count less. */
+	if ((int64) (now - Slots->crossings_aged) >= CROSSINGS_AGE)
+	{
+		Slots->crossings_aged = now;
+		for (int i = 0; i < MAX_HOT_SPOTS; i++)
+			for (int j = 0; j < MAX_HOT_SPOTS; j++)
+				Slots->hot_spots[i].crossings[j] /= 2;
+	}
 	if (raised)
 		slots_grant_free();
 }
 
-/* ----------------------------------------------------------------
- *		Setting and showing
- * ----------------------------------------------------------------
- */
-
-/* While the shared memory is being made */
+/* While shared memory is being made */
 void
 slots_init_hot_spots(void)
 {
@@ -685,18 +541,15 @@ slots_init_hot_spots(void)
 	}
 }
 
-/*
- * A setting has changed: from now on, samples are taken or not; if not, there
- * are no hot spots.
- */
+/* A setting has changed: samples are taken, or there are no hot spots. */
 void
 slots_schedule_samples(void)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	pg_atomic_write_u64(&Slots->sample.interval,
-						slots_have_hot_spots() ? OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK : NEVER);
+	pg_atomic_write_u64(&Slots->sample.interval, !slots_have_hot_spots() ? PG_UINT64_MAX :
+						OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK);
 	slots_unlock(&section);
 	if (slots_have_hot_spots())
 		return;
@@ -710,10 +563,7 @@ slots_schedule_samples(void)
 	slots_grant_free();
 }
 
-/*
- * Describe the hot spots that have contenders, or had until lately.  Returns
- * how many there are.
- */
+/* Describe the hot spots with contenders of late.  Returns how many. */
 int
 slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 {
@@ -724,7 +574,6 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 	{
 		HotSpot    *spot = &Slots->hot_spots[i];
 		HotSpotView *view = &views[n];
-		bool		is_shown;
 		LockedSection section;
 
 		slots_lock(&section);
@@ -739,12 +588,10 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 		view->waiting = queue_at(SLOTS_MAX_POOLS + i)->waiters.length;
 		view->admitted = pg_atomic_read_u64(&spot->admitted);
 		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
-		is_shown = spot->key.kind != HOT_SPOT_NONE &&
-			(view->part_of != i || view->contenders > 0) &&
-			(view->running > 0 || view->waiting > 0 || (int64) (now - spot->seen) < FORGET_AFTER);
-		slots_unlock(&section);
-		if (is_shown)
+		if (spot->key.kind != HOT_SPOT_NONE && (view->part_of != i || view->contenders > 0) &&
+			(view->running > 0 || view->waiting > 0 || (int64) (now - spot->seen) < FORGET_AFTER))
 			n++;
+		slots_unlock(&section);
 	}
 	return n;
 }

@@ -17,6 +17,8 @@
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 
+#include "core/limit_control.h"
+
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
 
@@ -195,19 +197,10 @@ typedef enum Activity
 								 * extension, for less long */
 } Activity;
 
-/* What a sample finds of the contenders of one hot spot */
-typedef struct ContenderCounts
-{
-	uint32		contenders;
-	uint32		working;		/* work, rest or wait for each other */
-	uint32		blocked;		/* of these, those that wait */
-	uint32		slow;			/* of these, those that have waited for long */
-} ContenderCounts;
-
-/* The same of all, by index; and of all holders, contenders or not */
+/* What it finds of the contenders, by index; and of all holders */
 typedef struct HotSpotCounts
 {
-	ContenderCounts of[MAX_HOT_SPOTS];
+	LoadSample	of[MAX_HOT_SPOTS];
 	uint32		working;
 } HotSpotCounts;
 
@@ -233,7 +226,6 @@ extern bool slots_have_hot_spots(void);
 extern bool slots_claim_sample(bool even_if_few);
 extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
 								bool is_slow, uint64 now, HotSpotCounts *counts);
-extern bool slots_is_marked(int procno, bool what_for);
 extern bool slots_is_stuck(int procno);
 extern void slots_get_hot_spot_key(int procno, HotSpotKey *key);
 extern void slots_let_in(int procno);

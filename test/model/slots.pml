@@ -688,7 +688,7 @@ inline forget(h)
 	queue_at(QUEUE_OF(h)).limit = NO_LIMIT
 }
 
-/* The one that is there already, or form() */
+/* The one that is there already, or a new one */
 inline find_or_form(h)
 {
 	if
@@ -734,7 +734,7 @@ inline slots_note_activity(p, h)
 			WHEN(IS_THERE(h),
 				 MARK_OF(p) = hot_spots[h].part_of + 1; to = slots_hot_spot_queue(h))
 		}
-	:: MARK_OF(p) = 0	/* unmark() */
+	:: MARK_OF(p) = 0
 	:: true
 	fi;
 	WHEN(was == SLOT_RUNNING || was == SLOT_LENT, move_to_place(p, to))
