@@ -4,7 +4,7 @@
  *		Every difference between the supported PostgreSQL versions (15 to 19).
  *
  * One source serves all of them: other files use the names defined here and
- * never test PG_VERSION_NUM.
+ * never test PG_VERSION_NUM.  What changed with a version is in its block.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -28,107 +28,105 @@
 #error "admission_gate needs PostgreSQL 15 or newer"
 #endif
 
-/* 16: guc_malloc() allocates what the GUC machinery frees */
+/*
+ * 16: guc_malloc() allocates what the GUC machinery frees.  Members of a role
+ * have a reserve of connections, too.  The lists of the lock manager are
+ * dlists: gate_proclock_in() and gate_proclock_after() return the first and
+ * the next PROCLOCK of one, NULL after the last.  And PGXS hides all C names
+ * that are not PGDLLEXPORT: all libraries of a server share one name space, so
+ * a call might else go to another library's function of that name.  Before,
+ * -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT, which was
+ * empty, exempts names from that; and fmgr.h did not declare _PG_init().
+ */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
 #define GATE_GUC_FREE(ptr)		guc_free(ptr)
-#else
-#define GATE_GUC_MALLOC(size)	malloc(size)
-#define GATE_GUC_FREE(ptr)		free(ptr)
-#endif
-
-/*
- * 16: PGXS hides all C names that are not PGDLLEXPORT.  All libraries of a
- * server share one name space, so a call might else go to another library's
- * function of that name.  Before, -fvisibility=hidden in the Makefile hides
- * them, and PGDLLEXPORT, which was empty, exempts names from that.
- */
-#if PG_VERSION_NUM < 160000
-#undef PGDLLEXPORT
-#define PGDLLEXPORT	__attribute__((visibility("default")))
-#define GATE_FUNCTION_INFO_V1(name) \
-	extern PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
-	PG_FUNCTION_INFO_V1(name)
-#else
-#define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
-#endif
-
-/* 17: a ProcNumber identifies a process, no longer PGPROC.pgprocno */
-#if PG_VERSION_NUM >= 170000
-#define MY_PROC_NUMBER			MyProcNumber
-#define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
-#else
-#define MY_PROC_NUMBER			(MyProc->pgprocno)
-#define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
-#define INVALID_PROC_NUMBER		(-1)
-#endif
-
-/* 17: the local transaction ID has moved to PGPROC.vxid */
-#if PG_VERSION_NUM >= 170000
-#define MY_TRANSACTION	(MyProc->vxid.lxid)
-#else
-#define MY_TRANSACTION	(MyProc->lxid)
-#endif
-
-/* 16: members of a role have a reserve of connections, too */
-#if PG_VERSION_NUM >= 160000
 #define GATE_SUPERUSER_RESERVED	SuperuserReservedConnections
 #define GATE_RESERVED			ReservedConnections
 #define GATE_MAY_USE_RESERVED(roleid) \
 	has_privs_of_role(roleid, ROLE_PG_USE_RESERVED_CONNECTIONS)
+#define gate_proclock_in(list, link) \
+	(dlist_is_empty(list) ? NULL : dlist_head_element(PROCLOCK, link, list))
+#define gate_proclock_after(list, link, proclock) \
+	(dlist_has_next(list, &(proclock)->link) ? \
+	 dlist_container(PROCLOCK, link, dlist_next_node(list, &(proclock)->link)) : NULL)
+#define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
 #else
+#define GATE_GUC_MALLOC(size)	malloc(size)
+#define GATE_GUC_FREE(ptr)		free(ptr)
 #define GATE_SUPERUSER_RESERVED	ReservedBackends
 #define GATE_RESERVED			0
 #define GATE_MAY_USE_RESERVED(roleid) false
+#define gate_proclock_in(list, link) \
+	((PROCLOCK *) SHMQueueNext(list, list, offsetof(PROCLOCK, link)))
+#define gate_proclock_after(list, link, proclock) \
+	((PROCLOCK *) SHMQueueNext(list, &(proclock)->link, offsetof(PROCLOCK, link)))
+#undef PGDLLEXPORT
+#define PGDLLEXPORT	__attribute__((visibility("default")))
+extern PGDLLEXPORT void _PG_init(void);
+#define GATE_FUNCTION_INFO_V1(name) \
+	extern PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
+	PG_FUNCTION_INFO_V1(name)
 #endif
 
-/* 17: extensions can name their wait events; before, all are "Extension" */
+/*
+ * 17: a ProcNumber identifies a process, no longer PGPROC.pgprocno, and the
+ * local transaction ID has moved to PGPROC.vxid.  Extensions can name their
+ * wait events; before, all are "Extension".
+ */
 #if PG_VERSION_NUM >= 170000
+#define MY_PROC_NUMBER			MyProcNumber
+#define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
+#define MY_TRANSACTION			(MyProc->vxid.lxid)
 #define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
 #define GATE_PAUSE_EVENT_NEW()	WaitEventExtensionNew("AdmissionGatePause")
 #else
+#define MY_PROC_NUMBER			(MyProc->pgprocno)
+#define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
+#define INVALID_PROC_NUMBER		(-1)
+#define MY_TRANSACTION			(MyProc->lxid)
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
 #define GATE_PAUSE_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
-/*
- * 19: a wait for a buffer's content lock is no LWLock wait any more.  Its
- * class is that of a wait for a cleanup lock, which other sessions may delay
- * for long; before, that was the only one of its class, BufferPin.
- */
-#if PG_VERSION_NUM >= 190000
-#define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
-#define GATE_IS_BUFFER_CONTENT_WAIT(event) \
-	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
-	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
-#else
-#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)
-#define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
-#endif
-
-/* 18: ExecutorRun lost execute_once */
+/* 18: ExecutorRun lost execute_once; a module declares its name and version */
 #if PG_VERSION_NUM >= 180000
 #define EXECUTOR_RUN_PARAMS \
 	QueryDesc *queryDesc, ScanDirection direction, uint64 count
 #define EXECUTOR_RUN_ARGS	queryDesc, direction, count
+#define GATE_MODULE_MAGIC \
+	PG_MODULE_MAGIC_EXT(.name = "admission_gate", .version = "1.0")
 #else
 #define EXECUTOR_RUN_PARAMS \
-	QueryDesc *queryDesc, ScanDirection direction, uint64 count, \
-	bool execute_once
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool execute_once
 #define EXECUTOR_RUN_ARGS	queryDesc, direction, count, execute_once
+#define GATE_MODULE_MAGIC	PG_MODULE_MAGIC
 #endif
 
-/* 19: the planner receives the ExplainState */
+/*
+ * 19: the planner receives the ExplainState.  WAIT FOR LSN sleeps until the
+ * standby has reached the LSN.  A wait for a buffer's content lock is no
+ * LWLock wait any more; its class is that of a wait for a cleanup lock, which
+ * other sessions may delay for long, and which was the only one of its class,
+ * BufferPin, before.
+ */
 #if PG_VERSION_NUM >= 190000
 #define PLANNER_PARAMS \
 	Query *parse, const char *query_string, int cursorOptions, \
 	ParamListInfo boundParams, struct ExplainState *es
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams, es
+#define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
+#define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
+#define GATE_IS_BUFFER_CONTENT_WAIT(event) \
+	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
+	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
 #else
 #define PLANNER_PARAMS \
-	Query *parse, const char *query_string, int cursorOptions, \
-	ParamListInfo boundParams
+	Query *parse, const char *query_string, int cursorOptions, ParamListInfo boundParams
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams
+#define is_wait_for_lsn(stmt)	false
+#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)
+#define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 
 /* The same in all versions so far, but too long to repeat. */
@@ -139,43 +137,15 @@
 #define UTILITY_ARGS \
 	pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc
 
-/* 19: WAIT FOR LSN sleeps until the standby has reached the LSN */
-#if PG_VERSION_NUM >= 190000
-#define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
-#else
-#define is_wait_for_lsn(stmt)	false
-#endif
-
 /*
  * The locks that a process has in one partition of the lock manager, and those
- * who have or want a lock: first and next, NULL after the last one.  The
- * caller holds the partition's lock.  16: these lists are dlists.
+ * who have or want a lock.  The caller holds the partition's lock.
  */
-#if PG_VERSION_NUM >= 160000
-#define gate_proclock_in(list, link) \
-	(dlist_is_empty(list) ? NULL : dlist_head_element(PROCLOCK, link, list))
-#define gate_proclock_after(list, link, proclock) \
-	(dlist_has_next(list, &(proclock)->link) ? \
-	 dlist_container(PROCLOCK, link, dlist_next_node(list, &(proclock)->link)) : NULL)
-#else
-#define gate_proclock_in(list, link) \
-	((PROCLOCK *) SHMQueueNext(list, list, offsetof(PROCLOCK, link)))
-#define gate_proclock_after(list, link, proclock) \
-	((PROCLOCK *) SHMQueueNext(list, &(proclock)->link, offsetof(PROCLOCK, link)))
-#endif
 #define gate_first_lock_of(proc, i)	gate_proclock_in(&(proc)->myProcLocks[i], procLink)
 #define gate_next_lock_of(proc, i, proclock) \
 	gate_proclock_after(&(proc)->myProcLocks[i], procLink, proclock)
 #define gate_first_owner(lock)	gate_proclock_in(&(lock)->procLocks, lockLink)
 #define gate_next_owner(lock, proclock) \
 	gate_proclock_after(&(lock)->procLocks, lockLink, proclock)
-
-/* 18: a module declares its name and version */
-#if PG_VERSION_NUM >= 180000
-#define GATE_MODULE_MAGIC \
-	PG_MODULE_MAGIC_EXT(.name = "admission_gate", .version = "1.0")
-#else
-#define GATE_MODULE_MAGIC	PG_MODULE_MAGIC
-#endif
 
 #endif							/* ADMISSION_GATE_COMPAT_H */
