@@ -3,8 +3,7 @@
  * admission_gate.c
  *		Admission control: limits how many backends work at the same time.
  *
- * PostgreSQL gives every connection a process.  Idle ones cost little, but
- * past a few times the number of cores, every further process at work slows
+ * Past a few times the number of cores, every further process at work slows
  * all of them down.  This module lets max_active_backends of them work and
  * keeps the others asleep in a queue.
  *
@@ -17,7 +16,7 @@
  *	 snapshot			releases the snapshot of a statement that waits
  *	 settings			the parameters; pool_parser parses the list of pools
  *	 bypass				which sessions need no slot
- *	 views				the SQL functions; names of what backends contend for
+ *	 views				the SQL functions
  *	 process			what the kernel tells about processes and the client
  *	 core/semaphore		acquire, wait, release; shared memory
  *	 core/long_share	turns of long statements
@@ -29,25 +28,18 @@
  *	 core/limit_control	how many contenders work at a time: a pure function
  *	 compat.h			differences between PostgreSQL's versions
  *
- * Only client backends meet the gate, and only at top level.  Parallel workers
- * run in the slot of their leader.  A backend that holds a slot passes, so in
- * transaction scope only the level of utility commands counts: they may run
- * statements without a slot of their own, or commit inside.  In statement
- * scope, one counter covers all hooks.  Planner and utility commands run the
- * executor for what they evaluate, so with a counter per hook, the end of an
- * inner statement would look like that of the top-level one.
- *
- * A transaction meets the gate at the first of these places: BEGIN, when it
- * has locked nothing and has no snapshot; the planner; ExecutorStart, for
- * cached plans; ProcessUtility.  Until then, no user code has run and no XID
- * is assigned, except in two ways that no hook sees: conversion of Bind
- * parameters, and fast-path function calls.  A transaction that begins with
- * these waits like any other, and SQL that their code runs meets the gate.
+ * Only client backends meet the gate, and only at top level; parallel workers
+ * run in the slot of their leader.  A transaction meets it at the first of
+ * these places: BEGIN, when it has locked nothing and has no snapshot; the
+ * planner; ExecutorStart, for cached plans; ProcessUtility.  Until then, no
+ * user code has run and no XID is assigned, except in two ways that no hook
+ * sees: conversion of Bind parameters, and fast-path function calls.  A
+ * transaction that begins with these waits like any other, and SQL that their
+ * code runs meets the gate.
  *
  * A slot is released when the commit begins, before its WAL is flushed, so
  * that other backends can use the CPU while this one waits for the disk.
- * Commands that commit inside, such as CALL and VACUUM, keep their slot to
- * their end.
+ * Commands that commit inside, such as CALL and VACUUM, keep it to their end.
  *
  * Locking: everything here is local to the backend, except that
  * AddinShmemInitLock guards the creation of shared memory.
@@ -61,12 +53,9 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "commands/extension.h"
-#include "executor/executor.h"
 #include "miscadmin.h"
-#include "optimizer/planner.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "tcop/utility.h"
 
 #include "gate.h"
 
@@ -83,8 +72,10 @@ typedef enum UtilityKind
 } UtilityKind;
 
 /*
- * How deep this backend is in utility calls and, in statement scope, in
- * planner and executor calls
+ * How deep this backend is in utility commands, which may run statements
+ * without a slot of their own, or commit inside.  In statement scope, planner
+ * and executor calls count as well: with a counter for each hook, the end of
+ * an inner statement would look like that of the top-level one.
  */
 static int	nesting_level = 0;
 
@@ -95,87 +86,341 @@ static int	nesting_level = 0;
  */
 static const QueryDesc *statement = NULL;
 
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+static shmem_request_hook_type prev_shmem_request_hook;
+static shmem_startup_hook_type prev_shmem_startup_hook;
 
 /*
  * The previous hooks, or else the standard functions.  Never NULL, so a hook
  * costs one branch and one jump while the gate is off.
  */
-static planner_hook_type next_planner = standard_planner;
-static ExecutorStart_hook_type next_ExecutorStart = standard_ExecutorStart;
-static ExecutorRun_hook_type next_ExecutorRun = standard_ExecutorRun;
-static ExecutorFinish_hook_type next_ExecutorFinish = standard_ExecutorFinish;
-static ExecutorEnd_hook_type next_ExecutorEnd = standard_ExecutorEnd;
-static ProcessUtility_hook_type next_ProcessUtility = standard_ProcessUtility;
-
-extern PGDLLEXPORT void _PG_init(void);
-
-static void gate_shmem_request(void);
-static void gate_shmem_startup(void);
-
-static PlannedStmt *gate_planner(PLANNER_PARAMS);
-static void gate_ExecutorStart(QueryDesc *queryDesc, int eflags);
-static void gate_ExecutorRun(EXECUTOR_RUN_PARAMS);
-static void gate_ExecutorFinish(QueryDesc *queryDesc);
-static void gate_ExecutorEnd(QueryDesc *queryDesc);
-static void gate_ProcessUtility(UTILITY_PARAMS);
-
-static PlannedStmt *planner_behind_gate(PLANNER_PARAMS);
-static void ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags);
-static void ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS);
-static void ExecutorFinish_one_level_down(QueryDesc *queryDesc);
-static void ProcessUtility_behind_gate(UTILITY_PARAMS);
-
-static void gate_xact_callback(XactEvent event, void *arg);
-static void gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-								  SubTransactionId parentSubid, void *arg);
+static planner_hook_type next_planner;
+static ExecutorStart_hook_type next_ExecutorStart;
+static ExecutorRun_hook_type next_ExecutorRun;
+static ExecutorFinish_hook_type next_ExecutorFinish;
+static ExecutorEnd_hook_type next_ExecutorEnd;
+static ProcessUtility_hook_type next_ProcessUtility;
 
 /*
- * Module load callback.  If the library is not preloaded there is no gate, but
- * it loads all the same, so that the SQL functions can report what is missing.
+ * Release the slot when the transaction ends.  A command that commits inside
+ * keeps its slot, and need not wait again, until it ends.
  */
-void
-_PG_init(void)
+static void
+gate_xact_callback(XactEvent event, void *arg)
 {
-	if (!process_shared_preload_libraries_in_progress)
+	if (nesting_level > 0)
+		return;
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		admission_leave(false);
+	else
 	{
-		if (creating_extension)
-			ereport(WARNING,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("admission_gate is not loaded via \"shared_preload_libraries\""),
-					 errhint("Add it to shared_preload_libraries and restart the server.")));
-		return;
+		admission_end_transaction(event == XACT_EVENT_ABORT);
+		long_statements_end_transaction();
 	}
+}
 
-	settings_define();
-
-	/* pg_upgrade runs alone and must not fail because of a queue. */
-	if (IsBinaryUpgrade)
+/*
+ * A statement has failed inside a savepoint, or a part of one.  In statement
+ * scope, release the slot of a top-level one.
+ */
+static void
+gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+					  SubTransactionId parentSubid, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
+	long_statements_abort_subtransaction();
+	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
+		admission_leave(true);
+}
 
-	prev_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = gate_shmem_request;
-	prev_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = gate_shmem_startup;
-	if (planner_hook)
-		next_planner = planner_hook;
-	planner_hook = gate_planner;
-	if (ExecutorStart_hook)
-		next_ExecutorStart = ExecutorStart_hook;
-	ExecutorStart_hook = gate_ExecutorStart;
-	if (ExecutorRun_hook)
-		next_ExecutorRun = ExecutorRun_hook;
-	ExecutorRun_hook = gate_ExecutorRun;
-	if (ExecutorFinish_hook)
-		next_ExecutorFinish = ExecutorFinish_hook;
-	ExecutorFinish_hook = gate_ExecutorFinish;
-	if (ExecutorEnd_hook)
-		next_ExecutorEnd = ExecutorEnd_hook;
-	ExecutorEnd_hook = gate_ExecutorEnd;
-	if (ProcessUtility_hook)
-		next_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = gate_ProcessUtility;
+/*
+ * Is there a gate for this process?  While the gate is off, this branch is all
+ * that each hook costs.
+ */
+static inline bool
+gate_is_on(void)
+{
+	return unlikely(gate_max_active_backends != 0) && MyBackendType == B_BACKEND;
+}
+
+/*
+ * When the session meets the gate for the first time, look up its application
+ * name and register the callbacks that release its slots.  Not in _PG_init(),
+ * so that transactions cost nothing while the gate is off.
+ */
+static inline void
+register_callbacks(void)
+{
+	static bool registered = false;
+
+	if (unlikely(!registered))
+	{
+		bypass_look_at_name();
+		RegisterXactCallback(gate_xact_callback, NULL);
+		RegisterSubXactCallback(gate_subxact_callback, NULL);
+		registered = true;
+	}
+}
+
+/* A statement begins: at top level, see admission_enter(). */
+static inline void
+enter_statement(QueryDesc *query, bool begins_block)
+{
+	if (nesting_level == 0)
+	{
+		register_callbacks();
+		admission_enter(query, begins_block);
+		statement = query;
+	}
+}
+
+/* A statement ends: at top level in statement scope, release its slot. */
+static inline void
+leave_statement(void)
+{
+	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
+	{
+		admission_leave(false);
+		statement = NULL;
+	}
+}
+
+/* Make this call one level down, and come back up if it fails, too. */
+#define CALL_ONE_LEVEL_DOWN(call) \
+	do { \
+		nesting_level++; \
+		PG_TRY(); \
+		{ \
+			call; \
+		} \
+		PG_FINALLY(); \
+		{ \
+			nesting_level--; \
+		} \
+		PG_END_TRY(); \
+	} while (0)
+
+static pg_noinline PlannedStmt *
+planner_behind_gate(PLANNER_PARAMS)
+{
+	PlannedStmt *result;
+
+	enter_statement(NULL, false);
+	if (gate_scope == SCOPE_TRANSACTION)
+		return next_planner(PLANNER_ARGS);
+
+	CALL_ONE_LEVEL_DOWN(result = next_planner(PLANNER_ARGS));
+	return result;
+}
+
+/* planner_hook: for statements that are planned now */
+static PlannedStmt *
+gate_planner(PLANNER_PARAMS)
+{
+	if (gate_is_on())
+		return planner_behind_gate(PLANNER_ARGS);
+	return next_planner(PLANNER_ARGS);
+}
+
+static pg_noinline void
+ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
+{
+	enter_statement(queryDesc, false);
+	if (gate_scope == SCOPE_TRANSACTION)
+		next_ExecutorStart(queryDesc, eflags);
+	else
+		CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
+}
+
+/* ExecutorStart_hook: for statements with a cached plan */
+static void
+gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
+{
+	if (gate_is_on())
+		ExecutorStart_behind_gate(queryDesc, eflags);
+	else
+		next_ExecutorStart(queryDesc, eflags);
+}
+
+/*
+ * A suspended portal may go on without the slot that it began with, or may
+ * have begun before the gate was switched on.  A statement that only reads
+ * ends here: in the extended protocol, ExecutorEnd comes no sooner than with
+ * the next statement.
+ */
+static pg_noinline void
+ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
+{
+	if (nesting_level == 0)
+	{
+		register_callbacks();
+		admission_resume();
+		statement = queryDesc;
+	}
+	long_statements_begin(queryDesc);
+	if (gate_scope == SCOPE_TRANSACTION)
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+	else
+		CALL_ONE_LEVEL_DOWN(next_ExecutorRun(EXECUTOR_RUN_ARGS));
+
+	long_statements_leave(queryDesc, nesting_level == 0);
+	if (queryDesc->operation == CMD_SELECT && !queryDesc->plannedstmt->hasModifyingCTE)
+		leave_statement();
+}
+
+/* ExecutorRun_hook */
+static void
+gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
+{
+	if (gate_is_on())
+		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
+	else
+	{
+		/* Workers need no slot, but pause with their leader. */
+		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
+			long_statements_begin(queryDesc);
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+	}
+}
+
+static pg_noinline void
+ExecutorFinish_one_level_down(QueryDesc *queryDesc)
+{
+	CALL_ONE_LEVEL_DOWN(next_ExecutorFinish(queryDesc));
+}
+
+/* ExecutorFinish_hook: AFTER triggers run here, inside the statement. */
+static void
+gate_ExecutorFinish(QueryDesc *queryDesc)
+{
+	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
+		ExecutorFinish_one_level_down(queryDesc);
+	else
+		next_ExecutorFinish(queryDesc);
+}
+
+/*
+ * ExecutorEnd_hook: the end of a statement, unless it failed.  An earlier
+ * portal may be closed while another statement holds the slot.
+ */
+static void
+gate_ExecutorEnd(QueryDesc *queryDesc)
+{
+	if (gate_is_on() && queryDesc == statement)
+	{
+		next_ExecutorEnd(queryDesc);
+		leave_statement();
+	}
+	else
+		next_ExecutorEnd(queryDesc);
+}
+
+/* How does the gate treat this utility command?  Unknown ones are heavy. */
+static UtilityKind
+classify_utility(Node *stmt)
+{
+	if (is_wait_for_lsn(stmt))
+		return UTILITY_LIGHT;
+
+	switch (nodeTag(stmt))
+	{
+		case T_TransactionStmt:
+			switch (((TransactionStmt *) stmt)->kind)
+			{
+				case TRANS_STMT_BEGIN:
+				case TRANS_STMT_START:
+					return UTILITY_BEGIN;
+				case TRANS_STMT_SAVEPOINT:
+					/* Waits now: no statement is to wait inside it. */
+					return UTILITY_QUERY;
+				default:
+					return UTILITY_LIGHT;
+			}
+
+			/*
+			 * These run queries or user code: EXPLAIN in the planner, SET
+			 * CONSTRAINTS in triggers.  And LOCK: in statement scope, a
+			 * transaction must not wait with locks.
+			 */
+		case T_ExplainStmt:
+		case T_ConstraintsSetStmt:
+		case T_ExecuteStmt:
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+		case T_CreateTableAsStmt:
+		case T_RefreshMatViewStmt:
+		case T_CopyStmt:
+		case T_CallStmt:
+		case T_DoStmt:
+		case T_LockStmt:
+			return UTILITY_QUERY;
+
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_PrepareStmt:
+		case T_DeallocateStmt:
+		case T_ClosePortalStmt:
+		case T_ListenStmt:
+		case T_NotifyStmt:
+		case T_UnlistenStmt:
+		case T_LoadStmt:
+		case T_CheckPointStmt:
+		case T_AlterSystemStmt:
+			return UTILITY_LIGHT;
+
+		case T_DiscardStmt:
+			/* TEMP drops tables; ALL, which poolers send, is always alone. */
+			return ((DiscardStmt *) stmt)->target == DISCARD_TEMP ?
+				UTILITY_HEAVY : UTILITY_LIGHT;
+
+		default:
+			return UTILITY_HEAVY;
+	}
+}
+
+static pg_noinline void
+ProcessUtility_behind_gate(UTILITY_PARAMS)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+	UtilityKind kind = classify_utility(stmt);
+	bool		needs_slot;
+
+	/*
+	 * A heavy command that is not alone in its transaction needs a slot: the
+	 * next statement would wait with the locks that it took.  In a pipeline,
+	 * the first one looks alone: see admission_pass().
+	 */
+	needs_slot = kind == UTILITY_QUERY ||
+		(kind == UTILITY_BEGIN && gate_scope == SCOPE_TRANSACTION) ||
+		(kind == UTILITY_HEAVY &&
+		 (gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()));
+
+	register_callbacks();
+	if (needs_slot)
+		enter_statement(NULL, kind == UTILITY_BEGIN);
+	else if (kind == UTILITY_HEAVY && nesting_level == 0)
+		admission_pass();
+	/* Others write only by what they have the executor run. */
+	if (kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
+		long_statements_note_write();
+
+	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
+
+	if (needs_slot && nesting_level == 0)
+	{
+		long_statements_end(false);
+		leave_statement();
+	}
+}
+
+/* ProcessUtility_hook: for utility commands, and for transactions at BEGIN */
+static void
+gate_ProcessUtility(UTILITY_PARAMS)
+{
+	if (gate_is_on())
+		ProcessUtility_behind_gate(UTILITY_ARGS);
+	else
+		next_ProcessUtility(UTILITY_ARGS);
 }
 
 static void
@@ -210,449 +455,42 @@ gate_shmem_startup(void)
 }
 
 /*
- * Is there a gate for this process?  While the gate is off, this branch is all
- * that each hook costs.
+ * Module load callback.  If the library is not preloaded there is no gate, but
+ * it loads all the same, so that the SQL functions can report what is missing.
  */
-static inline bool
-gate_is_on(void)
+void
+_PG_init(void)
 {
-	return unlikely(gate_max_active_backends != 0) &&
-		MyBackendType == B_BACKEND;
-}
-
-/* Do planner and executor calls count in nesting_level? */
-static inline bool
-all_levels_count(void)
-{
-	return gate_scope == SCOPE_STATEMENT;
-}
-
-/*
- * When the session meets the gate for the first time, look up its application
- * name and register the callbacks that release its slots.  Not in _PG_init(),
- * so that transactions cost nothing while the gate is off.
- */
-static inline void
-register_callbacks(void)
-{
-	static bool registered = false;
-
-	if (unlikely(!registered))
+	if (!process_shared_preload_libraries_in_progress)
 	{
-		bypass_look_at_name();
-		RegisterXactCallback(gate_xact_callback, NULL);
-		RegisterSubXactCallback(gate_subxact_callback, NULL);
-		registered = true;
-	}
-}
-
-/*
- * A statement begins: at top level, see admission_enter().
- */
-static inline void
-enter_statement(QueryDesc *query, bool begins_block)
-{
-	if (nesting_level == 0)
-	{
-		register_callbacks();
-		admission_enter(query, begins_block);
-		statement = query;
-	}
-}
-
-/*
- * A statement goes on: at top level, see admission_resume().
- */
-static inline void
-resume_statement(QueryDesc *query)
-{
-	if (nesting_level == 0)
-	{
-		register_callbacks();
-		admission_resume();
-		statement = query;
-	}
-}
-
-/*
- * A statement that met the gate ends: at top level in statement scope, release
- * its slot.
- */
-static inline void
-leave_statement(void)
-{
-	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-	{
-		admission_leave(false);
-		statement = NULL;
-	}
-}
-
-/*
- * planner_hook: for statements that are planned now
- */
-static PlannedStmt *
-gate_planner(PLANNER_PARAMS)
-{
-	if (gate_is_on())
-		return planner_behind_gate(PLANNER_ARGS);
-	return next_planner(PLANNER_ARGS);
-}
-
-static pg_noinline PlannedStmt *
-planner_behind_gate(PLANNER_PARAMS)
-{
-	PlannedStmt *result;
-
-	enter_statement(NULL, false);
-	if (!all_levels_count())
-		return next_planner(PLANNER_ARGS);
-
-	nesting_level++;
-	PG_TRY();
-	{
-		result = next_planner(PLANNER_ARGS);
-	}
-	PG_FINALLY();
-	{
-		nesting_level--;
-	}
-	PG_END_TRY();
-
-	return result;
-}
-
-/*
- * ExecutorStart_hook: for statements with a cached plan
- */
-static void
-gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
-{
-	if (gate_is_on())
-		ExecutorStart_behind_gate(queryDesc, eflags);
-	else
-		next_ExecutorStart(queryDesc, eflags);
-}
-
-static pg_noinline void
-ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
-{
-	enter_statement(queryDesc, false);
-	if (!all_levels_count())
-	{
-		next_ExecutorStart(queryDesc, eflags);
+		if (creating_extension)
+			ereport(WARNING,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("admission_gate is not loaded via \"shared_preload_libraries\""),
+					 errhint("Add it to shared_preload_libraries and restart the server.")));
 		return;
 	}
 
-	nesting_level++;
-	PG_TRY();
-	{
-		next_ExecutorStart(queryDesc, eflags);
-	}
-	PG_FINALLY();
-	{
-		nesting_level--;
-	}
-	PG_END_TRY();
-}
+	settings_define();
 
-/*
- * ExecutorRun_hook: a suspended portal may go on without the slot that it
- * began with, or may have begun before the gate was switched on.
- */
-static void
-gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
-{
-	if (gate_is_on())
-		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
-	else
-	{
-		/* Workers need no slot, but pause with their leader. */
-		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
-			long_statements_begin(queryDesc);
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-	}
-}
-
-/*
- * A statement that only reads ends here: in the extended protocol, ExecutorEnd
- * comes no sooner than with the next statement.
- */
-static pg_noinline void
-ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
-{
-	resume_statement(queryDesc);
-	long_statements_begin(queryDesc);
-	if (!all_levels_count())
-	{
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-		long_statements_leave(queryDesc, nesting_level == 0);
-		return;
-	}
-
-	nesting_level++;
-	PG_TRY();
-	{
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-	}
-	PG_FINALLY();
-	{
-		nesting_level--;
-	}
-	PG_END_TRY();
-
-	long_statements_leave(queryDesc, nesting_level == 0);
-	if (queryDesc->operation == CMD_SELECT &&
-		!queryDesc->plannedstmt->hasModifyingCTE)
-		leave_statement();
-}
-
-/*
- * ExecutorFinish_hook: AFTER triggers run here, inside the statement.
- */
-static void
-gate_ExecutorFinish(QueryDesc *queryDesc)
-{
-	if (gate_is_on() && all_levels_count())
-		ExecutorFinish_one_level_down(queryDesc);
-	else
-		next_ExecutorFinish(queryDesc);
-}
-
-static pg_noinline void
-ExecutorFinish_one_level_down(QueryDesc *queryDesc)
-{
-	nesting_level++;
-	PG_TRY();
-	{
-		next_ExecutorFinish(queryDesc);
-	}
-	PG_FINALLY();
-	{
-		nesting_level--;
-	}
-	PG_END_TRY();
-}
-
-/*
- * ExecutorEnd_hook: the end of a statement, unless it failed.  An earlier
- * portal may be closed while another statement holds the slot.
- */
-static void
-gate_ExecutorEnd(QueryDesc *queryDesc)
-{
-	if (gate_is_on() && gate_scope == SCOPE_STATEMENT && queryDesc == statement)
-	{
-		next_ExecutorEnd(queryDesc);
-		leave_statement();
-	}
-	else
-		next_ExecutorEnd(queryDesc);
-}
-
-/*
- * How does the gate treat this utility command?  Unknown ones are heavy.
- */
-static UtilityKind
-classify_utility(Node *stmt)
-{
-	if (is_wait_for_lsn(stmt))
-		return UTILITY_LIGHT;
-
-	switch (nodeTag(stmt))
-	{
-		case T_TransactionStmt:
-			switch (((TransactionStmt *) stmt)->kind)
-			{
-				case TRANS_STMT_BEGIN:
-				case TRANS_STMT_START:
-					return UTILITY_BEGIN;
-
-					/*
-					 * Waits now, so that no statement does inside the
-					 * savepoint.
-					 */
-				case TRANS_STMT_SAVEPOINT:
-					return UTILITY_QUERY;
-				default:
-					return UTILITY_LIGHT;
-			}
-
-			/*
-			 * These run queries or user code: EXPLAIN in the planner, SET
-			 * CONSTRAINTS in triggers.
-			 */
-		case T_ExplainStmt:
-		case T_ConstraintsSetStmt:
-		case T_ExecuteStmt:
-		case T_DeclareCursorStmt:
-		case T_FetchStmt:
-		case T_CreateTableAsStmt:
-		case T_RefreshMatViewStmt:
-		case T_CopyStmt:
-		case T_CallStmt:
-		case T_DoStmt:
-			return UTILITY_QUERY;
-
-			/* In statement scope, a transaction must not wait with locks. */
-		case T_LockStmt:
-			return UTILITY_QUERY;
-
-		case T_VariableSetStmt:
-		case T_VariableShowStmt:
-		case T_PrepareStmt:
-		case T_DeallocateStmt:
-		case T_ClosePortalStmt:
-		case T_ListenStmt:
-		case T_NotifyStmt:
-		case T_UnlistenStmt:
-		case T_LoadStmt:
-		case T_CheckPointStmt:
-		case T_AlterSystemStmt:
-			return UTILITY_LIGHT;
-
-			/*
-			 * DISCARD TEMP drops tables; DISCARD ALL, which poolers send, is
-			 * always alone in its transaction.
-			 */
-		case T_DiscardStmt:
-			return ((DiscardStmt *) stmt)->target == DISCARD_TEMP ?
-				UTILITY_HEAVY : UTILITY_LIGHT;
-
-		default:
-			return UTILITY_HEAVY;
-	}
-}
-
-/*
- * Does this top-level utility command need a slot?
- *
- * A heavy one always does if it is not alone in its transaction: the next
- * statement would wait with the locks that it took.  In a pipeline, the first
- * one looks alone: see admission_pass().
- */
-static bool
-utility_needs_slot(UtilityKind kind, ProcessUtilityContext context)
-{
-	switch (kind)
-	{
-		case UTILITY_LIGHT:
-			return false;
-		case UTILITY_BEGIN:
-			return gate_scope == SCOPE_TRANSACTION;
-		case UTILITY_QUERY:
-			return true;
-		case UTILITY_HEAVY:
-			return gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock();
-	}
-	pg_unreachable();
-}
-
-/*
- * May this utility command write, other than by what it has the executor run?
- */
-static bool
-utility_may_write(UtilityKind kind, Node *stmt)
-{
-	return kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from);
-}
-
-/*
- * ProcessUtility_hook: for utility commands, and for transactions at BEGIN
- */
-static void
-gate_ProcessUtility(UTILITY_PARAMS)
-{
-	if (gate_is_on())
-		ProcessUtility_behind_gate(UTILITY_ARGS);
-	else
-		next_ProcessUtility(UTILITY_ARGS);
-}
-
-static pg_noinline void
-ProcessUtility_behind_gate(UTILITY_PARAMS)
-{
-	UtilityKind kind = classify_utility(pstmt->utilityStmt);
-	bool		needs_slot = utility_needs_slot(kind, context);
-
-	if (needs_slot)
-		enter_statement(NULL, kind == UTILITY_BEGIN);
-	else if (kind == UTILITY_HEAVY && nesting_level == 0)
-	{
-		register_callbacks();
-		admission_pass();
-	}
-	if (utility_may_write(kind, pstmt->utilityStmt))
-	{
-		register_callbacks();
-		long_statements_note_write();
-	}
-
-	nesting_level++;
-	PG_TRY();
-	{
-		next_ProcessUtility(UTILITY_ARGS);
-	}
-	PG_FINALLY();
-	{
-		nesting_level--;
-	}
-	PG_END_TRY();
-
-	if (needs_slot)
-	{
-		if (nesting_level == 0)
-			long_statements_end(false);
-		leave_statement();
-	}
-}
-
-/*
- * Release the slot when the transaction ends.  A command that commits inside
- * keeps its slot, and need not wait again, until it ends.
- */
-static void
-gate_xact_callback(XactEvent event, void *arg)
-{
-	if (nesting_level > 0)
+	/* pg_upgrade runs alone and must not fail because of a queue. */
+	if (IsBinaryUpgrade)
 		return;
 
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
-			admission_leave(false);
-			break;
-
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			admission_end_transaction(false);
-			long_statements_end_transaction();
-			break;
-
-		case XACT_EVENT_ABORT:
-			admission_end_transaction(true);
-			long_statements_end_transaction();
-			break;
-
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;
-	}
-}
-
-/*
- * A statement has failed inside a savepoint, or a part of one.  In statement
- * scope, release the slot of a top-level one.
- */
-static void
-gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-					  SubTransactionId parentSubid, void *arg)
-{
-	if (event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	long_statements_abort_subtransaction();
-	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-		admission_leave(true);
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = gate_shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = gate_shmem_startup;
+	next_planner = planner_hook ? planner_hook : standard_planner;
+	planner_hook = gate_planner;
+	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
+	ExecutorStart_hook = gate_ExecutorStart;
+	next_ExecutorRun = ExecutorRun_hook ? ExecutorRun_hook : standard_ExecutorRun;
+	ExecutorRun_hook = gate_ExecutorRun;
+	next_ExecutorFinish = ExecutorFinish_hook ? ExecutorFinish_hook : standard_ExecutorFinish;
+	ExecutorFinish_hook = gate_ExecutorFinish;
+	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
+	ExecutorEnd_hook = gate_ExecutorEnd;
+	next_ProcessUtility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
+	ProcessUtility_hook = gate_ProcessUtility;
 }
