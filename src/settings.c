@@ -20,7 +20,6 @@
 #include <limits.h>
 
 #include "miscadmin.h"
-#include "utils/guc.h"
 
 #include "gate.h"
 
@@ -38,9 +37,9 @@ int			gate_lend_after = 100;
 bool		gate_hot_spots = true;
 
 static bool bypass = false;
-static char *bypass_application_names = NULL;
-static char *pools = NULL;
-static char *pool = NULL;
+static char *bypass_application_names;
+static char *pools;
+static char *pool;
 
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", GATE_MODE_ENFORCE, false},
@@ -58,13 +57,12 @@ static const struct config_enum_entry scope_options[] = {
 static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
 /*
- * Does this process publish new settings?
- *
- * A client backend rereads the configuration only before its next command, and
- * a parallel worker restores its leader's copy: either may be several reloads
- * behind, and would publish an old value.  The checkpointer and the two
- * writers reread it within moments of every reload, on primaries and standbys,
- * and one of them is free when another is busy writing.
+ * Does this process publish new settings?  A client backend rereads the
+ * configuration only before its next command, and a parallel worker restores
+ * its leader's copy: either may be several reloads behind, and would publish
+ * an old value.  The checkpointer and the two writers reread it within moments
+ * of every reload, on primaries and standbys, and one of them is free when
+ * another is busy writing.
  */
 static bool
 is_publisher(void)
@@ -92,31 +90,21 @@ assign_pools(const char *newval, void *extra)
 }
 
 /*
- * Is there such a pool, as far as this backend knows?
- */
-static bool
-is_defined_pool(const char *name)
-{
-	char		folded[NAMEDATALEN];
-
-	pools_fold_name(folded, name);
-	return pools_find(gate_pools, folded) != NULL;
-}
-
-/*
- * Check hook of pool.  The pool need not exist: it may be defined later, or be
- * removed, and is looked up when it is used.  But ALTER ROLE and ALTER
- * DATABASE give a notice.
+ * Check hook of pool.  There need not be such a pool yet, or any longer; but
+ * ALTER ROLE and ALTER DATABASE give a notice.
  */
 static bool
 check_pool(char **newval, void **extra, GucSource source)
 {
+	char		folded[NAMEDATALEN];
+
 	if (strlen(*newval) >= NAMEDATALEN)
 	{
 		GUC_check_errdetail("The name of a pool has at most %d bytes.", NAMEDATALEN - 1);
 		return false;
 	}
-	if (source == PGC_S_TEST && !is_defined_pool(*newval))
+	pools_fold_name(folded, *newval);
+	if (source == PGC_S_TEST && pools_find(gate_pools, folded) == NULL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("pool \"%s\" is not defined in admission_gate.pools", *newval)));
@@ -176,132 +164,95 @@ xact_predates_gate(void)
 		ungated_transaction == MY_TRANSACTION;
 }
 
-/*
- * Define all parameters and reserve the prefix.  Call from _PG_init() while
- * the server preloads libraries.
- */
+/* Called from _PG_init() while the server preloads libraries. */
 void
 settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
 							"Others wait in a queue until one is done. Zero turns the gate off, -1 means no limit but those of hot spots.",
-							&gate_max_active_backends,
-							0, -1, SLOTS_MAX_LIMIT,
-							PGC_SIGHUP, 0,
-							NULL, assign_max_active_backends, NULL);
+							&gate_max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
+							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
 	DefineCustomEnumVariable("admission_gate.mode",
 							 "Sets whether backends above the limit wait or are only counted.",
 							 "\"enforce\" means that they wait, \"observe\" that they enter at once and are counted as those that would have queued.",
-							 &gate_mode,
-							 GATE_MODE_ENFORCE, mode_options,
-							 PGC_SIGHUP, 0,
-							 NULL, assign_mode, NULL);
+							 &gate_mode, GATE_MODE_ENFORCE, mode_options,
+							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
 
 	DefineCustomStringVariable("admission_gate.pools",
 							   "Defines pools: parts of the slots for parts of the sessions.",
 							   "A list such as \"web: max_active = 16, priority = 10; batch: max_active = 4, queue_timeout = 30s\". Sessions of no pool in it use \"default\".",
-							   &pools,
-							   "",
-							   PGC_SIGHUP, 0,
-							   pools_check, assign_pools, NULL);
+							   &pools, "", PGC_SIGHUP, 0, pools_check, assign_pools, NULL);
 
 	DefineCustomStringVariable("admission_gate.pool",
 							   "Sets the pool that the session belongs to.",
 							   "Meant for ALTER ROLE ... SET and ALTER DATABASE ... SET. If there is no such pool, it is \"default\".",
-							   &pool,
-							   POOLS_DEFAULT_NAME,
-							   PGC_SUSET, 0,
-							   check_pool, assign_pool, NULL);
+							   &pool, POOLS_DEFAULT_NAME,
+							   PGC_SUSET, 0, check_pool, assign_pool, NULL);
 
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",
 							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement.",
-							 &gate_scope,
-							 SCOPE_TRANSACTION, scope_options,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 &gate_scope, SCOPE_TRANSACTION, scope_options,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
 							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, superusers wait if superuser_reserved_connections of them have entered above the limit.",
-							 &bypass,
-							 false,
-							 PGC_SUSET, 0,
-							 NULL, bypass_assign, NULL);
+							 &bypass, false, PGC_SUSET, 0, NULL, bypass_assign, NULL);
 
 	DefineCustomStringVariable("admission_gate.bypass_application_names",
 							   "Lets sessions pass without a slot that began with one of these application names.",
 							   "Meant for connections from server to server. A \"*\" at the end of a name stands for any characters. An empty list means that none passes by its name.",
-							   &bypass_application_names,
-							   "",
-							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   &bypass_application_names, "", PGC_SIGHUP, GUC_LIST_INPUT,
 							   bypass_check_names, bypass_assign_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot.",
 							"The statement fails when it expires, or for BEGIN the next one. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
-							&gate_queue_timeout,
-							0, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							&gate_queue_timeout, 0, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
 							"Sets how many backends may wait in a queue.",
 							"Each pool and each hot spot has one. A statement that finds it full fails at once. Zero means that none ever waits, -1 means no limit.",
-							&gate_max_queue_length,
-							-1, -1, INT_MAX,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
+							&gate_max_queue_length, -1, -1, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.gate_utility",
 							 "Makes DDL and maintenance commands need a slot.",
 							 "If off, only those do that run queries or user code, such as EXECUTE, COPY or CALL, and those that are not alone in their transaction.",
-							 &gate_utility,
-							 true,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 &gate_utility, true, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.handoff_after",
 							"Sets the wait after which the first backend in the queue is handed a slot.",
 							"Until then, a running backend may take a free slot before it. Zero means strictly first come, first served.",
-							&gate_handoff_after,
-							20, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, assign_handoff_after, NULL);
+							&gate_handoff_after, 20, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_handoff_after, NULL);
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes backends that wait for each other queue for what they contend for.",
 							 "Backends that contend for the same relation, advisory lock or lock inside the server work a few at a time where that gets more done. Others pass.",
-							 &gate_hot_spots,
-							 true,
-							 PGC_SIGHUP, 0,
-							 NULL, assign_hot_spots, NULL);
+							 &gate_hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum wait for a slot that is logged.",
 							"Zero logs every wait. -1 turns this off.",
-							&gate_log_min_wait,
-							-1, -1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							&gate_log_min_wait, -1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.lend_after",
 							"Sets the idle time after which a backend lends its slot to the queue.",
 							"It does nothing while it uses next to no CPU time and waits neither for a disk nor for an LWLock. -1 means never.",
-							&gate_lend_after,
-							100, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, assign_lend_after, NULL);
+							&gate_lend_after, 100, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_lend_after, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",
 							"Sets how much CPU time makes a statement a long one.",
 							"A long statement gives its slot up, and pauses now and then while short ones work. -1 means that there are none.",
-							&gate_long_after,
-							100, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, assign_long_after, NULL);
+							&gate_long_after, 100, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_long_after, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");
 }
