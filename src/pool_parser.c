@@ -6,8 +6,9 @@
  *		web: max_active = 16, priority = 10; batch: max_active = 4; default
  *
  * A definition is a name and its settings; what is not set has its default.
- * The default pool exists whether the list names it or not.  Names are ASCII
- * and compared without regard to case.
+ * The default pool exists whether the list names it or not.  Names are ASCII,
+ * as the list is read in no particular encoding, and compared without regard
+ * to case.  The list may end with a semicolon.
  *
  * This file handles text only; core/pools.c puts the pools into shared memory.
  * No locks.
@@ -22,12 +23,10 @@
 
 #include "mb/pg_wchar.h"
 #include "parser/scansup.h"
-#include "utils/guc.h"
 
 #include "gate.h"
 
-/* Size of the buffer for a value; longer ones are invalid */
-#define VALUE_SIZE	32
+#define NAME_CHARS	"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 /* What can be set for a pool */
 typedef struct PoolKey
@@ -46,7 +45,6 @@ static const PoolKey keys[] = {
 	{"queue_timeout", offsetof(PoolDefinition, queue_timeout), GUC_UNIT_MS, 0, INT_MAX}
 };
 
-/* State of the parser */
 typedef struct PoolParser
 {
 	const char *text;
@@ -55,11 +53,11 @@ typedef struct PoolParser
 	bool		default_seen;
 } PoolParser;
 
-/* The position of a byte in the list, counted from 1 */
+/* The position of the next character in the list, counted from 1 */
 static int
-position_of(const PoolParser *parser, const char *at)
+position_of(const PoolParser *parser)
 {
-	return 1 + (int) (at - parser->text);
+	return 1 + (int) (parser->at - parser->text);
 }
 
 static void
@@ -69,59 +67,46 @@ skip_space(PoolParser *parser)
 		parser->at++;
 }
 
-/* ASCII only: the list is read in no particular encoding. */
-static bool
-is_name_char(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-		(c >= '0' && c <= '9') || c == '_' || c == '-';
-}
-
 /*
  * Read a name into a buffer of NAMEDATALEN bytes.  what: the kind of name, for
- * errors.  This and the functions below return false, or NULL, after
- * GUC_check_errdetail() if the list is invalid.
+ * errors; *position receives where it begins.  This and the functions below
+ * return false, after GUC_check_errdetail(), if the list is invalid.
  */
 static bool
-read_name(PoolParser *parser, const char *what, char *name)
+read_name(PoolParser *parser, const char *what, char *name, int *position)
 {
-	const char *start;
+	size_t		length;
 
 	skip_space(parser);
-	start = parser->at;
-	while (is_name_char(*parser->at))
-		parser->at++;
-
-	if (parser->at == start)
+	*position = position_of(parser);
+	length = strspn(parser->at, NAME_CHARS);
+	if (length == 0)
+		GUC_check_errdetail("A %s is expected at position %d.", what, *position);
+	else if (length >= NAMEDATALEN)
+		GUC_check_errdetail("The %s at position %d is too long.", what, *position);
+	else
 	{
-		GUC_check_errdetail("A %s is expected at position %d.",
-							what, position_of(parser, start));
-		return false;
+		strlcpy(name, parser->at, length + 1);
+		parser->at += length;
+		skip_space(parser);
+		return true;
 	}
-	if (parser->at - start >= NAMEDATALEN)
-	{
-		GUC_check_errdetail("The %s at position %d is too long.",
-							what, position_of(parser, start));
-		return false;
-	}
-	strlcpy(name, start, parser->at - start + 1);
-	skip_space(parser);
-	return true;
+	return false;
 }
 
-/*
- * Read the value of this key into the pool's definition.
- */
+/* Read the value of this key into the pool's definition. */
 static bool
 read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 {
-	char		value[VALUE_SIZE];
+	char		value[32];		/* longer ones are invalid */
 	const char *start;
 	size_t		length;
 	const char *hint = NULL;
+	int			position;
 	int			number;
 
 	skip_space(parser);
+	position = position_of(parser);
 	start = parser->at;
 	length = strcspn(start, ",;");
 	parser->at += length;
@@ -132,7 +117,7 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 	if (length >= sizeof(value) || !parse_int(value, &number, key->unit, &hint))
 	{
 		GUC_check_errdetail("Invalid value for \"%s\" at position %d: \"%s\".",
-							key->name, position_of(parser, start), value);
+							key->name, position, value);
 		if (hint)
 			GUC_check_errhint("%s", _(hint));
 		return false;
@@ -140,8 +125,7 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 	if (number < key->min || number > key->max)
 	{
 		GUC_check_errdetail("The value %d at position %d is outside the valid range for \"%s\" (%d .. %d).",
-							number, position_of(parser, start), key->name,
-							key->min, key->max);
+							number, position, key->name, key->min, key->max);
 		return false;
 	}
 	*(int *) ((char *) pool + key->offset) = number;
@@ -156,167 +140,120 @@ static bool
 read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
 {
 	char		name[NAMEDATALEN];
-	const char *start;
+	int			position;
+	int			i = 0;
 
-	skip_space(parser);
-	start = parser->at;
-	if (!read_name(parser, "key word", name))
+	if (!read_name(parser, "key word", name, &position))
 		return false;
 
-	for (int i = 0; i < (int) lengthof(keys); i++)
+	while (i < lengthof(keys) && pg_strcasecmp(name, keys[i].name) != 0)
+		i++;
+	if (i == lengthof(keys))
 	{
-		if (pg_strcasecmp(name, keys[i].name) != 0)
-			continue;
-		if (*seen & (1 << i))
-		{
-			GUC_check_errdetail("\"%s\" is set twice for pool \"%s\", again at position %d.",
-								keys[i].name, pool->name, position_of(parser, start));
-			return false;
-		}
+		GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.", name, position);
+		if (*parser->at == ':')
+			GUC_check_errhint("Pools are separated by \";\".");
+		else
+			GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
+	}
+	else if (*seen & (1 << i))
+		GUC_check_errdetail("\"%s\" is set twice for pool \"%s\", again at position %d.",
+							keys[i].name, pool->name, position);
+	else if (*parser->at != '=')
+		GUC_check_errdetail("\"=\" is expected at position %d.", position_of(parser));
+	else
+	{
 		*seen |= 1 << i;
-		if (*parser->at != '=')
-		{
-			GUC_check_errdetail("\"=\" is expected at position %d.",
-								position_of(parser, parser->at));
-			return false;
-		}
 		parser->at++;
 		return read_value(parser, &keys[i], pool);
 	}
-
-	GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.",
-						name, position_of(parser, start));
-	if (*parser->at == ':')
-		GUC_check_errhint("Pools are separated by \";\".");
-	else
-		GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
 	return false;
 }
 
-/* A pool for which nothing is set */
+/* Add a pool for which nothing is set; the list is zero but for such. */
 static void
-init_definition(PoolDefinition *pool, const char *name)
+add_definition(PoolDefinitions *list, const char *name)
 {
-	memset(pool, 0, sizeof(*pool));
+	PoolDefinition *pool = &list->pools[list->n++];
+
 	strlcpy(pool->name, name, sizeof(pool->name));
 	pool->max_queue_length = POOLS_QUEUE_LENGTH_UNSET;
 }
 
-/*
- * Add a pool that is named at this position, or find the default pool.  NULL
- * if the pool has been named before, or if there are too many.
- */
-static PoolDefinition *
-new_definition(PoolParser *parser, const char *name, const char *at)
-{
-	PoolDefinitions *result = parser->result;
-
-	for (int i = 0; i < result->n; i++)
-	{
-		if (strcmp(result->pools[i].name, name) != 0)
-			continue;
-		if (i == 0 && !parser->default_seen)
-		{
-			parser->default_seen = true;
-			return &result->pools[0];
-		}
-		GUC_check_errdetail("Pool \"%s\" is defined twice, again at position %d.",
-							name, position_of(parser, at));
-		return NULL;
-	}
-	if (result->n == POOLS_MAX)
-	{
-		GUC_check_errdetail("There are more than %d pools, the next at position %d.",
-							POOLS_MAX, position_of(parser, at));
-		return NULL;
-	}
-	init_definition(&result->pools[result->n], name);
-	return &result->pools[result->n++];
-}
-
-/*
- * Read "name" or "name: setting, setting".
- */
+/* Read "name" or "name: setting, setting". */
 static bool
 read_definition(PoolParser *parser)
 {
-	char		original[NAMEDATALEN];
+	PoolDefinitions *result = parser->result;
 	char		name[NAMEDATALEN];
-	const char *start;
-	PoolDefinition *pool;
+	int			position;
+	int			i = 0;
 	int			seen = 0;
 
+	if (!read_name(parser, "pool name", name, &position))
+		return false;
+	pools_fold_name(name, name);
+
+	while (i < result->n && strcmp(result->pools[i].name, name) != 0)
+		i++;
+	if (i == 0 && !parser->default_seen)
+		parser->default_seen = true;
+	else if (i < result->n)
+	{
+		GUC_check_errdetail("Pool \"%s\" is defined twice, again at position %d.", name, position);
+		return false;
+	}
+	else if (i == POOLS_MAX)
+	{
+		GUC_check_errdetail("There are more than %d pools, the next at position %d.",
+							POOLS_MAX, position);
+		return false;
+	}
+	else
+		add_definition(result, name);
+
+	if (*parser->at != ':')
+		return true;
+	parser->at++;
 	skip_space(parser);
-	start = parser->at;
-	if (!read_name(parser, "pool name", original))
-		return false;
-	pools_fold_name(name, original);
-	pool = new_definition(parser, name, start);
-	if (pool == NULL)
-		return false;
-
-	if (*parser->at == ':')
+	if (*parser->at == ';' || *parser->at == '\0')
+		return true;
+	while (read_setting(parser, &result->pools[i], &seen))
 	{
+		if (*parser->at != ',')
+			return true;
 		parser->at++;
-		skip_space(parser);
-		if (*parser->at == ';' || *parser->at == '\0')
-			return true;
-		for (;;)
-		{
-			if (!read_setting(parser, pool, &seen))
-				return false;
-			if (*parser->at != ',')
-				break;
-			parser->at++;
-		}
 	}
-	return true;
+	return false;
 }
 
-/*
- * Read the whole list.  It may end with a semicolon.
- */
-static bool
-read_definitions(PoolParser *parser)
-{
-	parser->result->n = 1;
-	init_definition(&parser->result->pools[0], POOLS_DEFAULT_NAME);
-
-	for (;;)
-	{
-		skip_space(parser);
-		if (*parser->at == '\0')
-			return true;
-		if (!read_definition(parser))
-			return false;
-		if (*parser->at == ';')
-			parser->at++;
-		else if (*parser->at != '\0')
-		{
-			GUC_check_errdetail("\":\" or \";\" is expected at position %d.",
-								position_of(parser, parser->at));
-			return false;
-		}
-	}
-}
-
-/*
- * Check hook of pools: *extra receives the PoolDefinitions.
- */
+/* Check hook of pools: *extra receives the PoolDefinitions. */
 bool
 pools_check(char **newval, void **extra, GucSource source)
 {
-	PoolParser	parser = {0};
+	PoolParser	parser = {.text = *newval,.at = *newval};
+	bool		valid = true;
 
-	parser.text = parser.at = *newval;
 	parser.result = GATE_GUC_MALLOC(sizeof(PoolDefinitions));
 	if (parser.result == NULL)
 		return false;
-	if (!read_definitions(&parser))
+	memset(parser.result, 0, sizeof(PoolDefinitions));
+	add_definition(parser.result, POOLS_DEFAULT_NAME);
+
+	for (skip_space(&parser); valid && *parser.at != '\0'; skip_space(&parser))
 	{
-		GATE_GUC_FREE(parser.result);
-		return false;
+		valid = read_definition(&parser);
+		if (*parser.at == ';')
+			parser.at++;
+		else if (valid && *parser.at != '\0')
+		{
+			GUC_check_errdetail("\":\" or \";\" is expected at position %d.", position_of(&parser));
+			valid = false;
+		}
 	}
-	*extra = parser.result;
-	return true;
+	if (valid)
+		*extra = parser.result;
+	else
+		GATE_GUC_FREE(parser.result);
+	return valid;
 }
