@@ -29,44 +29,29 @@ static bool by_name = false;
 /* The names of the list, each zero-terminated, and an empty one */
 static const char *names = "";
 
-static void
-decide(void)
-{
-	bypass_in_force = by_setting || by_name;
-}
-
 /* Assign hook of bypass */
 void
 bypass_assign(bool newval, void *extra)
 {
 	by_setting = newval;
-	decide();
+	bypass_in_force = by_setting || by_name;
 }
 
-/*
- * May the list contain this name?  If not, set the error's DETAIL.
- */
+/* May the list contain this name?  If not, set the error's DETAIL. */
 static bool
 is_valid_name(const char *name)
 {
 	const char *asterisk = strchr(name, '*');
 
 	if (name[0] == '\0')
-	{
 		GUC_check_errdetail("An application name in the list is empty.");
-		return false;
-	}
-	if (asterisk && asterisk[1] != '\0')
-	{
+	else if (asterisk && asterisk[1] != '\0')
 		GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
-		return false;
-	}
-	if (strlen(name) - (asterisk ? 1 : 0) >= NAMEDATALEN)
-	{
+	else if (strlen(name) - (asterisk ? 1 : 0) >= NAMEDATALEN)
 		GUC_check_errdetail("An application name has at most %d bytes.", NAMEDATALEN - 1);
-		return false;
-	}
-	return true;
+	else
+		return true;
+	return false;
 }
 
 /*
@@ -91,8 +76,8 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 		valid = valid && is_valid_name((const char *) lfirst(cell));
 
 	/*
-	 * The comma after a name makes room for its terminator; the last name and
-	 * the list need one byte more each.
+	 * Terminators take the place of commas; the last name and the list add
+	 * two.
 	 */
 	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
 	if (to)
@@ -115,12 +100,10 @@ bypass_check_names(char **newval, void **extra, GucSource source)
 static bool
 is_in_list(const char *name)
 {
-	const char *element;
-	size_t		length;
-
-	for (element = names; *element; element += length + 1)
+	for (const char *element = names; *element; element += strlen(element) + 1)
 	{
-		length = strlen(element);
+		size_t		length = strlen(element);
+
 		if (element[length - 1] == '*' ?
 			strncmp(name, element, length - 1) == 0 : strcmp(name, element) == 0)
 			return true;
@@ -129,15 +112,15 @@ is_in_list(const char *name)
 }
 
 /*
- * Decide whether the session passes by its name.  Call once per session, after
- * it has received its parameters.  (MyProcPort has the original name, too, but
- * reading it takes the headers of the authentication libraries.)
+ * Decide whether the session passes by its name, after it has received its
+ * parameters.  (MyProcPort has the original name, too, but reading it takes
+ * the headers of the authentication libraries.)
  */
 void
 bypass_look_at_name(void)
 {
 	by_name = is_in_list(GetConfigOptionResetString("application_name"));
-	decide();
+	bypass_in_force = by_setting || by_name;
 }
 
 /* Assign hook of bypass_application_names */
