@@ -32,10 +32,6 @@
 
 #include "gate.h"
 
-#if defined(_POSIX_CPUTIME) && _POSIX_CPUTIME >= 0
-#define HAVE_CPU_CLOCK
-#endif
-
 /*
  * Read the CPU time (us) that a process has used in its life.  Returns false
  * if it is unknown: there are no such clocks, or no such process.
@@ -43,14 +39,12 @@
 bool
 process_cpu_time(int pid, uint64 *used)
 {
-#ifdef HAVE_CPU_CLOCK
+#if defined(_POSIX_CPUTIME) && _POSIX_CPUTIME >= 0
 	clockid_t	clock;
 	struct timespec time;
 
 	/* 0 would be the calling process */
-	if (pid != 0 &&
-		clock_getcpuclockid(pid, &clock) == 0 &&
-		clock_gettime(clock, &time) == 0)
+	if (pid != 0 && clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &time) == 0)
 	{
 		*used = (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
 		return true;
@@ -74,9 +68,7 @@ usable_cpus(void)
 
 /*
  * Does a process sleep, or is it stopped, rather than run, want a CPU or wait
- * for a disk?  if_unknown: what to return if the kernel does not tell.  See
- * proc(5): its state follows its name, which is in parentheses and may contain
- * some.
+ * for a disk?  if_unknown: what to return if the kernel does not tell.
  */
 bool
 process_rests(int pid, bool if_unknown)
@@ -95,6 +87,8 @@ process_rests(int pid, bool if_unknown)
 		close(fd);
 	}
 	line[Max(length, 0)] = '\0';
+
+	/* proc(5): it follows the name, in parentheses, which may contain some. */
 	state = strrchr(line, ')');
 	if (state == NULL || state[1] != ' ')
 		return if_unknown;
@@ -103,17 +97,13 @@ process_rests(int pid, bool if_unknown)
 	return state[2] == 'R' || state[2] == 'D' ? false : if_unknown;
 }
 
-/*
- * As in libpq/libpq.h, which includes headers of GSSAPI: these need not be
- * installed where the server was built with it.
- */
+/* As in libpq/libpq.h, which includes headers of GSSAPI that may be missing. */
 extern bool pq_check_connection(void);
 
 /*
- * End this backend, by FATAL, if its client has hung up.  Does nothing in a
- * process without a client, nor where the platform does not tell.  May reset
- * the latch, and so checks for interrupts; look afterwards at whatever else it
- * stands for.
+ * End this backend, by FATAL, if its client has hung up, as far as it has one
+ * and the platform tells.  May reset the latch, and so checks for interrupts;
+ * look afterwards at whatever else it stands for.
  */
 void
 client_check(void)
