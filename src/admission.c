@@ -32,66 +32,70 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "gate.h"
 
-/*
- * How often a waiter checks that the watcher still watches, ms.  A stopped one
- * is late after some 250 ms, and so replaced within a second.
- */
-#define GUARD_INTERVAL	750
+/* A stopped watcher is late after some 250 ms, and so replaced within 1 s. */
+#define GUARD_INTERVAL	750		/* ms between looks at the watcher */
+#define CLIENT_INTERVAL	500000	/* us between looks at the client, at least */
 
-/*
- * How often one that is awake, as it watches or guards, checks its client
- * at most, us
- */
-#define CLIENT_INTERVAL	500000
-
-/* A wait in the queue */
-typedef struct QueueWait
-{
-	uint64		start;			/* by monotonic_us() */
-	int			queue_length;	/* waiters in its queue when it began */
-} QueueWait;
-
-/*
- * Is this backend admitted?  Its slot may be lent, or given up by a long
- * statement.
- */
+/* Is this backend admitted?  Its slot may be lent, or given up as long. */
 static bool admitted = false;
 
-/* Has the present transaction been admitted, even if it has left since? */
-static bool admitted_in_xact = false;
-
-/* Has it bypassed the gate, or run a command that needs no slot but locks? */
-static bool bypassed_in_xact = false;
+/*
+ * Has the present transaction been admitted, even if it has left since, or
+ * bypassed the gate, or run a command that needs no slot but locks?
+ */
+static bool passed_in_xact = false;
 
 /* The error of its refused BEGIN, to be raised later; or NULL */
 static ErrorData *refusal = NULL;
 
+/* The last wait in the queue: when it began, and how many waited there then */
+static uint64 wait_start;		/* by monotonic_us() */
+static int	wait_queue_length;
+
 /*
- * May this backend wait?  Not if other backends may wait for its transaction,
- * nor where the wait could not be interrupted.
+ * Describe what backends contend for.  by_name: look relations of this database
+ * up in the catalog, which may raise errors; no lock is held on them.
  */
-static bool
-may_wait(void)
+static const char *
+describe_hot_spot(const HotSpotKey *key, bool by_name)
 {
-	return !admitted_in_xact && !bypassed_in_xact &&
-		!xact_predates_gate() &&
-		INTERRUPTS_CAN_BE_PROCESSED() &&
-		!proc_exit_inprogress;
+	const uint32 *fields = key->fields;
+	char	   *relation = NULL;
+
+	switch (key->kind)
+	{
+		case HOT_SPOT_RELATION:
+			if (by_name && key->database == MyDatabaseId)
+				relation = get_rel_name(fields[0]);
+			if (relation != NULL)
+				return psprintf("relation \"%s\"", relation);
+			return psprintf("relation %u of database %u", fields[0], key->database);
+		case HOT_SPOT_ADVISORY:
+			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
+		case HOT_SPOT_OBJECT:
+			return psprintf("object %u of class %u of database %u",
+							fields[1], fields[0], key->database);
+		case HOT_SPOT_LWLOCK:
+			return psprintf("the lock \"%s\" inside the server", pgstat_get_wait_event(fields[0]));
+		case HOT_SPOT_TRANSACTION:
+		case HOT_SPOT_NONE:
+			break;
+	}
+	return "other transactions";
 }
 
 /*
- * DETAIL of the gate's errors.  hot_spot: what hot_spot_describe() says if the
- * limit is of one; waited: ms.
+ * DETAIL of the gate's errors.  hot_spot: what the limit is of, if it is of
+ * one; waited: ms.
  */
 static int
 errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
@@ -99,79 +103,66 @@ errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
 	if (limit->hot_spot.kind != HOT_SPOT_NONE)
 		return errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 								"Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-								limit->slots,
-								hot_spot, limit->slots, limit->in_use, limit->waiting, waited);
+								limit->slots, hot_spot, limit->slots,
+								limit->in_use, limit->waiting, waited);
 	if (limit->is_of_queue)
 		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								limit->slots,
-								limit->pool, limit->slots, limit->in_use, limit->lent,
-								limit->waiting, waited);
+								limit->slots, limit->pool, limit->slots,
+								limit->in_use, limit->lent, limit->waiting, waited);
 	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							limit->slots,
-							limit->slots, limit->in_use, limit->lent, limit->waiting, waited);
+							limit->slots, limit->slots,
+							limit->in_use, limit->lent, limit->waiting, waited);
 }
 
 /*
- * HINT of the gate's errors: increase this setting, that of the pool if
- * of_pool, or the limit; but not that of a hot spot, which nobody has set.
+ * HINT of the gate's errors: increase this setting, of the pool if of_pool, or
+ * the limit; but not that of a hot spot, which nobody has set.
  */
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 {
-	bool		is_of_hot_spot = limit->hot_spot.kind != HOT_SPOT_NONE;
-	bool		is_of_pool = limit->is_of_queue && !is_of_hot_spot;
-
-	if (of_pool && is_of_pool)
-		return errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
-					   setting, limit->pool);
-	if (is_of_pool)
-		return errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
-					   setting, limit->pool);
-	if (of_pool && is_of_hot_spot)
-		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
-					   setting, limit->pool);
-	if (of_pool)
-		return errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
-					   setting, limit->pool);
-	if (is_of_hot_spot)
-		return errhint("Try again later, or increase admission_gate.%s.", setting);
-	return errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
-				   setting);
+	if (limit->hot_spot.kind != HOT_SPOT_NONE)
+		return of_pool ?
+			errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool) :
+			errhint("Try again later, or increase admission_gate.%s.", setting);
+	if (limit->is_of_queue)
+		return of_pool ?
+			errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool) :
+			errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool);
+	return of_pool ?
+		errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
+				setting, limit->pool) :
+		errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
+				setting);
 }
 
-/* Does the pool's queue_timeout count, as the shorter of the two? */
+/*
+ * Does the pool's queue_timeout count?  The shorter of the two does, so that a
+ * user cannot exceed that of the pool.
+ */
 static bool
 queue_timeout_is_of_pool(void)
 {
 	int			of_pool = slots_pool_queue_timeout();
 
-	return of_pool > 0 &&
-		(gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
+	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
 }
 
 /*
- * How long a wait may take: ms, 0 = forever.  The shorter of the two settings
- * counts, so that a user cannot exceed that of the pool.
- */
-static int
-queue_timeout(void)
-{
-	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
-}
-
-/*
- * Sleep in the queue until there is a slot.  start: when the backend entered
- * it, by monotonic_us().  Returns false if queue_timeout expires first: the
- * backend has then left the queue, and *limit receives what kept it waiting.
- * Raises whatever interrupts bring.
+ * Sleep in the queue until there is a slot.  Returns false if queue_timeout
+ * expires first: the backend has then left the queue, and *limit receives what
+ * kept it waiting.  Raises whatever interrupts bring.
  */
 static bool
-sleep_in_queue(uint64 start, SlotLimit *limit)
+sleep_in_queue(SlotLimit *limit)
 {
 	static uint32 wait_event = 0;
-	uint64		client_seen = start;
+	uint64		client_seen = wait_start;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
@@ -179,24 +170,24 @@ sleep_in_queue(uint64 start, SlotLimit *limit)
 	for (;;)
 	{
 		long		timeout = slots_try_become_watcher() ? sampler_watch() : GUARD_INTERVAL;
-		int			max_wait = queue_timeout();
+		int			max_wait = gate_queue_timeout;
 
+		if (queue_timeout_is_of_pool())
+			max_wait = slots_pool_queue_timeout();
 		if (max_wait > 0)
 		{
-			int64		waited = (monotonic_us() - start) / 1000;
-			long		left = Max(max_wait - waited, 0);
+			long		left = max_wait - (int64) (monotonic_us() - wait_start) / 1000;
 
-			if (left == 0)
+			if (left <= 0)
 			{
 				slots_get_my_limit(limit);
 				if (slots_leave_queue(TOTAL_TIMEOUTS))
 					return false;
 			}
-			timeout = Min(timeout, left);
+			timeout = Min(timeout, Max(left, 0));
 		}
 
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
 
@@ -213,15 +204,15 @@ sleep_in_queue(uint64 start, SlotLimit *limit)
 }
 
 /*
- * A wait has ended: count it, and log it if it took log_min_wait or longer.
- * As with log_lock_waits, log_min_error_statement decides whether the log has
- * the statement.  end: how it ended.  Serves no interrupts, so that it can be
- * called while an error is handled.
+ * A wait has ended in that way: count it, and log it if it took log_min_wait
+ * or longer.  As with log_lock_waits, log_min_error_statement decides whether
+ * the log has the statement.  Serves no interrupts, so that it can be called
+ * while an error is handled.
  */
 static void
-note_wait(const QueueWait *wait, const char *end)
+note_wait(const char *end)
 {
-	uint64		waited = monotonic_us() - wait->start;
+	uint64		waited = monotonic_us() - wait_start;
 
 	slots_record_wait(waited);
 	if (gate_log_min_wait < 0 || waited < (uint64) gate_log_min_wait * 1000)
@@ -230,22 +221,18 @@ note_wait(const QueueWait *wait, const char *end)
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
-					(unsigned long long) (waited / 1000),
-					(unsigned long long) (waited % 1000),
-					end, slots_pool_name(),
-					wait->queue_length, wait->queue_length + 1)));
+					(unsigned long long) (waited / 1000), (unsigned long long) (waited % 1000),
+					end, slots_pool_name(), wait_queue_length, wait_queue_length + 1)));
 	RESUME_INTERRUPTS();
 }
 
-/*
- * Clean up a wait that an error, or the end of the backend, interrupts.
- */
+/* Clean up a wait that an error, or the end of the backend, interrupts. */
 static void
-abandon_wait(int code, Datum wait)
+abandon_wait(int code, Datum arg)
 {
 	if (!slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
-	note_wait((const QueueWait *) DatumGetPointer(wait), "canceled");
+	note_wait("canceled");
 }
 
 /* Error context callback of a wait */
@@ -257,17 +244,14 @@ wait_error_callback(void *arg)
 
 /*
  * Wait in the queue for a slot, without a snapshot if possible; but if the
- * limit is only observed, acquire a slot at once.  Arguments: as for
- * admission_enter().  Raises an error if the queue is full, if queue_timeout
- * expires, and whatever interrupts bring.
+ * limit is only observed, acquire a slot at once.  Raises an error if the queue
+ * is full, if queue_timeout expires, and whatever interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
 {
-	SnapshotUsers snapshot_users;
 	SlotLimit	limit;
-	char		hot_spot[HOT_SPOT_NAME_LENGTH];
-	QueueWait	wait;
+	const char *hot_spot;
 	SlotEnqueued enqueued;
 	bool		granted;
 	ErrorContextCallback context = {
@@ -276,13 +260,12 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	};
 
 	sampler_sample(false);
-	wait.start = monotonic_us();
-
-	enqueued = slots_enqueue(gate_max_queue_length, &wait.queue_length);
+	wait_start = monotonic_us();
+	enqueued = slots_enqueue(gate_max_queue_length, &wait_queue_length);
 	if (enqueued == SLOT_ENQUEUE_FULL)
 	{
 		slots_get_my_limit(&limit);
-		hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
+		hot_spot = describe_hot_spot(&limit.hot_spot, !begins_block);
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many backends are waiting for admission"),
@@ -291,47 +274,44 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	}
 	if (enqueued != SLOT_ENQUEUED)
 	{
-		admitted = admitted_in_xact = true;
+		admitted = passed_in_xact = true;
 		if (enqueued == SLOT_ENQUEUE_OBSERVED)
 			sampler_sample_holders();	/* there is no watcher */
 		return;
 	}
 
-	PG_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
+	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		snapshot_release(query, &snapshot_users);
-		granted = sleep_in_queue(wait.start, &limit);
+		snapshot_release(query);
+		granted = sleep_in_queue(&limit);
 		error_context_stack = context.previous;
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, PointerGetDatum(&wait));
+	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 
 	if (granted)
-		admitted = admitted_in_xact = true;
-	note_wait(&wait, granted ? "admitted" : "timed out");
+		admitted = passed_in_xact = true;
+	note_wait(granted ? "admitted" : "timed out");
 	if (!granted)
 	{
-		hot_spot_describe(&limit.hot_spot, !begins_block, hot_spot);
+		hot_spot = describe_hot_spot(&limit.hot_spot, !begins_block);
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(&limit, hot_spot, (monotonic_us() - wait.start) / 1000),
+				 errdetail_gate(&limit, hot_spot, (monotonic_us() - wait_start) / 1000),
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 	}
 
-	/*
-	 * Privileges may have been revoked meanwhile: see the catalogs as they
-	 * are now.
-	 */
+	/* Privileges may have been revoked: see the catalogs as they are now. */
 	if (!begins_block)
 		AcceptInvalidationMessages();
-	snapshot_retake(&snapshot_users);
+	snapshot_retake();
 }
 
 /*
- * wait_for_slot() for BEGIN: save an error instead of raising it; the first
- * statement of the block that needs a slot raises it.  Only the wait can fail,
- * so the transaction stays intact.
+ * wait_for_slot() for BEGIN: keep an error for the first statement of the
+ * block that needs a slot.  Only the wait can fail, so the transaction stays
+ * intact.
  */
 static pg_noinline void
 wait_for_slot_at_begin(void)
@@ -359,9 +339,7 @@ wait_for_slot_at_begin(void)
 
 /*
  * Enter above the limit if the session may use the reserve and some of it is
- * left.  Its size, and the roles that may use it, are those of
- * superuser_reserved_connections and, from PostgreSQL 16 on, of
- * reserved_connections.  since: as for slots_try_acquire().
+ * left.  From PostgreSQL 16 on, reserved_connections is a part of it.
  */
 static pg_noinline bool
 enter_reserved(TimestampTz since)
@@ -380,15 +358,14 @@ enter_reserved(TimestampTz since)
 }
 
 /*
- * slots_try_acquire() failed.  What a statement passes before it sleeps, in
- * this order:
+ * slots_try_acquire() failed.  What a statement passes before it sleeps:
  *
  *	1. Lenders that work again get their slots back, before any is given out.
  *	2. It barges: it takes a free slot although others wait, if handoff_after
  *	   and priorities allow.
  *	3. If it may not wait, it enters, above the limit if need be.
  *	4. It yields the CPU, then barges.  If more processes want a CPU than there
- *	   are CPUs, holders are among them, and one may have released its slot
+ *	   are, holders are among them, and one may have released its slot
  *	   meanwhile: the backend has then waited in the kernel's queue, as without
  *	   the gate, but not in ours as well.  Otherwise this costs next to nothing.
  *	5. It takes a place of the reserve, if the session may.
@@ -406,7 +383,9 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 	sampler_recall_lenders();
 
 	admitted = slots_try_barge(since);
-	if (!admitted && !may_wait())
+	if (!admitted &&
+		(passed_in_xact || xact_predates_gate() ||
+		 !INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress))
 	{
 		slots_force(since);
 		admitted = true;
@@ -420,7 +399,7 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 		admitted = enter_reserved(since);
 
 	if (admitted)
-		admitted_in_xact = true;
+		passed_in_xact = true;
 	else if (begins_block)
 		wait_for_slot_at_begin();
 	else
@@ -430,9 +409,8 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 /*
  * A top-level statement begins: have this backend hold a slot, unless its
  * session bypasses the gate.  query: the argument of ExecutorStart, NULL from
- * other hooks.  begins_block: it is BEGIN; an error of the wait is then kept
- * for the first statement of the block.  May wait and raise errors; the caller
- * holds no LWLock.
+ * other hooks.  begins_block: it is BEGIN.  May wait and raise errors; the
+ * caller holds no LWLock.
  */
 void
 admission_enter(QueryDesc *query, bool begins_block)
@@ -446,7 +424,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 	}
 	if (bypass_in_force)
 	{
-		bypassed_in_xact = true;
+		passed_in_xact = true;
 		return;
 	}
 	if (unlikely(refusal != NULL))
@@ -454,7 +432,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_acquire(since)))
-		admitted = admitted_in_xact = true;
+		admitted = passed_in_xact = true;
 	else
 		enter_or_wait(query, begins_block, since);
 	if (unlikely(slots_sample_is_due(since)))
@@ -462,20 +440,17 @@ admission_enter(QueryDesc *query, bool begins_block)
 }
 
 /*
- * The present transaction is about to run a command that may lock much, and
- * needs no slot as it seems to be alone; but in a pipeline, more statements
- * may follow.  They do not wait, since it keeps its locks.
+ * A command that may lock much begins, and needs no slot as it seems to be
+ * alone; but in a pipeline, more statements may follow.  They do not wait,
+ * since the transaction keeps its locks.
  */
 void
 admission_pass(void)
 {
-	bypassed_in_xact = true;
+	passed_in_xact = true;
 }
 
-/*
- * A top-level statement that has begun goes on: as admission_enter(), but
- * never waits.
- */
+/* A top-level statement goes on: as admission_enter(), but never waits. */
 void
 admission_resume(void)
 {
@@ -484,14 +459,11 @@ admission_resume(void)
 	else if (!bypass_in_force)
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
-		admitted = admitted_in_xact = true;
+		admitted = passed_in_xact = true;
 	}
 }
 
-/*
- * Release the slot, if there is one.  failed: the work counts as failed, not
- * as completed.
- */
+/* Release the slot, if there is one.  failed: the work counts as failed. */
 void
 admission_leave(bool failed)
 {
@@ -502,14 +474,12 @@ admission_leave(bool failed)
 	}
 }
 
-/*
- * The transaction has ended: as admission_leave(), and the next one may wait.
- */
+/* The transaction has ended: the next one may wait. */
 void
 admission_end_transaction(bool failed)
 {
 	admission_leave(failed);
-	admitted_in_xact = bypassed_in_xact = false;
+	passed_in_xact = false;
 	if (unlikely(refusal != NULL))
 	{
 		FreeErrorData(refusal);

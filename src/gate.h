@@ -13,16 +13,11 @@
 #include "postgres.h"
 
 #include "executor/execdesc.h"
-#include "storage/proc.h"
-#include "utils/guc.h"
-#include "utils/portal.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "core/slots.h"
 
 /* admission.c */
-
 extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_pass(void);
 extern void admission_resume(void);
@@ -30,7 +25,6 @@ extern void admission_leave(bool failed);
 extern void admission_end_transaction(bool failed);
 
 /* long_statements.c */
-
 extern void long_statements_begin(const QueryDesc *query);
 extern void long_statements_leave(const QueryDesc *query, bool ends_statement);
 extern void long_statements_end(bool works);
@@ -39,7 +33,6 @@ extern void long_statements_abort_subtransaction(void);
 extern void long_statements_end_transaction(void);
 
 /* sampler.c */
-
 extern void sampler_shmem_request(void);
 extern void sampler_shmem_init(void);
 extern void sampler_sample(bool for_long);
@@ -48,18 +41,8 @@ extern void sampler_sample_holders(void);
 extern void sampler_recall_lenders(void);
 
 /* snapshot.c */
-
-/* The references to the released snapshot, which need the fresh one */
-typedef struct SnapshotUsers
-{
-	bool		active_stack;
-	QueryDesc  *query;			/* or NULL */
-	Portal		portal;			/* its portalSnapshot; or NULL */
-	Portal		holding_portal; /* its holdSnapshot; or NULL */
-} SnapshotUsers;
-
-extern void snapshot_release(QueryDesc *query, SnapshotUsers *users);
-extern void snapshot_retake(const SnapshotUsers *users);
+extern void snapshot_release(QueryDesc *query);
+extern void snapshot_retake(void);
 
 /* settings.c */
 
@@ -78,56 +61,41 @@ typedef enum GateMode
 /*
  * This backend's copies, constant while a command runs unless the command
  * itself sets them: a backend rereads the configuration only between two
- * commands.  A backend that waits goes by those in shared memory.
+ * commands.
  */
-extern int	gate_max_active_backends;	/* backends; 0 = no limit, -1 = none
-										 * but those of hot spots; also in
-										 * shared memory */
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
-extern bool gate_utility;
-extern int	gate_handoff_after; /* ms; 0 = strictly first come; also in shared
-								 * memory */
-extern int	gate_long_after;	/* ms of CPU time; -1 = never; also in shared
-								 * memory */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
-extern int	gate_mode;			/* GateMode; also in shared memory */
-extern const PoolDefinitions *gate_pools;	/* also in shared memory */
-extern int	gate_lend_after;	/* ms; -1 = never; also in shared memory */
-extern bool gate_hot_spots;		/* also in shared memory */
+extern bool gate_utility;
+
+/* These are also in shared memory, and a backend that waits goes by those. */
+extern int	gate_max_active_backends;	/* 0 = the gate is off, -1 = no limit
+										 * but those of hot spots */
+extern int	gate_mode;			/* GateMode */
+extern int	gate_handoff_after; /* ms; 0 = strictly first come */
+extern int	gate_lend_after;	/* ms; -1 = never */
+extern int	gate_long_after;	/* ms of CPU time; -1 = never */
+extern bool gate_hot_spots;
+extern const PoolDefinitions *gate_pools;
 
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
 
 /* pool_parser.c */
-
 extern bool pools_check(char **newval, void **extra, GucSource source);
 
-/* views.c */
-
-/* Room for what hot_spot_describe() writes */
-#define HOT_SPOT_NAME_LENGTH	(NAMEDATALEN + 64)
-
-extern void hot_spot_describe(const HotSpotKey *key, bool by_name,
-							  char name[HOT_SPOT_NAME_LENGTH]);
-
 /* bypass.c */
-
-/* Does this session pass? */
-extern bool bypass_in_force;
-
+extern bool bypass_in_force;	/* does this session pass? */
 extern void bypass_assign(bool newval, void *extra);
 extern bool bypass_check_names(char **newval, void **extra, GucSource source);
 extern void bypass_assign_names(const char *newval, void *extra);
 extern void bypass_look_at_name(void);
 
 /* process.c */
-
 extern void client_check(void);
 
-/* The class of a wait event in PGPROC.wait_event_info */
-#define WAIT_CLASS_MASK		0xFF000000
+#define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */
 
 /* What a backend waits for now, 0 if for nothing.  A hint, no lock. */
 static inline uint32
@@ -136,10 +104,7 @@ wait_event_of(const PGPROC *proc)
 	return *(const volatile uint32 *) &proc->wait_event_info;
 }
 
-/*
- * Is this a wait for the outside: a client, a timer or whatever an extension
- * waits for?
- */
+/* Is this a wait for a client, a timer or whatever an extension waits for? */
 static inline bool
 is_idle_wait(uint32 event)
 {

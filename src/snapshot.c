@@ -7,14 +7,10 @@
  * HOT pruning stop, and the version chain of a hot row grows with the queue.
  * When a statement finds that it must wait, PostgreSQL may already have taken
  * a snapshot for it.  In READ COMMITTED nothing that matters has been read
- * with it, so a later one can take its place.  The references to it are known
- * for each place where a statement meets the gate:
- *
- * planner			the active snapshot of the planner's caller
- * ExecutorStart	the active snapshot, that of the query descriptor, and for
- *				INSERT ... RETURNING and the like the portal's holdSnapshot
- * ProcessUtility	the active snapshot, which is the portal's portalSnapshot,
- *				and for commands with a result the portal's holdSnapshot
+ * with it, so a later one can take its place as the active snapshot, and where
+ * that is referred to: in ExecutorStart by the query descriptor, in
+ * ProcessUtility by the portal's portalSnapshot, and in both, if the portal
+ * keeps the result, by its holdSnapshot.
  *
  * Above READ COMMITTED, the first snapshot lives to the end of the transaction
  * by definition, so a lone statement waits with it.  (In transaction scope, a
@@ -35,107 +31,91 @@
 
 #include "gate.h"
 
-/*
- * Pop the active snapshot if it is the only one; it is freed unless it has
- * other references.  Returns whether it was popped.
- */
-static bool
-pop_only_snapshot(void)
+/* The references to the snapshot released last, which need the fresh one */
+static struct
 {
-	Snapshot	snapshot;
-
-	if (!ActiveSnapshotSet())
-		return false;
-
-	/* keep it, to be able to push it again */
-	snapshot = RegisterSnapshot(GetActiveSnapshot());
-	PopActiveSnapshot();
-	if (ActiveSnapshotSet())
-	{
-		PushActiveSnapshot(snapshot);
-		UnregisterSnapshot(snapshot);
-		return false;
-	}
-	UnregisterSnapshot(snapshot);
-	return true;
-}
+	bool		active_stack;
+	QueryDesc  *query;			/* or NULL */
+	Portal		portal;			/* its portalSnapshot; or NULL */
+	Portal		holding_portal; /* its holdSnapshot; or NULL */
+}			users;
 
 /*
  * Release all snapshots of a top-level statement that is about to wait, as far
- * as possible.  query: the one about to be started, or NULL.  *users receives
- * what snapshot_retake() needs; if the wait ends in an error, that is not
- * called.
+ * as possible.  query: the one about to be started, or NULL.
  */
 void
-snapshot_release(QueryDesc *query, SnapshotUsers *users)
+snapshot_release(QueryDesc *query)
 {
 	Portal		portal = ActivePortal;
-	bool		portal_snapshot_active;
+	bool		is_of_portal;
+	Snapshot	snapshot;
 
-	memset(users, 0, sizeof(*users));
-
+	memset(&users, 0, sizeof(users));
 	InvalidateCatalogSnapshot();
-	if (IsolationUsesXactSnapshot())
+	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet())
 		return;
 
-	portal_snapshot_active = portal != NULL && ActiveSnapshotSet() &&
-		portal->portalSnapshot == GetActiveSnapshot();
+	is_of_portal = portal != NULL && portal->portalSnapshot == GetActiveSnapshot();
 
-	users->active_stack = pop_only_snapshot();
-	if (!users->active_stack)
+	/* Keep it, to be able to push it again if it is not the only one. */
+	snapshot = RegisterSnapshot(GetActiveSnapshot());
+	PopActiveSnapshot();
+	users.active_stack = !ActiveSnapshotSet();
+	if (!users.active_stack)
+		PushActiveSnapshot(snapshot);
+	UnregisterSnapshot(snapshot);
+	if (!users.active_stack)
 		return;
 
-	if (portal_snapshot_active)
+	if (is_of_portal)
 	{
-		users->portal = portal;
+		users.portal = portal;
 		portal->portalSnapshot = NULL;
 	}
 	if (portal != NULL && portal->holdSnapshot != NULL)
 	{
-		users->holding_portal = portal;
+		users.holding_portal = portal;
 		UnregisterSnapshotFromOwner(portal->holdSnapshot, portal->resowner);
 		portal->holdSnapshot = NULL;
 	}
 	if (query != NULL && query->snapshot != InvalidSnapshot)
 	{
-		users->query = query;
+		users.query = query;
 		UnregisterSnapshot(query->snapshot);
 		query->snapshot = InvalidSnapshot;
 	}
 }
 
 /*
- * Give a fresh snapshot to all references to the one released.
+ * Give a fresh snapshot to all references to the one released.  Not called if
+ * the wait ends in an error.
  */
 void
-snapshot_retake(const SnapshotUsers *users)
+snapshot_retake(void)
 {
+	Portal		holding_portal = users.holding_portal;
 	Snapshot	snapshot;
 
-	if (!users->active_stack)
-	{
-		Assert(users->query == NULL && users->holding_portal == NULL);
+	if (!users.active_stack)
 		return;
-	}
 
 	snapshot = GetTransactionSnapshot();
-	if (users->holding_portal != NULL)
+	if (holding_portal != NULL)
 	{
-		Portal		portal = users->holding_portal;
-
-		snapshot = RegisterSnapshotOnOwner(snapshot, portal->resowner);
-		portal->holdSnapshot = snapshot;
+		snapshot = RegisterSnapshotOnOwner(snapshot, holding_portal->resowner);
+		holding_portal->holdSnapshot = snapshot;
 	}
 
-	if (users->portal != NULL)
+	if (users.portal != NULL)
 	{
 		/* see PortalRunUtility */
-		PushActiveSnapshotWithLevel(snapshot, users->portal->createLevel);
-		users->portal->portalSnapshot = GetActiveSnapshot();
+		PushActiveSnapshotWithLevel(snapshot, users.portal->createLevel);
+		users.portal->portalSnapshot = GetActiveSnapshot();
 	}
 	else
 		PushCopiedSnapshot(snapshot);	/* see PortalRunMulti */
 
-	if (users->query != NULL)
-		users->query->snapshot = RegisterSnapshot(GetActiveSnapshot());
+	if (users.query != NULL)
+		users.query->snapshot = RegisterSnapshot(GetActiveSnapshot());
 }

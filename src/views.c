@@ -12,23 +12,14 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_authid.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "gate.h"
-
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
-GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
-GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 
 static const char *const state_names[] = {
 	[SLOT_NONE] = "none",
@@ -39,6 +30,15 @@ static const char *const state_names[] = {
 	[SLOT_PAUSED] = "paused"
 };
 
+static const char *const kind_names[] = {
+	[HOT_SPOT_NONE] = "none",
+	[HOT_SPOT_RELATION] = "relation",
+	[HOT_SPOT_ADVISORY] = "advisory",
+	[HOT_SPOT_OBJECT] = "object",
+	[HOT_SPOT_LWLOCK] = "lwlock",
+	[HOT_SPOT_TRANSACTION] = "transaction"
+};
+
 static void
 check_preloaded(void)
 {
@@ -46,6 +46,28 @@ check_preloaded(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
+}
+
+/* Begin to return rows. */
+static ReturnSetInfo *
+begin_rows(FunctionCallInfo fcinfo)
+{
+	check_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	return (ReturnSetInfo *) fcinfo->resultinfo;
+}
+
+/* Return the rows that put_rows adds for each pool. */
+static Datum
+rows_of_pools(FunctionCallInfo fcinfo, void (*put_rows) (ReturnSetInfo *, const SlotStats *))
+{
+	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
+	int			n = slots_get_stats(stats);
+
+	for (int i = 0; i < n; i++)
+		put_rows(rsinfo, &stats[i]);
+	return (Datum) 0;
 }
 
 /* Times are shown in ms, as in all pg_stat views. */
@@ -86,150 +108,19 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_CANCELS]);
 	values[i++] = milliseconds(stats->own_totals[TOTAL_WAIT_TIME]);
 	values[i++] = milliseconds(stats->max_wait_time);
-	if (stats->stats_reset == 0)
-		nulls[i] = true;
+	nulls[i] = stats->stats_reset == 0;
 	values[i++] = TimestampTzGetDatum(stats->stats_reset);
 	Assert(i == lengthof(values));
 
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-static const char *const kind_names[] = {
-	[HOT_SPOT_NONE] = "none",
-	[HOT_SPOT_RELATION] = "relation",
-	[HOT_SPOT_ADVISORY] = "advisory",
-	[HOT_SPOT_OBJECT] = "object",
-	[HOT_SPOT_LWLOCK] = "lwlock",
-	[HOT_SPOT_TRANSACTION] = "transaction"
-};
-
-/* The name of a lock inside the server, as in pg_stat_activity. */
-static const char *
-lock_name(const HotSpotKey *key)
-{
-	const char *name = pgstat_get_wait_event(key->fields[0]);
-
-	return name != NULL ? name : "unknown";
-}
-
-/*
- * Describe what backends contend for, for an error.  by_name: look relations
- * of this database up in the catalog, which may raise errors; no lock is held
- * on them.
- */
-void
-hot_spot_describe(const HotSpotKey *key, bool by_name, char name[HOT_SPOT_NAME_LENGTH])
-{
-	char	   *relation = NULL;
-
-	switch (key->kind)
-	{
-		case HOT_SPOT_RELATION:
-			if (by_name && key->database == MyDatabaseId)
-				relation = get_rel_name(key->fields[0]);
-			if (relation != NULL)
-				snprintf(name, HOT_SPOT_NAME_LENGTH, "relation \"%s\"", relation);
-			else
-				snprintf(name, HOT_SPOT_NAME_LENGTH, "relation %u of database %u",
-						 key->fields[0], key->database);
-			break;
-		case HOT_SPOT_ADVISORY:
-			snprintf(name, HOT_SPOT_NAME_LENGTH, "advisory lock (%u, %u, %u)",
-					 key->fields[0], key->fields[1], key->fields[2]);
-			break;
-		case HOT_SPOT_OBJECT:
-			snprintf(name, HOT_SPOT_NAME_LENGTH, "object %u of class %u of database %u",
-					 key->fields[1], key->fields[0], key->database);
-			break;
-		case HOT_SPOT_LWLOCK:
-			snprintf(name, HOT_SPOT_NAME_LENGTH, "the lock \"%s\" inside the server",
-					 lock_name(key));
-			break;
-		case HOT_SPOT_TRANSACTION:
-		case HOT_SPOT_NONE:
-			snprintf(name, HOT_SPOT_NAME_LENGTH, "other transactions");
-			break;
-	}
-}
-
-/*
- * May the user see what this role does?  As in pg_stat_activity, members of
- * the role and of pg_read_all_stats may.
- */
-static bool
-may_see(Oid roleid)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), roleid);
-}
-
-/*
- * Return the rows that put_rows adds for each pool.
- */
-static Datum
-rows_of_pools(FunctionCallInfo fcinfo,
-			  void (*put_rows) (ReturnSetInfo *, const SlotStats *))
-{
-	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
-	int			n;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	n = slots_get_stats(stats);
-	for (int i = 0; i < n; i++)
-		put_rows((ReturnSetInfo *) fcinfo->resultinfo, &stats[i]);
-	return (Datum) 0;
-}
-
-/*
- * pg_stat_get_admission_gate() returns setof record
- *
- * One row per pool.
- */
+/* One row per pool */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	return rows_of_pools(fcinfo, put_pool);
-}
-
-/*
- * pg_stat_get_admission_gate_backends() returns setof record
- *
- * One row per backend that holds a slot, has lent it, waits for one, or runs a
- * long statement.
- */
-Datum
-pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-
-	for (int procno = 0; procno < slots_backend_count(); procno++)
-	{
-		SlotBackend backend;
-		Datum		values[5] = {0};
-		bool		nulls[5] = {0};
-
-		if (!slots_get_backend(procno, &backend))
-			continue;
-
-		values[0] = Int32GetDatum(backend.pid);
-		if (may_see(backend.roleid))
-		{
-			values[1] = CStringGetTextDatum(backend.pool);
-			values[2] = CStringGetTextDatum(state_names[backend.state]);
-			values[3] = TimestampTzGetDatum(backend.since);
-			values[4] = milliseconds(backend.wait_time);
-		}
-		else
-			nulls[1] = nulls[2] = nulls[3] = nulls[4] = true;
-
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
-	}
-	return (Datum) 0;
 }
 
 static void
@@ -250,19 +141,15 @@ put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
 		values[1] = Float8GetDatum(lower_bound);
 		values[2] = Float8GetDatum(upper_bound);
 		values[3] = Int64GetDatum(stats->wait_counts[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 
 		lower_bound = upper_bound;
 		upper_bound *= 2;
 	}
 }
 
-/*
- * pg_stat_get_admission_gate_histogram() returns setof record
- *
- * One row per pool and bucket; bounds in ms.
- */
+/* One row per pool and bucket; bounds in ms */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 {
@@ -270,21 +157,50 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 }
 
 /*
- * pg_stat_get_admission_gate_hot_spots() returns setof record
- *
+ * One row per backend that holds a slot, has lent it, waits for one, or runs a
+ * long statement.  As in pg_stat_activity, only members of its role and of
+ * pg_read_all_stats see what it does.
+ */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
+Datum
+pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+
+	for (int procno = 0; procno < slots_backend_count(); procno++)
+	{
+		SlotBackend backend;
+		Datum		values[5] = {0};
+		bool		nulls[5] = {0};
+
+		if (!slots_get_backend(procno, &backend))
+			continue;
+
+		values[0] = Int32GetDatum(backend.pid);
+		values[1] = CStringGetTextDatum(backend.pool);
+		values[2] = CStringGetTextDatum(state_names[backend.state]);
+		values[3] = TimestampTzGetDatum(backend.since);
+		values[4] = milliseconds(backend.wait_time);
+		nulls[1] = nulls[2] = nulls[3] = nulls[4] =
+			!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
+			!has_privs_of_role(GetUserId(), backend.roleid);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
  * One row per hot spot.  Columns that its kind does not use are null, and so
  * are those that only the whole has, where it is a part of another one.
  */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
 	HotSpotView views[MAX_HOT_SPOTS];
-	int			n;
+	int			n = slots_get_hot_spots(views);
 
-	check_preloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	n = slots_get_hot_spots(views);
 	for (int i = 0; i < n; i++)
 	{
 		HotSpotView *view = &views[i];
@@ -306,10 +222,9 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		values[6] = ObjectIdGetDatum(view->key.fields[1]);
 		values[7] = Int16GetDatum(view->key.fields[2]);
 		nulls[5] = nulls[6] = nulls[7] = !has_fields;
-		if (kind == HOT_SPOT_LWLOCK)
-			values[8] = CStringGetTextDatum(lock_name(&view->key));
-		else
-			nulls[8] = true;
+		nulls[8] = kind != HOT_SPOT_LWLOCK;
+		if (!nulls[8])
+			values[8] = CStringGetTextDatum(pgstat_get_wait_event(view->key.fields[0]));
 		values[9] = TimestampTzGetDatum(view->since);
 		values[10] = Int32GetDatum(view->limit);
 		nulls[10] = is_part || view->limit == 0;
@@ -319,19 +234,15 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		values[14] = Int32GetDatum(view->waiting);
 		values[15] = Int64GetDatum(view->admitted);
 		values[16] = milliseconds(view->wait_time);
-		if (is_part)
-		{
-			for (int column = 11; column < lengthof(values); column++)
-				nulls[column] = true;
-		}
+		for (int column = 11; is_part && column < lengthof(values); column++)
+			nulls[column] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
 }
 
-/*
- * pg_stat_admission_gate_reset() returns void
- */
+/* Returns void */
+GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 Datum
 pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 {
