@@ -14,8 +14,8 @@
  *	 long_statements	which statement is long, and where it pauses
  *	 sampler			what backends do: contend, idle, work
  *	 snapshot			releases the snapshot of a statement that waits
- *	 settings			the parameters; pool_parser parses the list of pools
- *	 bypass				which sessions need no slot
+ *	 settings			the parameters, and which sessions need no slot
+ *	 pool_parser		parses the list of pools
  *	 views				the SQL functions
  *	 process			what the kernel tells about processes and the client
  *	 core/semaphore		acquire, wait, release; shared memory

@@ -79,18 +79,14 @@ extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 extern bool gate_hot_spots;
 extern const PoolDefinitions *gate_pools;
 
+extern bool bypass_in_force;	/* does this session pass without a slot? */
+
+extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
 
 /* pool_parser.c */
 extern bool pools_check(char **newval, void **extra, GucSource source);
-
-/* bypass.c */
-extern bool bypass_in_force;	/* does this session pass? */
-extern void bypass_assign(bool newval, void *extra);
-extern bool bypass_check_names(char **newval, void **extra, GucSource source);
-extern void bypass_assign_names(const char *newval, void *extra);
-extern void bypass_look_at_name(void);
 
 /* process.c */
 extern void client_check(void);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		The configuration parameters: names, ranges and contexts.
+ *		The configuration parameters: names, ranges and contexts; and which
+ *		sessions pass the gate without a slot.
  *
  * Every backend has its own copy of each parameter.  But the limit, the mode,
  * the pools and other parameters of the core must also reach backends that
@@ -20,6 +21,7 @@
 #include <limits.h>
 
 #include "miscadmin.h"
+#include "utils/varlena.h"
 
 #include "gate.h"
 
@@ -35,11 +37,18 @@ int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
 int			gate_lend_after = 100;
 bool		gate_hot_spots = true;
+bool		bypass_in_force = false;
 
 static bool bypass = false;
 static char *bypass_application_names;
 static char *pools;
 static char *pool;
+
+/* Does the session pass by its application name? */
+static bool bypass_by_name = false;
+
+/* bypass_application_names, each zero-terminated, and an empty one */
+static const char *bypass_names = "";
 
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", GATE_MODE_ENFORCE, false},
@@ -116,6 +125,104 @@ static void
 assign_pool(const char *newval, void *extra)
 {
 	slots_choose_pool(newval);
+}
+
+static void
+assign_bypass(bool newval, void *extra)
+{
+	bypass_in_force = newval || bypass_by_name;
+}
+
+/* May the list contain this name?  If not, set the error's DETAIL. */
+static bool
+is_valid_name(const char *name)
+{
+	const char *asterisk = strchr(name, '*');
+
+	if (name[0] == '\0')
+		GUC_check_errdetail("An application name in the list is empty.");
+	else if (asterisk && asterisk[1] != '\0')
+		GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
+	else if (strlen(name) - (asterisk ? 1 : 0) >= NAMEDATALEN)
+		GUC_check_errdetail("An application name has at most %d bytes.", NAMEDATALEN - 1);
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Check hook of bypass_application_names: *extra receives the names, in the
+ * format of bypass_names.
+ */
+static bool
+check_bypass_application_names(char **newval, void **extra, GucSource source)
+{
+	char	   *rawstring = pstrdup(*newval);
+	List	   *elements;
+	ListCell   *cell;
+	char	   *to;
+	bool		valid = SplitGUCList(rawstring, ',', &elements);
+
+	if (!valid)
+	{
+		GUC_check_errdetail("List syntax is invalid.");
+		GUC_check_errhint("Put a name that contains spaces or commas in double quotes.");
+	}
+	foreach(cell, elements)
+		valid = valid && is_valid_name((const char *) lfirst(cell));
+
+	/* Terminators replace commas; the last name and the list add two bytes. */
+	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
+	if (to)
+	{
+		*extra = to;
+		foreach(cell, elements)
+		{
+			strcpy(to, (const char *) lfirst(cell));
+			to += strlen(to) + 1;
+		}
+		*to = '\0';
+	}
+
+	list_free(elements);
+	pfree(rawstring);
+	return to != NULL;
+}
+
+/* Does this name match one of the list? */
+static bool
+is_in_list(const char *name)
+{
+	for (const char *element = bypass_names; *element; element += strlen(element) + 1)
+	{
+		size_t		length = strlen(element);
+
+		if (element[length - 1] == '*' ?
+			strncmp(name, element, length - 1) == 0 : strcmp(name, element) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Decide whether the session passes by the application_name with which it
+ * began, when it has received its parameters, and again when the list changes;
+ * SET does not change that.  (MyProcPort has the name, too, but reading it
+ * takes the headers of the authentication libraries.)
+ */
+void
+bypass_look_at_name(void)
+{
+	bypass_by_name = is_in_list(GetConfigOptionResetString("application_name"));
+	bypass_in_force = bypass || bypass_by_name;
+}
+
+/* Assign hook of bypass_application_names */
+static void
+assign_bypass_application_names(const char *newval, void *extra)
+{
+	bypass_names = (const char *) extra;
+	bypass_look_at_name();
 }
 
 static void
@@ -200,13 +307,13 @@ settings_define(void)
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
 							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, superusers wait if superuser_reserved_connections of them have entered above the limit.",
-							 &bypass, false, PGC_SUSET, 0, NULL, bypass_assign, NULL);
+							 &bypass, false, PGC_SUSET, 0, NULL, assign_bypass, NULL);
 
 	DefineCustomStringVariable("admission_gate.bypass_application_names",
 							   "Lets sessions pass without a slot that began with one of these application names.",
 							   "Meant for connections from server to server. A \"*\" at the end of a name stands for any characters. An empty list means that none passes by its name.",
 							   &bypass_application_names, "", PGC_SIGHUP, GUC_LIST_INPUT,
-							   bypass_check_names, bypass_assign_names, NULL);
+							   check_bypass_application_names, assign_bypass_application_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot.",

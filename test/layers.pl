@@ -28,7 +28,7 @@ core/pools core/lending
 core/long_share
 core/semaphore
 gate
-bypass process pool_parser views
+process pool_parser views
 settings
 snapshot sampler
 long_statements
