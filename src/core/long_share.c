@@ -182,7 +182,7 @@ static bool
 demote(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
-	int64		held = section->now - began(entry, section);
+	int64		held = section->timestamp - (TimestampTz) pg_atomic_read_u64(&entry->since);
 	uint32		running = pg_atomic_read_u32(&entry->state);
 
 	if (state_in(running) != SLOT_RUNNING ||
