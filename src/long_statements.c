@@ -22,12 +22,11 @@
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
  * does not pause in a transaction that has run anything but queries that only
- * read, here or through a foreign table; nor while a backend waits for one of
- * its locks, or VACUUM or replay for what it may hold.  What a function does
- * on another server without the executor, as dblink_exec() does, is not known.
+ * read, here or through a foreign table; and a sample resumes it when others
+ * wait for what it holds.  What a function does on another server without the
+ * executor, as dblink_exec() does, is not known.
  *
- * Locking: the lock manager's partition locks guard the locks of this process
- * and its leader.  Everything else is local to the process.
+ * Locking: none.  All of it is local to the process.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -43,26 +42,17 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
-#include "pgstat.h"
-#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lock.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "gate.h"
 
 #define TICK			25		/* ms of CPU time between two ticks */
 
-/*
- * How often a process that pauses wakes up, ms: the first, which sees to the
- * samples, and workers, for whose end their leader may wait; and all others
- */
-#define SAMPLE_AGAIN	50
-#define LOOK_AGAIN		500
+/* How often a process that pauses wakes up, ms */
+#define SAMPLE_AGAIN	50		/* the first, which sees to the samples */
+#define LOOK_AGAIN		500		/* all others */
 
 /* What a query has used, if it used more than a tick and may go on */
 typedef struct QueryTicks
@@ -168,41 +158,6 @@ start_clock(void)
 		set_clock(TICK);
 }
 
-/*
- * Does another backend wait for a lock that this process holds?  Takes the
- * partition locks of the lock manager, one at a time.
- */
-static bool
-others_want_locks_of(PGPROC *proc)
-{
-	bool		wanted = false;
-
-	for (int i = 0; i < NUM_LOCK_PARTITIONS && !wanted; i++)
-	{
-		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
-		for (PROCLOCK *held = gate_first_lock_of(proc, i); held != NULL;
-			 held = gate_next_lock_of(proc, i, held))
-			wanted |= held->tag.myLock->nRequested > held->tag.myLock->nGranted;
-		LWLockRelease(LockHashPartitionLockByIndex(i));
-	}
-	return wanted;
-}
-
-/* Would a pause of this process delay other backends? */
-static bool
-is_in_the_way(void)
-{
-	PGPROC	   *leader = MyProc->lockGroupLeader;
-
-	if (others_want_locks_of(MyProc))
-		return true;
-	if (leader == NULL || leader == MyProc)
-		return false;
-	/* The leader needs no more rows and waits for its workers to end. */
-	return wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH ||
-		others_want_locks_of(leader);
-}
-
 /* Error context callback */
 static void
 pause_error_callback(void *arg)
@@ -231,11 +186,10 @@ pause_statement(void)
 		/* The first may have caught an error here, and do something else. */
 		if (is_first || timed_out)
 			sampler_sample(true);
-		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long() || is_in_the_way())
+		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long())
 			break;
 		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							   is_first || IsParallelWorker() ? SAMPLE_AGAIN : LOOK_AGAIN,
-							   wait_event) & WL_TIMEOUT) != 0;
+							   is_first ? SAMPLE_AGAIN : LOOK_AGAIN, wait_event) & WL_TIMEOUT) != 0;
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		client_check();
@@ -279,7 +233,7 @@ tick(void)
 	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
 		slots_end_lending();
 	sampler_sample(true);
-	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used, is_in_the_way()))
+	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used))
 		pause_statement();
 }
 

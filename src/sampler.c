@@ -560,6 +560,16 @@ find_groups(Sample *sample)
 	}
 }
 
+/* A leader that needs no more rows waits for its workers to end. */
+static void
+resume_for_leader(int procno)
+{
+	const PGPROC *leader = *(PGPROC *const volatile *) &GetPGProcByNumber(procno)->lockGroupLeader;
+
+	if (leader != NULL && wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH)
+		slots_long_resume(procno);
+}
+
 /* Take a sample of all backends. */
 static pg_noinline void
 sample_all(bool with_holders)
@@ -588,6 +598,8 @@ sample_all(bool with_holders)
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
 		long_ones += slots_long_works(procno, works, sample.now);
+		if (slots_is_paused(procno))
+			resume_for_leader(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, is_slow, sample.now, &sample.counts);
 		if (is_holder && (with_holders ||

@@ -211,12 +211,11 @@ note_turn(const SlotEntry *entry)
 
 /*
  * This process has used that much more CPU time (us) for the statement of a
- * holder, its own or its leader's, that is long.  in_the_way: others want what
- * it holds.  Returns false if it must pause: when its turn is over, or does
- * not begin as too many work.
+ * holder, its own or its leader's, that is long.  Returns false if it must
+ * pause: when its turn is over, or does not begin as too many work.
  */
 bool
-slots_tick_long(int procno, int holder, int64 used, bool in_the_way)
+slots_tick_long(int procno, int holder, int64 used)
 {
 	SlotEntry  *entry = entry_of(procno);
 	bool		must_pause = false;
@@ -232,15 +231,14 @@ slots_tick_long(int procno, int holder, int64 used, bool in_the_way)
 		if (begins)
 			begin_turn(entry, section.now);
 		entry->ticked = section.now;
-		entry->in_the_way = in_the_way;
 		entry->turn_used += used;
 		is_over = entry->turn_used >= TURN ||
 			(int64) (section.now - entry->turn_began) >= LONGEST_TURN;
-		if (is_over && !in_the_way)
+		if (is_over)
 			note_turn(entry);
 		change_state(procno, LONG_RUNNING, section.timestamp);
 		/* A sample may not have counted this one. */
-		must_pause = !in_the_way && !Slots->others_need_long && (begins || is_over) &&
+		must_pause = !Slots->others_need_long && (begins || is_over) &&
 			(Max(Slots->long_working, 1) > may_work(section.now) ||
 			 (is_over && Slots->long_paused.head != INVALID_PROC_NUMBER));
 		if (must_pause)
@@ -278,15 +276,14 @@ slots_is_paused(int procno)
 
 /*
  * Does this process work for a long statement, if it is seen to work?  One
- * that was just resumed and may not be awake yet does; one that may not pause
- * does not, lest the others never have a turn.  A hint, no lock.
+ * that was just resumed and may not be awake yet does.  A hint, no lock.
  */
 bool
 slots_long_works(int procno, bool is_seen_to_work, uint64 now)
 {
 	const SlotEntry *entry = entry_of(procno);
 
-	return *(const volatile uint8 *) &entry->long_state == LONG_RUNNING && !entry->in_the_way &&
+	return *(const volatile uint8 *) &entry->long_state == LONG_RUNNING &&
 		(is_seen_to_work ? (int64) (now - entry->ticked) < TICKED_WITHIN :
 		 (int64) (now - entry->turn_began) < AWAKE_AFTER);
 }
@@ -314,10 +311,9 @@ end_turn(int procno, LockedSection *section)
 {
 	int			was_first = Slots->long_paused.head;
 
-	if (entry_of(procno)->long_state == LONG_RUNNING && !entry_of(procno)->in_the_way)
+	if (entry_of(procno)->long_state == LONG_RUNNING)
 		note_turn(entry_of(procno));
 	change_state(procno, LONG_NOT, section->timestamp);
-	entry_of(procno)->in_the_way = false;
 	wake_first(was_first, section);
 	resume_next(section);
 }

@@ -257,7 +257,7 @@ extern void slots_share_cpus(int short_working, int long_working, bool others_ne
 extern bool slots_may_be_long(int procno);
 extern void slots_keep_slot(bool keep);
 extern pg_atomic_uint32 *slots_ticks_of(int procno);
-extern bool slots_tick_long(int procno, int holder, int64 used, bool in_the_way);
+extern bool slots_tick_long(int procno, int holder, int64 used);
 extern bool slots_long_is_first(int procno);
 extern bool slots_any_paused(void);
 extern bool slots_is_paused(int procno);

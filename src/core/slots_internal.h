@@ -94,7 +94,6 @@ typedef struct SlotEntry
 	bool		reserved;		/* in the reserve; pools_lock to set */
 	uint8		long_state;		/* LongState: lock */
 	bool		keeps_slot;		/* its workers do not make it long */
-	bool		in_the_way;		/* does not pause: lock; a hint without */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its present pool */
 
 	int			prev;			/* links in one of the lists: lock */
