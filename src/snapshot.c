@@ -27,6 +27,7 @@
 
 #include "access/xact.h"
 #include "tcop/pquery.h"
+#include "utils/portal.h"
 #include "utils/snapmgr.h"
 
 #include "gate.h"
