@@ -68,12 +68,9 @@ sub options
 sub _connect
 {
 	my ($node) = @_;
-
 	return $node->host =~ m{^/}
 	  ? IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port)
-	  : IO::Socket::INET->new(
-		PeerAddr => $node->host,
-		PeerPort => $node->port);
+	  : IO::Socket::INET->new(PeerAddr => $node->host, PeerPort => $node->port);
 }
 
 # Process id of the server process
@@ -108,46 +105,20 @@ sub message
 }
 
 # Sends a query in the simple protocol and does not wait for the answer.
-sub start
-{
-	my ($self, $sql) = @_;
-
-	$self->{unanswered}++;
-	return $self->message('Q', "$sql\0");
-}
+sub start { my ($self, $sql) = @_; $self->{unanswered}++; return $self->message('Q', "$sql\0"); }
 
 # The extended protocol.  An empty name is the unnamed statement or portal.
-sub parse
-{
-	my ($self, $statement, $sql) = @_;
-	return $self->message('P', "$statement\0$sql\0" . pack('n', 0));
-}
+sub parse   { my ($self, $statement, $sql) = @_; return $self->message('P', pack 'Z* Z* n', $statement, $sql, 0); }
+sub execute { my ($self, $portal, $rows) = @_;   return $self->message('E', pack 'Z* N', $portal, $rows // 0); }
+sub sync    { my ($self) = @_;                   $self->{unanswered}++; return $self->message('S'); }
+sub flush   { my ($self) = @_;                   return $self->message('H'); }
 
 sub bind
 {
 	my ($self, $portal, $statement, @values) = @_;
-	return $self->message('B',
-			"$portal\0$statement\0"
-		  . pack('n', 0)
-		  . pack('n', scalar @values)
-		  . join('', map { pack('N', length $_) . $_ } @values)
-		  . pack('n', 0));
+	my $head = pack 'Z* Z* n n', $portal, $statement, 0, scalar @values;
+	return $self->message('B', $head . pack('(N/a*)*', @values) . pack('n', 0));
 }
-
-sub execute
-{
-	my ($self, $portal, $max_rows) = @_;
-	return $self->message('E', "$portal\0" . pack('N', $max_rows // 0));
-}
-
-sub sync
-{
-	my ($self) = @_;
-	$self->{unanswered}++;
-	return $self->message('S');
-}
-
-sub flush { return $_[0]->message('H'); }
 
 # Parse, Bind, Execute and Sync
 sub start_extended
@@ -164,21 +135,14 @@ sub start_prepared
 }
 
 # Prepares a statement.
-sub prepare
-{
-	my ($self, $statement, $sql) = @_;
-
-	$self->parse($statement, $sql)->sync;
-	return $self->_text;
-}
+sub prepare { my ($self, $statement, $sql) = @_; return $self->parse($statement, $sql)->sync->_text; }
 
 # Sends a FunctionCall message, for a function without arguments.
 sub call_function
 {
 	my ($self, $oid) = @_;
-
 	$self->{unanswered}++;
-	return $self->message('F', pack('Nnnn', $oid, 0, 0, 0));
+	return $self->message('F', pack 'Nnnn', $oid, 0, 0, 0);
 }
 
 # The data of COPY FROM STDIN
@@ -211,7 +175,10 @@ sub read_until
 		croak 'timed out waiting for an answer of the server' if time > $deadline;
 		$self->_receive($deadline - time);
 	}
-	return $self->_give_result;
+	my $result = $self->{result};
+	$result->{stopped} = $self->{stopped};
+	@$self{qw(result answered)} = (_empty_result(), 0) if !$self->{stopped};
+	return $result;
 }
 
 # Is there an answer to all that was sent, or the end of the connection?
@@ -221,20 +188,6 @@ sub done
 
 	while (!$self->{closed} && $self->_receive(0)) { }
 	return $self->_take_messages('');
-}
-
-sub _give_result
-{
-	my ($self) = @_;
-
-	my $result = $self->{result};
-	$result->{stopped} = $self->{stopped};
-	if (!$self->{stopped})
-	{
-		$self->{result} = _empty_result();
-		$self->{answered} = 0;
-	}
-	return $result;
 }
 
 # Reads what is there, at most once, waiting up to that many seconds, or until a
@@ -308,16 +261,11 @@ sub _fields
 # The values of a DataRow message
 sub _values
 {
-	my ($body) = @_;
-	my $n = unpack 'n', $body;
-	my $at = 2;
+	my ($n, $body) = unpack 'n a*', $_[0];
 
 	return map {
-		my $length = unpack 'N', substr $body, $at, 4;
-		my $is_null = $length == 0xFFFFFFFF;
-		my $value = $is_null ? undef : substr $body, $at + 4, $length;
-		$at += 4 + ($is_null ? 0 : $length);
-		$value;
+		my $length = unpack 'l>', substr $body, 0, 4, '';
+		$length < 0 ? undef : substr $body, 0, $length, '';
 	} 1 .. $n;
 }
 
@@ -355,13 +303,12 @@ sub sip { my ($self, $bytes) = @_; return sysread $self->{socket}, $self->{in}, 
 
 # Waits for what was started before and returns its SQLSTATE, '00000' if it did
 # well, '08006' if the connection ended without a word.
-sub sqlstate
-{
-	my ($self) = @_;
+sub sqlstate { my ($self) = @_; return $self->sqlstate_of($self->result); }
 
-	my $result = $self->result;
-	return $result->{error}{C} if $result->{error};
-	return $self->{closed} ? '08006' : '00000';
+sub sqlstate_of
+{
+	my ($self, $result) = @_;
+	return $result->{error} ? $result->{error}{C} : $self->{closed} ? '08006' : '00000';
 }
 
 # Asks the server to cancel what the connection is doing, and waits until the
@@ -378,13 +325,7 @@ sub cancel
 }
 
 # Ends the connection as a client should.
-sub quit
-{
-	my ($self) = @_;
-
-	$self->message('X');
-	return $self->hang_up;
-}
+sub quit { my ($self) = @_; return $self->message('X')->hang_up; }
 
 # Ends the connection as a client that was killed.
 sub hang_up

@@ -81,10 +81,8 @@ sub _full_name { return $gate_parameter{ $_[0] } ? "admission_gate.$_[0]" : $_[0
 sub configure
 {
 	my ($self, %settings) = @_;
-
-	$self->{node}
-	  ->append_conf('postgresql.conf', join "\n", map { _full_name($_) . " = '$settings{$_}'" } sort keys %settings);
-	return;
+	my @lines = map { _full_name($_) . " = '$settings{$_}'" } sort keys %settings;
+	return $self->{node}->append_conf('postgresql.conf', join "\n", @lines);
 }
 
 # Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them; but for
@@ -140,10 +138,12 @@ sub queue
 {
 	my ($self, $session, $start) = @_;
 
-	ref $start ? $start->($session) : $session->start($start);
+	_start($session, $start);
 	$self->await_queued($session);
 	return $session;
 }
+
+sub _start { my ($session, $start) = @_; return ref $start ? $start->($session) : $session->start($start); }
 
 sub await_queued
 {
@@ -163,13 +163,7 @@ sub worker
 	return $session;
 }
 
-sub stop_worker
-{
-	my ($self, $worker) = @_;
-
-	$worker->cancel;
-	return $worker->result;
-}
+sub stop_worker { my ($self, $worker) = @_; $worker->cancel; return $worker->result; }
 
 # Writes a script for pgbench and returns its name.
 sub script
@@ -185,6 +179,21 @@ sub pgbench
 {
 	my ($self, @arguments) = @_;
 	return [ 'pgbench', '-n', @arguments, '-h', $self->node->host, '-p', $self->node->port, 'postgres' ];
+}
+
+# Runs it to its end, and the code again and again meanwhile.  Returns what it says.
+sub pgbench_while
+{
+	my ($self, $code, @arguments) = @_;
+	my $pgbench =
+	  IPC::Run::start($self->pgbench(@arguments), '>&' => \my $out, IPC::Run::timeout($GateClient::patience));
+
+	# It dies of a program that has ended meanwhile.
+	$code->() while eval { $pgbench->pump_nb };
+	# Without this, nothing would end the wait for one that is stuck.
+	die $@, $self->report if $@ =~ /timeout/;
+	eval { $pgbench->finish } or diag $@, $out, $self->report;
+	return $out;
 }
 
 # So many clients begin to run a script, over and over, until they are stopped.
@@ -207,12 +216,7 @@ sub stop_crowd
 }
 
 # Stops them; then everything must be quiet.
-sub ok_stops
-{
-	my ($self, @crowds) = @_;
-	$self->stop_crowd(@crowds);
-	return $self->ok_quiet('the crowd is gone');
-}
+sub ok_stops { my ($self, @crowds) = @_; $self->stop_crowd(@crowds); return $self->ok_quiet('the crowd is gone'); }
 
 # The session that the tests look through.
 sub observer
@@ -225,14 +229,7 @@ sub observer
 }
 
 # Restarts the server: fast or immediate.
-sub restart
-{
-	my ($self, $mode) = @_;
-
-	$self->{node}->stop($mode);
-	$self->{node}->start;
-	return;
-}
+sub restart { my ($self, $mode) = @_; $self->{node}->stop($mode); return $self->{node}->start; }
 
 # After a restart: the old observer is gone, and the server may still recover.
 sub await_restart
@@ -240,11 +237,10 @@ sub await_restart
 	my ($self) = @_;
 
 	undef $self->{observer};
-	return $self->await_true(
-		sub {
-			eval { $self->value('SELECT 1') }
-		},
-		'the server to restart');
+	my $answers = sub {
+		eval { $self->value('SELECT 1') }
+	};
+	return $self->await_true($answers, 'the server to restart');
 }
 
 # What the observer sees; of the last statement, if there are several.
@@ -341,6 +337,16 @@ sub ok_comes
 	return ok($self->await_true($true, $what), $what) || diag $self->report;
 }
 
+# All these sessions have their answers, or soon.
+sub ok_all_done
+{
+	my ($self, $what, @sessions) = @_;
+	my $all_done = sub {
+		!grep { !$_->done } @sessions;
+	};
+	return $self->ok_comes($all_done, $what);
+}
+
 # Waits until the session's statement is in a wait of that type, such as Lock; it is
 # a pattern for LIKE.
 sub await_wait_event_type
@@ -399,7 +405,7 @@ sub ok_waits
 sub ok_queues
 {
 	my ($self, $session, $start, $what) = @_;
-	ref $start ? $start->($session) : $session->start($start);
+	_start($session, $start);
 	return $self->ok_waits($session, $what);
 }
 
@@ -407,7 +413,7 @@ sub ok_queues
 sub ok_runs
 {
 	my ($self, $session, $start, $what) = @_;
-	ref $start ? $start->($session) : $session->start($start);
+	_start($session, $start);
 	return $self->ok_passes($session, $what);
 }
 
@@ -426,9 +432,7 @@ sub ok_passes
 sub _waits_or_ends
 {
 	my ($self, $session) = @_;
-	my $is_new = $self->value('SHOW server_version_num') >= 170000;
-	my $event =
-	  "wait_event_type = 'Extension' AND wait_event = '" . ($is_new ? 'AdmissionGateQueue' : 'Extension') . "'";
+	my $event = q{wait_event_type = 'Extension' AND wait_event IN ('AdmissionGateQueue', 'Extension')};
 
 	my $waits = 0;
 	$self->await_true(
@@ -450,7 +454,6 @@ sub ok_quiet
 		"$when: no slot is held and nobody waits")
 	  or return;
 	$self->ok_adds_up($when);
-
 	my $before = $self->counter('ARRAY[admitted, queued]');
 	$self->session->query('SELECT 1');
 	return is($self->counter("ARRAY[admitted - 1, queued]"), $before, "$when: the next session is admitted at once");
@@ -500,14 +503,10 @@ sub ok_one_slot
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$self->ok_runs($first, 'BEGIN', 'at limit 1, one session is admitted at once');
 	$_->start('SELECT 1') foreach @others;
-	$self->await_waiting(scalar @others);
+	$self->await_waiting(100);
 	is($self->gauges, '1|0|100', 'and others wait');
 	$first->query('COMMIT');
-	$self->ok_comes(
-		sub {
-			!grep { !$_->done } @others;
-		},
-		'until each has had the slot');
+	$self->ok_all_done('until each has had the slot', @others);
 	undef $_ foreach ($first, @others);
 	return $self->ok_quiet('at the end');
 }
@@ -555,18 +554,18 @@ sub _try_without_lending
 	my ($self, $what, $settings, $code, %option) = @_;
 
 	my $passes = $option{is_let_in} ? 'a holder waits for who is let in for that' : $option{passes_without_lending};
-	my $stalls = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate');
+	my $sum = 'SELECT sum(stalls) FROM pg_stat_admission_gate';
+	my $stalls = $self->value($sum);
 	my $events = Test2::API::intercept(
 		sub {
 			local $self->{fixed} = { lend_after => -1, handoff_after => 60_000 };
 			$self->_try_piece($what, $settings, $code, $passes ? $GateClient::patience : $stuck_after);
 		});
 	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
-	my $let_in = $self->value('SELECT sum(stalls) FROM pg_stat_admission_gate') - $stalls;
 	my $end =
 		(grep { /: (?:timed out|gave up)/ } @failed) ? 'gets stuck'
 	  : @failed                                      ? "fails: @failed"
-	  : $let_in                                      ? 'is let in above the limit'
+	  : $self->value($sum) > $stalls                 ? 'is let in above the limit'
 	  :                                                'passes';
 	my $expected = $option{is_let_in} ? 'is let in above the limit' : $passes ? 'passes' : 'gets stuck';
 	return is($end, $expected, "without lending, this $expected" . ($passes ? ", as $passes" : '') . ": $what");
@@ -577,13 +576,7 @@ sub _ok_cleans_up
 {
 	my ($self, $what) = @_;
 
-	my $cleans_up = eval {
-		$self->end_sessions;
-		$self->end_prepared_transactions;
-		$self->set(max_active_backends => 1) if $self->counter('max_active') == 0;
-		1;
-	};
-	if (!$cleans_up)
+	if (!eval { $self->end_sessions; $self->set(max_active_backends => 1) if $self->counter('max_active') == 0; 1 })
 	{
 		fail("cleaning up after $what: $@");
 		$self->restart('immediate');
