@@ -1,30 +1,21 @@
 # Soak: everything that can go wrong at once on one server, for as long as one likes.
+# A crowd of sessions does mixed work while pgbench sends statement after statement, every
+# setting of the extension changes by reload, sessions are cancelled, terminated, hung up,
+# stopped for seconds, and the views are read all the time.
 #
-# A crowd of sessions does mixed work, over connections to the same server and programs,
-# too, while pgbench sends statement after statement.  Meanwhile, every setting of the
-# extension changes by reload, the limit to none and back, the mode, the pools; sessions
-# are cancelled, terminated, hung up, stopped for seconds; and the views are read all the
-# time.
-#
-# After each minute: the gauges of the pools are those of the backends, the totals add up,
-# nobody has waited or gone without an answer for longer than may be.  At the end: every
-# session has been answered, nothing is left behind, not one slot more nor less, and no
-# process has crashed.
+# Proves after each minute that the gauges of the pools are those of the backends, the totals
+# add up, nobody has waited or gone without an answer for longer than may be; and at the end
+# that every session has been answered, nothing is left behind, not one slot more nor less,
+# and no process has crashed.
 #
 # SOAK sets for how many minutes, GATE_SEED repeats the random numbers.
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GateCrowd;
 use GateTest;
-use List::Util qw(max min shuffle sum0);
-use PostgreSQL::Test::Utils;
-use POSIX qw(WNOHANG);
-use Test::More;
+use List::Util  qw(max min shuffle sum0);
 use Time::HiRes qw(alarm time usleep);
 
 my $minutes = $ENV{SOAK} || 10;
@@ -38,22 +29,11 @@ my $longest_wait = 300;
 my $longest_stop = 8;
 
 my $gate = GateTest->new(
-	'soak',
+	'soak', %GateCrowd::settings,
 	max_active_backends => 2,
-	max_connections => 130,
-	superuser_reserved_connections => 0,
-	max_prepared_transactions => 60,
-	max_parallel_workers_per_gather => 2,
-	shared_buffers => '64MB',
-	max_wal_size => '1GB',
-	autovacuum => 'on',
-	autovacuum_naptime => 1,
-	deadlock_timeout => '100ms',
-	log_statement => 'none',
-	log_line_prefix => '%m [%p] %b %e ');
+	max_connections => 130);
 my $node = $gate->node;
 my ($host, $port) = ($node->host, $node->port);
-my $bindir = $node->config_data('--bindir');
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $crowd = GateCrowd->new($gate, 60);
 
@@ -103,9 +83,7 @@ sub some_value
 	return one_of('on', 'off') if $its->{vartype} eq 'bool';
 	return one_of(split /,/, $its->{enumvals}) if $its->{vartype} eq 'enum';
 	return if $its->{vartype} eq 'string';
-	my @values = $its->{unit} eq 'ms' ? (0, 1, 5, 20, 100, 500, 2000, 5000) : (0, 0.1, 1, 2, 5, 20, 100, 1000);
-	@values = map { int } @values if $its->{vartype} eq 'integer';
-	return one_of($its->{min}, grep { $_ >= $its->{min} && $_ <= $its->{max} } @values);
+	return one_of($its->{min}, grep { $_ >= $its->{min} && $_ <= $its->{max} } 0, 1, 5, 20, 100, 500, 2000, 5000);
 }
 
 sub pool_text
@@ -147,14 +125,12 @@ sub change_settings
 sub set_something
 {
 	my ($session) = @_;
-
 	my $name = one_of(@of_session);
 	my $value = some_value($name) // $setting{$name}{min};
 	return $session->start("SET admission_gate.$name = '$value'");
 }
 
-$gate->value($_)
-  foreach (
+$gate->value(
 	'CREATE ROLE web LOGIN',
 	'CREATE ROLE monitor LOGIN IN ROLE pg_monitor',
 	'ALTER ROLE monitor SET admission_gate.bypass = on',
@@ -172,7 +148,7 @@ $crowd->expect(
 
 # psql waits at the gate for one that waits for psql; and it writes to no table but that of
 # the other connections to the same server: nobody finds a deadlock.
-my $psql = "$bindir/psql -XAtq -h $host -p $port -U " . getpwuid($<) . ' postgres';
+my $psql = $node->config_data('--bindir') . "/psql -XAtq -h $host -p $port -U " . getpwuid($<) . ' postgres';
 my $update = 'UPDATE t SET v = v + 1 WHERE id = :few';
 my $parallel = 'SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0';
 
@@ -187,32 +163,21 @@ BEGIN | COPY log FROM PROGRAM '$psql -c "SELECT 1 FROM pg_sleep(0.1)"' | 500 | C
 BEGIN | $update | 3000 | COMMIT
 BEGIN | SELECT count(*) FROM t | 5000 | SELECT 1 | COMMIT
 BEGIN | LOCK u | 2000 | COMMIT
-BEGIN | LOCK t IN SHARE MODE | 100 | COMMIT
 BEGIN | LOCK u NOWAIT | UPDATE u SET v = v + 1 WHERE id = :few | 500 | ROLLBACK
 BEGIN | SELECT pg_advisory_xact_lock(:few) | 2000 | SELECT 1 | COMMIT
-SELECT pg_advisory_lock(:few) | 1000 | SELECT pg_advisory_unlock_all()
 SET idle_in_transaction_session_timeout = 500 | BEGIN | $update | 1500 | COMMIT | RESET ALL
 SET client_connection_check_interval = 50 | SELECT pg_sleep(1) | RESET ALL
-BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT | 1000 | FETCH 10 FROM h | CLOSE h
 SET lock_timeout = 30 | LOCK u | UPDATE t SET v = v + 1 WHERE id = 1 | RESET ALL
 SET statement_timeout = 300 | SELECT count(*) FROM t | UPDATE t SET v = v + 1 WHERE id = 1 | SELECT pg_sleep(0.2) | RESET ALL
 BEGIN; $update; PREPARE TRANSACTION 'f:pid'
-BEGIN | INSERT INTO log VALUES (1) | 200 | PREPARE TRANSACTION 'g:pid' | 100 | COMMIT PREPARED 'g:pid'
 SET admission_gate.scope = statement | CALL commits() | BEGIN | DECLARE c CURSOR FOR SELECT * FROM t | FETCH 10 FROM c | 300 | FETCH 10 FROM c | CLOSE c | SAVEPOINT a | SELECT 1/0 | ROLLBACK TO a | $update | 1000 | COMMIT | RESET ALL
 SET admission_gate.scope = statement; $parallel | BEGIN | SELECT sum(v) FROM t | SELECT sum(v) FROM t | COMMIT | RESET ALL
 @{[ 'BEGIN; SELECT count(*) FROM t; COMMIT; ' x 20 ]}
 @{[ join ' | ', ($update) x 10 ]}
 SET SESSION AUTHORIZATION web | SELECT 1 | SELECT count(*) FROM t | RESET SESSION AUTHORIZATION
-SELECT * FROM pg_stat_admission_gate
-SELECT * FROM pg_stat_admission_gate_backends
-SELECT * FROM pg_stat_admission_gate_histogram
-SELECT * FROM pg_stat_admission_gate_hot_spots
 SELECT pg_stat_admission_gate_reset()
 END
-push @scripts, split /\n/, <<"END" if $gate->has_contrib('postgres_fdw');
-BEGIN | UPDATE far SET v = v + 1 WHERE id = :few | 1000 | COMMIT
-BEGIN | SAVEPOINT a | UPDATE far SET v = v + 1 WHERE id = :few | ROLLBACK TO a | SELECT 1 | COMMIT
-END
+push @scripts, 'BEGIN | UPDATE far SET v = v + 1 WHERE id = :few | 1000 | COMMIT' if $gate->has_contrib('postgres_fdw');
 push @scripts, <<"END" =~ s/\n/ /gr if $gate->has_contrib('dblink');
 SELECT dblink_connect('c', 'host=$host port=$port dbname=postgres') |
 SELECT dblink_send_query('c', 'SELECT pg_sleep(0.1)') | 300 |
@@ -236,18 +201,11 @@ $crowd->add_scripts(
 	[ (\&set_something) x 2, 'SELECT count(*) FROM t', 'BEGIN', $update, 200, 'COMMIT', 'RESET ALL' ],
 	[ 'BEGIN', 'SELECT 1', \&set_something, 'SELECT 1', 'COMMIT', 'RESET ALL' ]);
 
-# Starts pgbench with that output and returns its process id.
+# Starts pgbench as that role, with that output.
 sub start_pgbench
 {
-	my ($name, @options) = @_;
-
-	my $pid = fork // die "could not fork: $!";
-	return $pid if $pid != 0;
-	open STDIN, '<', '/dev/null';
-	open STDOUT, '>', "$directory/$name.out";
-	open STDERR, '>&', \*STDOUT;
-	{ exec "$bindir/pgbench", '-n', '-h', $host, '-p', $port, @options, 'postgres' };
-	POSIX::_exit(127);
+	my ($role, @options) = @_;
+	return IPC::Run::start($gate->pgbench('-U', $role, @options), '<', \undef, '>&', "$directory/$role.out");
 }
 
 # "look" is for a role that passes the gate: nobody disturbs it.  The others send one
@@ -267,18 +225,17 @@ sub keep_pgbench_going
 	if ($pgbench)
 	{
 		# Sometimes its clients vanish all at once.
-		kill KILL => $pgbench if rand() < 0.0005;
-		return if waitpid($pgbench, WNOHANG) == 0;
+		$pgbench->signal('KILL') if rand() < 0.0005;
+		return if $pgbench->pumpable;
+		$pgbench->finish;
 		$pgbench = undef;
 		$pgbench_due = time + 10 * rand() * rand() * rand();
 	}
 	return if time < $pgbench_due;
-	$pgbench = start_pgbench(
-		'pgbench', '-U', 'web', '-c', one_of(1, 4, 12),
-		'-T', one_of(1, 5, 20),
-		'-M', one_of('simple', 'extended', 'prepared'),
-		'--max-tries=0', map { ('-f', "$directory/$_\@" . one_of(1, 10)) } 'hot',
-		'read', 'block');
+	my @files = map { ('-f', "$directory/$_\@" . one_of(1, 10)) } qw(hot read block);
+	my $protocol = one_of(qw(simple extended prepared));
+	$pgbench =
+	  start_pgbench('web', '-c', one_of(1, 4, 12), '-T', one_of(1, 5, 20), '-M', $protocol, '--max-tries=0', @files);
 	return;
 }
 
@@ -310,16 +267,16 @@ sub continue_due
 
 # Stops processes that sleep, for some time, mostly a short one: any, those at the gate, all
 # that wait, or the processes that tell the others of new settings.
+my @some = (
+	[ $others, 3 ],
+	[ "$others AND $at_gate)", 3 ],
+	[ "$others AND $at_gate WHERE gate_state = 'waiting')", 1000 ],
+	[ "$others AND $at_gate WHERE gate_state <> 'waiting')", 1000 ],
+	[ "backend_type IN ('checkpointer', 'background writer', 'walwriter')", 1 ]);
+
 sub stop_some
 {
-	my ($which, $most) = @{
-		one_of(
-			[ $others, 3 ],
-			[ "$others AND $at_gate)", 3 ],
-			[ "$others AND $at_gate WHERE gate_state = 'waiting')", 1000 ],
-			[ "$others AND $at_gate WHERE gate_state <> 'waiting')", 1000 ],
-			[ "backend_type IN ('checkpointer', 'background writer', 'walwriter')", 1 ])
-	};
+	my ($which, $most) = @{ one_of(@some) };
 	my @pids = lines("SELECT pid FROM pg_stat_activity WHERE $which AND $asleep ORDER BY random() LIMIT $most");
 	return if !@pids;
 
@@ -335,22 +292,15 @@ sub stop_some
 	return;
 }
 
-# By the functions of SQL, which signal programs that the backend has started, too
-sub end_any
-{
-	my ($function) = @_;
-
-	return $gate->value(
-		"SELECT count(pg_${function}_backend(pid)) FROM
-		(SELECT pid FROM pg_stat_activity WHERE $others ORDER BY random() LIMIT 1) s");
-}
+my $any = "FROM (SELECT pid FROM pg_stat_activity WHERE $others ORDER BY random() LIMIT 1) s";
 
 # What there is, how often a second at an unrest of 1, and when unrest and settings change
 my %disturbances = (
 	crowd => [ 3, sub { $crowd->disturb } ],
 	stop => [ 0.3, \&stop_some ],
-	cancel => [ 0.5, sub { end_any('cancel') } ],
-	terminate => [ 0.3, sub { end_any('terminate') } ]);
+	# By the functions of SQL, which signal programs that the backend has started, too
+	cancel => [ 0.5, sub { $gate->value("SELECT pg_cancel_backend(pid) $any") } ],
+	terminate => [ 0.3, sub { $gate->value("SELECT pg_terminate_backend(pid) $any") } ]);
 my ($unrest, $unrest_due, $reload_due, $look_due, $last_disturbed) = (0, 0, 0, 0, time);
 
 sub disturb
@@ -452,8 +402,7 @@ sub everybody
 		FROM pg_stat_activity WHERE pid <> pg_backend_pid() ORDER BY state_change');
 }
 
-my $viewer =
-  start_pgbench('viewer', '-U', 'monitor', '-c', '2', '-R', '40', '-T', int($minutes * 60), '-f', "$directory/look");
+my $viewer = start_pgbench('monitor', '-c', 2, '-R', 40, '-T', int($minutes * 60), '-f', "$directory/look");
 
 foreach my $minute (1 .. $minutes)
 {
@@ -463,24 +412,17 @@ foreach my $minute (1 .. $minutes)
 
 alarm 0;
 continue_due('inf');
-waitpid $viewer, 0;
-is($?, 0, 'who looked at the views all the time was not disturbed') or diag slurp_file("$directory/viewer.out");
-if ($pgbench)
-{
-	kill KILL => $pgbench;
-	waitpid $pgbench, 0;
-}
+ok($viewer->finish, 'who looked at the views all the time was not disturbed')
+  or diag slurp_file("$directory/monitor.out");
+$pgbench->kill_kill if $pgbench;
 $gate->value('ALTER SYSTEM RESET ALL');
 $gate->set(max_active_backends => 2, mode => 'enforce', pools => '');
 $crowd->ok_finishes;
-ok( $gate->await_true(
-		sub { $gate->value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == 1 },
-		'all sessions to be gone'),
-	'and is gone') or diag everybody();
+$gate->ok_comes("count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'", 'and is gone')
+  or diag everybody();
 $gate->end_prepared_transactions;
 note $gate->report;
 $gate->ok_quiet('after the soak');
-$gate->ok_adds_up('after the soak');
 $gate->ok_one_slot;
 $node->stop;
 $crowd->ok_log;

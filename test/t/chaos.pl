@@ -10,28 +10,18 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateCrowd;
 use GateTest;
 
 my $seconds = $ENV{GATE_CHAOS_SECONDS} || 60;
 
 my $primary = GateTest->new(
-	'primary',
+	'primary', %GateCrowd::settings,
 	max_active_backends => 5,
 	max_connections => 500,
-	max_prepared_transactions => 100,
-	max_parallel_workers_per_gather => 2,
-	shared_buffers => '64MB',
 	wal_level => 'logical',
 	wal_keep_size => '1GB',
-	max_wal_size => '1GB',
-	autovacuum => 'on',
-	autovacuum_naptime => 1,
-	deadlock_timeout => '100ms',
-	log_statement => 'none',
-	log_line_prefix => '%m [%p] %b %e ',
 	max_standby_streaming_delay => '500ms',
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
@@ -118,22 +108,10 @@ sub change_settings
 sub crash
 {
 	my ($sessions) = @_;
-
-	my $session = $sessions->any_session;
-	kill KILL => $session->pid if $session;
-	return;
+	return kill KILL => map { $_->pid } grep { $_ } $sessions->any_session;
 }
 
-# Without waiting: it may need the readers to go on.  A conflict with recovery does
-# not end a statement whose client does not read its result.
 my $promoted = 0;
-
-sub promote
-{
-	$promoted = eval { $standby->value('SELECT pg_promote(false)') eq 't' }
-	  or undef $standby->{observer};
-	return;
-}
 
 $crowd->work(
 	$seconds,
@@ -152,7 +130,10 @@ $crowd->work(
 		}
 		elsif (!$promoted && due('promotion', 1))
 		{
-			promote();
+			# Without waiting: it may need the readers to go on.  A conflict with recovery
+			# does not end a statement whose client does not read its result.
+			$promoted = eval { $standby->value('SELECT pg_promote(false)') eq 't' }
+			  or undef $standby->{observer};
 		}
 		$crowd->disturb if rand() < 0.5;
 		$readers->disturb if rand() < 0.1;
