@@ -1,118 +1,106 @@
-# Proves that README.md works as written: runs its commands, in their order, on a
-# server as initdb makes it; and that it stays short.
+# Proves that README.md and docs/tutorial.md work as written: runs their commands, in
+# their order, each on a server as initdb makes it.
 #
-# make only says what it would do, since that is what `make test` and others do.
+# make only says what it would do, since that is what `make test` and others do; pgbench
+# runs for a second, and sleep for half of that.
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
+use Cwd;
 use GateTest;
-use IPC::Run ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-my $top = "$FindBin::RealBin/../..";
-my $readme = slurp_file("$top/README.md");
+my $top = getcwd;
+my $bindir = PostgreSQL::Test::Cluster->new('packaged')->config_data('--bindir');
 
-my $node = PostgreSQL::Test::Cluster->new('readme');
-$node->init;
-$node->start;
-my $gate = GateTest->around($node);
-
-my $bindir = $node->config_data('--bindir');
-my $programs = PostgreSQL::Test::Utils::tempdir();
+# Where the pages are tried, with programs that take the places of others
+my $home = PostgreSQL::Test::Utils::tempdir();
 my ($make) = grep { -x } map { "$_/make" } split /:/, $ENV{PATH};
-append_to_file("$programs/make", qq{#!/bin/sh\nexec '$make' -n -C '$top' PG_CONFIG='$bindir/pg_config' "\$@"\n});
-append_to_file("$programs/sudo", qq{#!/bin/sh\nexec "\$@"\n});
-chmod 0755, glob "$programs/*";
+my %program = (
+	make => qq{exec '$make' -n -C '$top' PG_CONFIG='$bindir/pg_config' "\$@"\n},
+	sudo => qq{exec "\$@"\n},
+	sleep => "exec /bin/sleep 0.5\n",
+	pgbench => <<"END");
+for argument; do
+	shift
+	[ "\$last" != -T ] || argument=1
+	set -- "\$@" "\$argument"
+	last=\$argument
+done
+exec '$bindir/pgbench' "\$@"
+END
+mkdir "$home/bin" or die $!;
+append_to_file("$home/bin/$_", "#!/bin/sh\n$program{$_}") foreach keys %program;
+chmod 0755, glob "$home/bin/*";
 
 # What the make that runs this has put into the environment is not for the other one.
-local %ENV = (
-	%ENV,
-	PATH => "$programs:$bindir:$ENV{PATH}",
-	PGHOST => $node->host,
-	PGPORT => $node->port,
-	PGDATABASE => 'postgres');
+local %ENV = (%ENV, PATH => "$home/bin:$bindir:$ENV{PATH}", PGDATABASE => 'postgres');
 delete local @ENV{qw(PGAPPNAME MAKEFLAGS MAKELEVEL MFLAGS MAKEOVERRIDES)};
 
-# How to run a block, from a file, by its language
-my $file = "$programs/block";
-my @restart = ('pg_ctl', 'restart', '-w', '-D', $node->data_dir, '-l', $node->logfile);
-my %command = (
-	sh => [ 'sh', '-eu', $file ],
-	sql => [ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $file ],
-	conf => [
-		'sh', '-euc', 'cat "$1" >>"$2"; shift 2; exec "$@"',
-		'sh', $file, $node->data_dir . '/postgresql.conf', @restart
-	]);
-
-# ----------------------------------------------------------------
-# Commands
-# ----------------------------------------------------------------
-
-my @blocks = $readme =~ /^ *```(\w+)\n(.*?)^ *```$/msg;
-cmp_ok(scalar @blocks, '>', 0, 'there are commands');
-is($node->safe_psql('postgres', "CREATE ROLE $_ LOGIN"), '', "the role $_ of the examples is there") foreach do
+for my $page ('README.md', 'docs/tutorial.md')
 {
-	my %role = map { $_ => 1 } $readme =~ /ALTER ROLE (\w+)/g;
-	sort keys %role;
-};
+	my $text = slurp_file("$top/$page");
+	my $node = PostgreSQL::Test::Cluster->new($page =~ s/\W/_/gr);
+	$node->init;
+	$node->append_conf('postgresql.conf', 'fsync = on');
+	$node->start;
+	my $gate = GateTest->around($node);
+	local @ENV{qw(PGHOST PGPORT PGDATA)} = ($node->host, $node->port, $node->data_dir);
 
-while (my ($language, $block) = splice @blocks, 0, 2)
-{
-	my $name = $block =~ s/\n.*//sr;
-	ok($command{$language}, "is of a kind that can be run: $language") or next;
+	# How to run a block, from a file, by its language
+	my $file = "$home/block";
+	my $configure = 'cat block >>"$PGDATA/postgresql.conf" && pg_ctl restart -w -l "$1"';
+	my %command = (
+		sh => [ 'sh', '-eu', $file ],
+		sql => [ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $file ],
+		conf => [ 'sh', '-euc', $configure, 'sh', $node->logfile ]);
 
-	unlink $file;
-	append_to_file($file, $block);
-	my $output = '';
-	my $ended = eval {
-		IPC::Run::run($command{$language}, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience));
-	};
-	ok($ended, "works: $name") or diag $output, $@;
-	note $block, $output;
+	my %role = map { $_ => 1 } $text =~ /ALTER ROLE (\w+)/g;
+	$node->safe_psql('postgres', "CREATE ROLE $_ LOGIN") foreach sort keys %role;
 
-	# What it says of the limit comes true.
-	if (my ($limit) = $block =~ /max_active_backends = (-?\d+)/)
+	my @blocks = $text =~ /^ *```(\w+)\n(.*?)^ *```$/msg;
+	cmp_ok(scalar @blocks, '>', 0, "$page: there are commands");
+	chdir $home or die $!;
+	while (my ($language, $block) = splice @blocks, 0, 2)
 	{
-		$gate->await("SELECT max_active = $limit FROM pg_stat_admission_gate WHERE pool = 'default'",
-			"a limit of $limit");
+		my $name = $block =~ s/\n.*//sr;
+		ok($command{$language}, "$page: is of a kind that can be run: $language") or next;
+
+		unlink $file;
+		append_to_file($file, $block);
+		my $output = '';
+		my $ended = eval {
+			IPC::Run::run(
+				$command{$language},
+				'<' => \undef,
+				'>&' => \$output,
+				IPC::Run::timeout($GateClient::patience));
+		};
+		ok($ended, "$page: works: $name") or diag $output, $@;
+		note $block, $output;
+
+		# What README.md says of the limit comes true.
+		my ($limit) = $block =~ /^ *ALTER SYSTEM SET admission_gate.max_active_backends = (-?\d+);/m;
+		$gate->await("SELECT max_active = $limit FROM pg_stat_admission_gate WHERE pool = 'default'") if defined $limit;
 	}
+	is(system("make $_ >/dev/null 2>&1"), 0, "$page: there is make $_") foreach $text =~ /`make ([\w-]+)`/g;
+	chdir $top or die $!;
+
+	# Its end
+	is( $node->safe_psql(
+			'postgres',
+			q(SELECT count(*) FROM pg_settings WHERE name LIKE 'admission\_gate.%' AND source = 'configuration file')),
+		'0',
+		"$page: no setting is left behind") if $page =~ /tutorial/;
+
+	# Commands elsewhere would not be run.
+	my @other = grep { /^(?:make|sudo|psql|pg_\w+|createdb|[A-Z]+=\S+|SELECT|SET|ALTER|CREATE|GRANT)\b/ }
+	  map { s/^    //r } $text =~ s/^ *```.*?^ *```$//msgr =~ /^(    .*)$/mg;
+	is_deeply(\@other, [], "$page: no command stands outside of the blocks that are run");
+
+	# The page has restarted the server.
+	$node->_update_pid(1);
+	$node->stop;
 }
-
-is(system("make $_ >/dev/null 2>&1"), 0, "there is make $_") foreach $readme =~ /`make ([\w-]+)`/g;
-
-# Commands elsewhere would not be run.
-my @other = grep { /^(?:make|sudo|psql|pg_\w+|createdb|[A-Z]+=\S+|SELECT|SET|ALTER|CREATE|GRANT)\b/ }
-  map { s/^    //r } $readme =~ /^(    .*)$/mg;
-is_deeply(\@other, [], 'no command stands outside of the blocks that are run');
-
-# ----------------------------------------------------------------
-# Its size
-# ----------------------------------------------------------------
-
-my @lines = split /\n/, $readme;
-my %line = map { $lines[$_] =~ /^## (.+)/ ? ($1 => $_ + 1) : () } 0 .. $#lines;
-cmp_ok(scalar @lines, '<=', 120, 'it is read in two minutes');
-cmp_ok($line{Install}, '<', 40, 'and soon comes to the installation');
-is_deeply(
-	[ sort { $line{$a} <=> $line{$b} } keys %line ],
-	[
-		'Is it for me?',
-		'What it changes',
-		'Try it', 'Install', 'Quick start', 'Monitor',
-		'Emergency off',
-		'How it behaves',
-		'Limitations', 'Documentation, help, contributing'
-	],
-	'its headings come in the order of use');
-
-# The file has the server restarted.
-$node->_update_pid(1);
-$node->stop;
 
 done_testing();
