@@ -6,19 +6,11 @@
 
 use strict;
 use warnings;
-
+use lib 'test/perl';
 use File::Basename;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-my $top = "$FindBin::RealBin/../..";
 my $gate = GateTest->new('documentation');
-
-sub text { return slurp_file("$top/$_[0]"); }
 
 # The rows of a query, each a reference to its columns
 sub rows
@@ -31,7 +23,7 @@ sub rows
 sub sections
 {
 	my ($page, $level) = @_;
-	return text($page) =~ /^$level (.+?)\n(.*?)(?=^##+ |\z)/msg;
+	return slurp_file($page) =~ /^$level (.+?)\n(.*?)(?=^##+ |\z)/msg;
 }
 
 # What a table says: for each name in its first column the other cells
@@ -41,10 +33,7 @@ sub table
 	return $text =~ /^\| \[?`([^`]+)`(?:\]\([^)]*\))? \| (.*?) \|$/mg;
 }
 
-# ----------------------------------------------------------------
 # Settings
-# ----------------------------------------------------------------
-
 my %set_by = (
 	internal => 'nobody',
 	sighup => 'reload',
@@ -87,13 +76,11 @@ for my $name (sort keys %expected_setting)
 		"docs/settings.md tells default, range and context of $name");
 }
 is_deeply([ sort keys %settings_section ], [ sort keys %expected_setting ], 'it has these settings and no others');
-my ($list) = text('docs/settings.md') =~ /\A(.*?)^## /ms;
+my ($list) = slurp_file('docs/settings.md') =~ /\A(.*?)^## /ms;
 is_deeply([ sort $list =~ /\[`(\w+)`\]\(#/g ], [ sort keys %expected_setting ], 'and so has its list');
 
-# ----------------------------------------------------------------
 # Objects of the extension, and the columns of the views
-# ----------------------------------------------------------------
-
+#
 # The views' row types, members from PostgreSQL 17 on, are left out.
 my %comment = map { @$_ } rows(
 	q{SELECT CASE classid::regclass::text
@@ -107,7 +94,7 @@ my %comment = map { @$_ } rows(
 		AND classid <> 'pg_type'::regclass});
 
 my %views_section = sections('docs/views.md', '##');
-my ($index) = text('docs/views.md') =~ /\A(.*?)^## /ms;
+my ($index) = slurp_file('docs/views.md') =~ /\A(.*?)^## /ms;
 my %index = table($index);
 
 cmp_ok(scalar keys %comment, '>', 0, 'there are objects');
@@ -123,63 +110,42 @@ for my $name (sort grep { !/\)$/ } keys %comment)
 	is_deeply(\%documented, \%column, "docs/views.md has the columns of $name and their types");
 }
 
-# ----------------------------------------------------------------
-# Names anywhere
-# ----------------------------------------------------------------
-
-# What looks like a setting, but is the name of a file
-my %file = map { $_ => 1 } qw(control);
-
-my @pages =
-  ('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', map { s{^\Q$top\E/}{}r } glob "$top/docs/*.md $top/bench/*.md");
+# Names anywhere; one that looks like a setting is that of a file
+my %exists = map { s/\(.*//r => 1 } keys %comment;
+my @pages = ('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', glob 'docs/*.md bench/*.md');
 for my $page (@pages)
 {
-	my $text = text($page);
-	my @settings = grep { !$file{$_} } $text =~ /\badmission_gate\.([a-z_]{3,})/g;
+	my $text = slurp_file($page);
+	my @settings = grep { $_ ne 'control' } $text =~ /\badmission_gate\.([a-z_]{3,})/g;
 	is_deeply([ grep { !$expected_setting{$_} } @settings ], [], "$page names no setting that does not exist");
-
-	my @objects = $text =~ /\b(pg_\w*admission_gate\w*)/g;
-	my %exists = map { s/\(.*//r => 1 } keys %comment;
-	is_deeply([ grep { !$exists{$_} } @objects ], [], "$page names no view or function that does not exist");
+	is_deeply([ grep { !$exists{$_} } $text =~ /\b(pg_\w*admission_gate\w*)/g ],
+		[], "$page names no view or function that does not exist");
 }
 
-my $changelog = text('CHANGELOG.md');
-is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort keys %expected_setting ], [], 'CHANGELOG.md has all settings');
-is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } sort grep { !/\)$/ } keys %comment ], [], 'CHANGELOG.md has all views');
-
-# ----------------------------------------------------------------
-# Links from page to page
-# ----------------------------------------------------------------
+my $changelog = slurp_file('CHANGELOG.md');
+is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } keys %expected_setting, grep { !/\)$/ } keys %comment ],
+	[], 'CHANGELOG.md has all settings and views');
 
 # What a heading is called in a link
-sub anchor
-{
-	my ($heading) = @_;
-	return lc($heading) =~ s/[^\w\s-]//gr =~ s/ /-/gr;
-}
+sub anchor { return lc($_[0]) =~ s/[^\w\s-]//gr =~ s/ /-/gr; }
 
 my @broken;
 for my $page (@pages)
 {
-	for my $link (text($page) =~ /\]\((?!https?:)([^)\s]+)\)/g)
+	for my $link (slurp_file($page) =~ /\]\((?!https?:)([^)\s]+)\)/g)
 	{
 		my ($file, $heading) = split /#/, $link;
 		$file = $file eq '' ? $page : dirname($page) . "/$file";
 		# make dist leaves these out.
-		next if $file =~ m{\bbench/results\b} && !-d "$top/bench/results";
+		next if $file =~ m{\bbench/results\b} && !-d 'bench/results';
 		push @broken, "$page: $link"
-		  if !-e "$top/$file" || (defined $heading && !grep { anchor($_) eq $heading } text($file) =~ /^#+ (.+)$/mg);
+		  if !-e $file || (defined $heading && !grep { anchor($_) eq $heading } slurp_file($file) =~ /^#+ (.+)$/mg);
 	}
 }
 is_deeply(\@broken, [], 'links lead somewhere');
 
-# ----------------------------------------------------------------
-# SQL to type
-# ----------------------------------------------------------------
-
-# README.md has a test of its own.
-my %blocks = map { $_ => [ text($_) =~ /^ *```sql\n(.*?)^ *```$/msg ] } grep { m{^docs/} } @pages;
-
+# SQL to type; README.md has a test of its own.
+my %blocks = map { $_ => [ slurp_file($_) =~ /^ *```sql\n(.*?)^ *```$/msg ] } grep { m{^docs/} } @pages;
 
 # What the examples are about, unless they create it
 my $sql = join '', map { @$_ } values %blocks;
@@ -193,15 +159,12 @@ for my $page (sort keys %blocks)
 	$gate->value('CREATE EXTENSION IF NOT EXISTS admission_gate');
 	for my $block (@{ $blocks{$page} })
 	{
-	  SKIP:
-		{
-			my ($name) = $block =~ /(\S.*)/;
-			my ($status, undef, $error) = $gate->node->psql('postgres', $block);
-			is($status, 0, "$page: works: $name") or diag $error;
-		}
+		my ($name) = $block =~ /(\S.*)/;
+		my ($status, undef, $error) = $gate->node->psql('postgres', $block);
+		is($status, 0, "$page: works: $name") or diag $error;
 	}
 
-	my $rest = text($page) =~ s/^ *```\w*\n.*?^ *```$//msgr;
+	my $rest = slurp_file($page) =~ s/^ *```\w*\n.*?^ *```$//msgr;
 	is_deeply([ $rest =~ /^ {4,}((?:SELECT|SET|ALTER|CREATE|DROP|GRANT|REVOKE|EXPLAIN)\b.*)/mg ],
 		[], "$page has no command outside of the blocks that are run");
 }
