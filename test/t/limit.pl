@@ -1,16 +1,17 @@
 # Proves that the limit caps the backends at work: whatever the command and the
 # protocol, with one slot taken the next session sleeps until it is given back;
-# what does not need a slot passes; and the limit follows a reload.
+# what does not need a slot passes; the limit follows a reload; and of 200 sessions, as
+# many are at work as it says, counted by themselves and not by the gate.
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
 
 my $gate = GateTest->new(
 	'limit',
 	max_active_backends => 1,
+	max_connections => 250,
 	lend_after => 60_000,
 	wal_level => 'logical',
 	max_prepared_transactions => 5,
@@ -30,8 +31,7 @@ sub waits_for_its_turn
 	my ($what, $session, $start) = @_;
 
 	my $holder = $gate->holder;
-	ref $start ? $start->($session) : $session->start($start);
-	$gate->ok_waits($session, "$what waits for a slot");
+	$gate->ok_queues($session, $start, "$what waits for a slot");
 	$holder->query('COMMIT');
 	return is($session->sqlstate, '00000', "$what runs when it has one");
 }
@@ -42,47 +42,42 @@ sub passes
 	my ($what, $sql, @session) = @_;
 
 	my $holder = $gate->holder;
-	my $session = $gate->session(@session);
-	$session->start($sql);
-	return $gate->ok_passes($session, "$what passes a full gate");
+	return $gate->ok_runs($gate->session(@session), $sql, "$what passes a full gate");
 }
 
 # Commands
-waits_for_its_turn($_->[0], $gate->session, $_->[1])
-  foreach (
-	[ 'SELECT', 'SELECT count(*) FROM t' ],
-	[ 'SELECT without a table', 'SELECT 1' ],
-	[ 'VALUES', 'VALUES (1)' ],
-	[ 'INSERT', 'INSERT INTO t VALUES (2001, 0)' ],
-	[ 'UPDATE', 'UPDATE t SET v = 1 WHERE id = 1' ],
-	[ 'UPDATE ... RETURNING', 'UPDATE t SET v = 1 WHERE id = 1 RETURNING v' ],
-	[ 'DELETE', 'DELETE FROM t WHERE id = 2001' ],
-	[ 'MERGE', 'MERGE INTO t USING (VALUES (1)) s (id) ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = 2' ],
-	[ 'COPY TO', 'COPY t TO STDOUT' ],
-	[ 'COPY TO of a query', 'COPY (SELECT 1) TO STDOUT' ],
-	[ 'CREATE INDEX', 'CREATE INDEX t_v ON t (v)' ],
-	[ 'CREATE INDEX CONCURRENTLY', 'CREATE INDEX CONCURRENTLY t_v2 ON t (v)' ],
-	[ 'CREATE TABLE AS', 'CREATE TABLE ctas AS SELECT * FROM t' ],
-	[ 'SELECT INTO', 'SELECT * INTO selectinto FROM t' ],
-	[ 'CREATE TABLE', 'CREATE TABLE plain (a int)' ],
-	[ 'ALTER TABLE', 'ALTER TABLE plain ADD b int' ],
-	[ 'TRUNCATE', 'TRUNCATE plain' ],
-	[ 'DROP TABLE', 'DROP TABLE plain' ],
-	[ 'REFRESH MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW m' ],
-	[ 'CALL', 'CALL p()' ],
-	[ 'DO', 'DO $$ BEGIN PERFORM count(*) FROM t; END $$' ],
-	[ 'EXPLAIN ANALYZE', 'EXPLAIN ANALYZE SELECT count(*) FROM t' ],
-	[ 'EXPLAIN', 'EXPLAIN SELECT count(*) FROM t' ],
-	[ 'VACUUM', 'VACUUM t' ],
-	[ 'ANALYZE', 'ANALYZE t' ],
-	[ 'REINDEX', 'REINDEX TABLE t' ],
-	[ 'CLUSTER', 'CLUSTER t USING t_pkey' ],
-	[ 'BEGIN', 'BEGIN' ],
-	[ 'START TRANSACTION', 'START TRANSACTION ISOLATION LEVEL SERIALIZABLE' ],
-	[ 'a block in one message', "BEGIN; SELECT 1; COMMIT" ],
-	[ 'DECLARE and FETCH in a block', "BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 5 FROM c; COMMIT" ],
-	[ 'several statements in one message', "SELECT 1; SELECT 2" ],
-	[ 'a statement after SET in one message', "SET work_mem = '1MB'; SELECT 1" ]);
+waits_for_its_turn($_, $gate->session, $_) foreach split /\n/, <<'END';
+SELECT 1
+SELECT count(*) FROM t
+INSERT INTO t VALUES (2001, 0)
+UPDATE t SET v = 1 WHERE id = 1
+UPDATE t SET v = 1 WHERE id = 1 RETURNING v
+DELETE FROM t WHERE id = 2001
+MERGE INTO t USING (VALUES (1)) s (id) ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = 2
+COPY t TO STDOUT
+COPY (SELECT 1) TO STDOUT
+CREATE INDEX t_v ON t (v)
+CREATE INDEX CONCURRENTLY t_v2 ON t (v)
+CREATE TABLE ctas AS SELECT * FROM t
+SELECT * INTO selectinto FROM t
+CREATE TABLE plain (a int)
+ALTER TABLE plain ADD b int
+TRUNCATE plain
+DROP TABLE plain
+REFRESH MATERIALIZED VIEW m
+CALL p()
+DO $$ BEGIN PERFORM count(*) FROM t; END $$
+EXPLAIN ANALYZE SELECT count(*) FROM t
+EXPLAIN SELECT count(*) FROM t
+VACUUM t
+ANALYZE t
+REINDEX TABLE t
+CLUSTER t USING t_pkey
+BEGIN
+START TRANSACTION ISOLATION LEVEL SERIALIZABLE
+BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 5 FROM c; COMMIT
+SET work_mem = '1MB'; SELECT 1
+END
 
 # COPY IN asks for its data only when it has a slot.
 {
@@ -125,9 +120,9 @@ waits_for_its_turn($_->[0], $gate->session, $_->[1])
 		[ 'an unnamed extended statement', sub { $_[0]->start_extended('SELECT v FROM t WHERE id < $1', 10) } ],
 		[ 'a prepared SELECT with a cached plan', sub { $_[0]->start_prepared('generic', 2) } ],
 		[ 'a prepared UPDATE with a cached plan', sub { $_[0]->start_prepared('generic_update', 2) } ],
-		[ 'EXECUTE', 'EXECUTE generic(3)' ],
-		[ 'EXPLAIN ANALYZE EXECUTE', 'EXPLAIN ANALYZE EXECUTE generic(3)' ],
-		[ 'CREATE TABLE AS EXECUTE', 'CREATE TEMP TABLE e AS EXECUTE generic(3)' ],
+		(   map { [ $_, $_ ] } map { "$_ generic(3)" } 'EXECUTE',
+			'EXPLAIN ANALYZE EXECUTE',
+			'CREATE TEMP TABLE e AS EXECUTE'),
 		[ 'a utility command in the extended protocol', sub { $_[0]->start_extended('VACUUM t') } ],
 		# Several statements before one Sync are one transaction.
 		[ 'a pipeline', $pipeline ],
@@ -149,19 +144,13 @@ waits_for_its_turn($_->[0], $gate->session, $_->[1])
 }
 
 # What passes
-passes(@$_)
+passes($_, $_)
   foreach (
-	[ 'SET', "SET work_mem = '1MB'" ],
-	[ 'SHOW', 'SHOW work_mem' ],
-	[ 'RESET', 'RESET work_mem' ],
-	[ 'PREPARE', 'PREPARE x AS SELECT count(*) FROM t' ],
-	[ 'COMMIT outside a block', 'COMMIT' ],
-	[ 'ROLLBACK outside a block', 'ROLLBACK' ],
-	[ 'LISTEN', 'LISTEN x' ],
-	[ 'NOTIFY', 'NOTIFY x' ],
-	[ 'DISCARD', 'DISCARD ALL' ],
-	[ 'CHECKPOINT', 'CHECKPOINT' ],
-	[ 'an empty query', '' ]);
+	"SET work_mem = '1MB'",
+	'SHOW work_mem',
+	'RESET work_mem',
+	'PREPARE x AS SELECT count(*) FROM t',
+	'COMMIT', 'ROLLBACK', 'LISTEN x', 'NOTIFY x', 'DISCARD ALL', 'CHECKPOINT', '');
 
 # COMMIT PREPARED ends what others may be waiting for.
 {
@@ -228,9 +217,7 @@ $gate->set(max_active_backends => 3);
 	$gate->set(max_active_backends => 0);
 	$gate->await_waiting(0);
 	my %was_running = map { $_ => 1 } @running;
-	my @rest = grep { !$was_running{$_} } @sessions;
-	is(join(',', map { $_->finish } @rest), '1,1,1', 'no limit releases everybody');
-	is($rest[0]->query('SELECT 3'), '3', 'and they work on');
+	is(join(',', map { $_->finish } grep { !$was_running{$_} } @sessions), '1,1,1', 'no limit releases everybody');
 	$_->quit foreach @sessions;
 	$gate->await("SELECT running = 0 FROM pg_stat_admission_gate");
 }
@@ -243,8 +230,7 @@ $gate->set(max_active_backends => 3);
 	is($gate->counter('admitted'), $before, 'without a limit, the gate does not see a session');
 	$gate->set(max_active_backends => 1);
 	my $holder = $gate->holder;
-	my $session = $gate->session;
-	$gate->ok_queues($session, 'SELECT 1', 'a new limit holds at once');
+	$gate->ok_queues($gate->session, 'SELECT 1', 'a new limit holds at once');
 }
 $gate->ok_quiet('after the limit was set anew');
 
@@ -282,8 +268,10 @@ $gate->ok_quiet('after the limit was set anew');
 		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
 		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
 	}
-	$session->start_extended('SELECT * FROM t WHERE id < $1', 10);
-	$gate->ok_passes($session, 'nor does it in the extended protocol');
+	$gate->ok_runs(
+		$session,
+		sub { $session->start_extended('SELECT * FROM t WHERE id < $1', 10) },
+		'nor does it in the extended protocol');
 	is($gate->gauges, '1|0|0', 'where its slot goes back as well');
 	$session->query('COMMIT');
 }
@@ -304,5 +292,25 @@ $gate->ok_quiet('after the limit was set anew');
 	is($gate->gauges, '0|0|0', 'but not when it is closed itself');
 	$session->query('COMMIT');
 }
+$gate->ok_quiet('after statement scope');
 
+# Under load: each session in this function holds an advisory lock, and counts the others'.
+$gate->set(max_active_backends => 2);
+$gate->value(
+	'CREATE FUNCTION at_work() RETURNS bigint VOLATILE LANGUAGE plpgsql AS $$ DECLARE n bigint; BEGIN
+		PERFORM pg_advisory_lock(pg_backend_pid());
+		PERFORM pg_sleep(0.001);
+		SELECT count(*) INTO n FROM pg_locks WHERE locktype = \'advisory\';
+		PERFORM pg_advisory_unlock(pg_backend_pid());
+		RETURN n; END $$',
+	'CREATE TABLE seen (n bigint)');
+my @scripts = map { ('-f', $gate->script($_)) } (
+	"SELECT at_work();\nINSERT INTO seen SELECT at_work();\n",
+	"BEGIN;\nINSERT INTO seen SELECT at_work();\nSELECT at_work();\nCOMMIT;\n");
+for my $mode ('simple', 'extended', 'prepared')
+{
+	$gate->value('TRUNCATE seen');
+	command_ok($gate->pgbench('-c', 200, '-j', 4, '-t', 5, '-M', $mode, @scripts), "200 clients, $mode protocol");
+	is($gate->value('SELECT max(n) FROM seen'), '2', 'of these, 2 were at work at the same time and never more');
+}
 $gate->finish;
