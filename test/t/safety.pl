@@ -5,11 +5,8 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
-
-my $top = "$FindBin::RealBin/../..";
 
 my $gate = GateTest->new(
 	'safety',
@@ -35,9 +32,8 @@ sub output_of
 	my (@command) = @_;
 
 	my $output = '';
-	my $ended =
-	  eval { IPC::Run::run(\@command, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience)); 1 };
-	$output .= $@ if !$ended;
+	eval { IPC::Run::run(\@command, '<' => \undef, '>&' => \$output, IPC::Run::timeout($GateClient::patience)); 1 }
+	  or $output .= $@;
 	chomp $output;
 	return $output;
 }
@@ -51,30 +47,28 @@ $gate->value(
 
 # How a superuser gets in: by the reserve, or by the bypass, in the environment or typed
 my %way_in = (
-	'by the reserve' => { env => { PGUSER => 'dba' } },
-	'by PGOPTIONS' => { env => { PGUSER => 'dba', PGOPTIONS => '-c admission_gate.bypass=on' } },
-	'by ALTER ROLE' => { env => { PGUSER => 'passing_dba' } },
-	'by SET' => { env => { PGUSER => 'dba' }, type => ['SET admission_gate.bypass = on'] });
+	'by the reserve' => [ 'dba', '' ],
+	'by PGOPTIONS' => [ 'dba', '-c admission_gate.bypass=on' ],
+	'by ALTER ROLE' => [ 'passing_dba', '' ],
+	'by SET' => [ 'dba', '', 'SET admission_gate.bypass = on' ]);
 
 # What he types then, and what the holder is told, if anything
 my $holders = q{FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
 my %way_out = (
-	'cancels the holder' => { type => ["SELECT pg_cancel_backend(pid) $holders"], sqlstate => '57014' },
-	'terminates the holder' => { type => ["SELECT pg_terminate_backend(pid) $holders"], sqlstate => '57P01' },
-	'lifts the limit' => {
-		type => [ 'ALTER SYSTEM SET admission_gate.max_active_backends = 0', 'SELECT pg_reload_conf()' ]
-	},
-	'lets the limit only be observed' => {
-		type => [ q{ALTER SYSTEM SET admission_gate.mode = 'observe'}, 'SELECT pg_reload_conf()' ]
-	});
+	'cancels the holder' => [ '57014', "SELECT pg_cancel_backend(pid) $holders" ],
+	'terminates the holder' => [ '57P01', "SELECT pg_terminate_backend(pid) $holders" ],
+	'lifts the limit' => [ '', 'ALTER SYSTEM SET admission_gate.max_active_backends = 0', 'SELECT pg_reload_conf()' ],
+	'lets the limit only be observed' =>
+	  [ '', q{ALTER SYSTEM SET admission_gate.mode = 'observe'}, 'SELECT pg_reload_conf()' ]);
 
 # What he types as one of the way in says
 sub psql
 {
 	my ($way_in, @statements) = @_;
+	my ($role, $options, @typed) = @{ $way_in{$way_in} };
 
-	local %ENV = (%ENV, %{ $way_in->{env} });
-	return output_of('psql', '-XAtq', map { ('-c', $_) } @{ $way_in->{type} // [] }, @statements);
+	local @ENV{qw(PGUSER PGOPTIONS)} = ($role, $options);
+	return output_of('psql', '-XAtq', map { ('-c', $_) } @typed, @statements);
 }
 
 # A holder that never ends by itself nor lends its slot, and as many waiters as the
@@ -96,28 +90,23 @@ sub ok_free
 {
 	my ($what, @waiters) = @_;
 
-	$gate->ok_comes(
-		sub {
-			!grep { !$_->done } @waiters;
-		},
-		$what);
+	$gate->ok_all_done($what, @waiters);
 	return is(join(',', map { $_->done ? $_->finish : 'waits' } @waiters), join(',', (1) x @waiters), $what);
 }
 
 sub get_in_and_out
 {
 	my ($how_in, $how_out) = @_;
-	my ($in, $out) = ($way_in{$how_in}, $way_out{$how_out});
+	my ($sqlstate, @statements) = @{ $way_out{$how_out} };
 	my ($holder, @waiters) = fill_the_server();
 
-	is( psql($in, 'SELECT waiting FROM pg_stat_admission_gate', "SELECT pid $holders"),
+	is( psql($how_in, 'SELECT waiting FROM pg_stat_admission_gate', "SELECT pid $holders"),
 		join("\n", scalar @waiters, $holder->pid),
 		"$how_in, a superuser connects and sees the pool and its holder");
-	is(psql($in, @{ $out->{type} }), 't', "and $how_out");
+	is(psql($how_in, @statements), 't', "and $how_out");
 	ok_free('which lets everybody in', @waiters);
-
-	$out->{sqlstate}
-	  ? is($holder->sqlstate, $out->{sqlstate}, 'and the holder is told')
+	$sqlstate
+	  ? is($holder->sqlstate, $sqlstate, 'and the holder is told')
 	  : ok(!$holder->done, 'while the holder goes on');
 	$gate->end_sessions;
 	$gate->set(max_active_backends => 1, mode => 'enforce');
@@ -132,7 +121,7 @@ for my $how_in (sort keys %way_in)
 # Without a connection, as docs/faq.md has it
 {
 	my ($holder, @waiters) = fill_the_server();
-	my ($commands) = slurp_file("$top/docs/faq.md") =~ /^## I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
+	my ($commands) = slurp_file('docs/faq.md') =~ /^## I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
 	output_of('sh', '-euc', $commands);
 	ok_free('whoever owns the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
@@ -144,7 +133,7 @@ for my $how_in (sort keys %way_in)
 #
 # Each waits when the gate is full, and passes by the line for it.
 my %line =
-  map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () } slurp_file("$top/docs/operations.md") =~ /^\| .* \| `([^`]+)` \|$/mg;
+  map { /^ALTER ROLE (\w+)/ ? ($1 => $_) : () } slurp_file('docs/operations.md') =~ /^\| .* \| `([^`]+)` \|$/mg;
 cmp_ok(scalar keys %line, '>', 5, 'docs/operations.md has lines');
 for my $role (sort keys %line)
 {
@@ -189,10 +178,7 @@ $gate->ok_quiet('after those who bypass the gate');
 		is($web->start($sql)->sqlstate, '42501', "a user cannot say $sql");
 	}
 
-	my $refused = $gate->session(
-		user => 'web',
-		session => { 'admission_gate.bypass' => 'on' },
-		may_fail => 1);
+	my $refused = $gate->session(user => 'web', session => { 'admission_gate.bypass' => 'on' }, may_fail => 1);
 	ok($refused->closed, 'a user cannot connect with bypass');
 }
 
@@ -225,13 +211,10 @@ $gate->ok_quiet('after those who bypass the gate');
 		'CREATE ROLE stranger LOGIN',
 		map { "ALTER ROLE $_ SET admission_gate.bypass = on" } 'member', 'stranger');
 	my $holder = $gate->holder(user => 'web');
-	my $query = 'SELECT pid, gate_state FROM pg_stat_admission_gate_backends';
 	my %seen = (member => 'running', stranger => '');
-	for my $role (sort keys %seen)
-	{
-		my $session = $gate->session(user => $role);
-		is($session->query($query), $holder->pid . "|$seen{$role}", "what a $role sees of a session");
-	}
+	is( $gate->session(user => $_)->query('SELECT pid, gate_state FROM pg_stat_admission_gate_backends'),
+		$holder->pid . "|$seen{$_}",
+		"what a $_ sees of a session") foreach sort keys %seen;
 }
 
 $gate->finish;
