@@ -5,8 +5,7 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
 
 my $gate = GateTest->new(
@@ -61,7 +60,6 @@ my @setup = ('PREPARE p(bigint) AS SELECT $1', 'SET default_transaction_isolatio
 # With a statement after it, in one message
 my @commands = (
 	'EXPLAIN SELECT 1 FROM pg_class WHERE relpages < txid_current()',
-	'EXPLAIN EXECUTE p(txid_current())',
 	'PREPARE q AS SELECT txid_current()',
 	'EXECUTE p(txid_current())',
 	'CALL nothing(txid_current())',
@@ -72,15 +70,15 @@ my @commands = (
 	'SET application_name = x',
 	'SET LOCAL work_mem = 1000',
 	'SET CONSTRAINTS ALL IMMEDIATE',
+	'CREATE TABLE made (a int)',
+	'LOCK t',
 	'SHOW work_mem',
 	'LISTEN x',
 	'NOTIFY x',
 	'UNLISTEN x',
 	'DEALLOCATE ALL',
 	'DISCARD PLANS',
-	'DISCARD TEMP',
-	'CREATE TABLE made (a int)',
-	'LOCK t');
+	'DISCARD TEMP');
 
 for my $scope ('transaction', 'statement')
 {
@@ -132,14 +130,12 @@ for my $scope ('transaction', 'statement')
 	$session->result;
 	$session->query('COMMIT');
 }
-$gate->ok_quiet('after the commands');
 
 # Whose session passes by right may hold locks when that ends.
 {
 	my $worker = $gate->worker;
 	my $session = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-	$session->query('BEGIN; LOCK t');
-	$session->query('SET admission_gate.bypass = off');
+	$session->query('BEGIN; LOCK t', 'SET admission_gate.bypass = off');
 	$gate->ok_runs($session, 'SELECT 1', 'a transaction that began with bypass goes on without it');
 	is($gate->counter('forced'), '1', 'above the limit');
 	$session->query('COMMIT');
@@ -147,7 +143,6 @@ $gate->ok_quiet('after the commands');
 	$gate->stop_worker($worker);
 	$session->result;
 }
-$gate->ok_quiet('after the bypass');
 
 # SET CONSTRAINTS runs triggers: it has a slot for them.
 {
@@ -223,17 +218,13 @@ sub ok_keep_slots
 	my ($what, $sql, $keep_busy) = @_;
 
 	my @streams = map { $gate->session } 1 .. 4;
-	my $await = sub {
-		my ($gauges) = @_;
-		$gate->await_true(sub { $keep_busy->(@streams[ 0, 1 ]); $gate->gauges eq $gauges }, $gauges);
-	};
+	my @busy = @streams[ 0, 1 ];
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$_->start($sql) foreach @streams[ 0, 1 ];
-	$await->('2|0|0');
+	$_->start($sql) foreach @busy;
+	$gate->await_true(sub { $keep_busy->(@busy); $gate->gauges eq '2|0|0' }, 'two streams');
 	$_->start($sql) foreach @streams[ 2, 3 ];
-	$await->('2|0|2');
-	my $end = time + 1.5;
-	$keep_busy->(@streams[ 0, 1 ]) while time < $end;
+	my $end = time + 2;
+	$keep_busy->(@busy) while time < $end;
 	is($gate->gauges, '2|0|2', "$what: two are at work, the others wait");
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,0}', "$what: no slot was lent, nor made up for");
 	$_->hang_up foreach @streams;
@@ -245,21 +236,11 @@ my $chunk = ('some words to read' x 4 . "\n") x 3000;
 ok_keep_slots(
 	'COPY FROM with pauses of the client',
 	'COPY loaded FROM STDIN',
-	sub {
-		$_->copy_data($chunk) foreach @_;
-		usleep(20_000);
-	});
-
+	sub { $_->copy_data($chunk) foreach @_; usleep(20_000); });
 ok_keep_slots(
 	'COPY TO',
 	'COPY (SELECT id, v FROM t, generate_series(1, 1000000)) TO STDOUT',
-	sub {
-		for (@_)
-		{
-			$_->sip(1_000_000);
-			$_->{in} = '';
-		}
-	});
+	sub { ($_->sip(1_000_000), $_->{in} = '') foreach @_; });
 
 # Beside a holder, the next one waits for some time and has the slot after it: the holder does
 # not lend it, nor is it made up for.
@@ -302,26 +283,14 @@ $gate->set(lend_after => 10);
 {
 	my $worker = $gate->worker;
 	my ($cores) = `nproc` =~ /(\d+)/;
-	my @hogs;
-	for (1 .. 10 * ($cores // 4))
-	{
-		my $pid = fork // die "could not fork: $!";
-		if (!$pid)
-		{
-			alarm 20;
-			1 while 1;
-		}
-		push @hogs, $pid;
-	}
+	my @hogs = map { IPC::Run::start([ $^X, '-e', 'alarm 20; 1 while 1' ]) } 1 .. 10 * ($cores // 4);
 	ok_keeps_slot(
 		'a holder that waits for a CPU',
 		sub {
-			kill KILL => @hogs;
-			waitpid $_, 0 foreach @hogs;
+			$gate->stop_crowd(@hogs);
 			$gate->stop_worker($worker);
 		});
 }
-$gate->set(lend_after => 100);
 
 # So is one that waits for a disk.  It is stopped in such a wait, where neither its CPU
 # time nor its state tells.
