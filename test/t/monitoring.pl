@@ -5,23 +5,17 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use CPAN::Meta::YAML;
 use GateTest;
 use HTTP::Tiny;
 use JSON::PP;
 
-my $top = "$FindBin::RealBin/../..";
 my $package = 'prometheus-postgres-exporter';
-
-my $gate = GateTest->new(
-	'monitoring',
-	max_active_backends => 2,
-	lend_after => 60_000);
+my $gate = GateTest->new('monitoring', max_active_backends => 2, lend_after => 60_000);
 my $node = $gate->node;
 
-my ($role_commands) = slurp_file("$top/docs/operations.md") =~ /^```sql\n(CREATE ROLE monitor\b.*?)^```$/ms;
+my ($role_commands) = slurp_file('docs/operations.md') =~ /^```sql\n(CREATE ROLE monitor\b.*?)^```$/ms;
 $gate->value((split /;\n/, $role_commands), 'CREATE TABLE hot AS SELECT 0 AS v');
 
 # Runs the code with the gate full: two hold the slots and two wait.
@@ -39,24 +33,16 @@ sub with_full_gate
 	return $gate->ok_quiet('afterwards');
 }
 
-# Runs the code beside more clients than slots, and while backends contend for the same row.
-sub with_crowd
-{
-	my ($code) = @_;
-	my $crowd = $gate->crowd(12, 'SELECT pg_sleep(0.005);');
-	$code->();
-	return $gate->ok_stops($crowd);
-}
-
+# Runs the code while backends contend for the same row.
 sub with_hot_spot
 {
-	my (@code) = @_;
+	my ($code) = @_;
 
 	$gate->set(max_active_backends => -1);
 	my $crowd = $gate->crowd(12, "BEGIN;\nUPDATE hot SET v = v + 1;\nSELECT pg_sleep(0.005);\nCOMMIT;\n");
 	$gate->await(q{SELECT count(*) = 1 FROM pg_stat_admission_gate_hot_spots WHERE relation = 'hot' AND waiting > 0},
 		'a queue at the hot spot');
-	$_->() foreach @code;
+	$code->();
 	$gate->set(max_active_backends => 2);
 	return $gate->ok_stops($crowd);
 }
@@ -76,20 +62,7 @@ sub screen_command
 {
 	my (@options) = @_;
 	my @connection = ('-U', 'monitor', '-h', $node->host, '-p', $node->port, '-d', 'postgres');
-	return [ 'psql', '-X', @connection, @options, '-f', "$top/monitoring/gate.sql" ];
-}
-
-# Has it look again and again, until the function of all it has shown returns true.
-sub ok_screen_comes
-{
-	my ($shows, $what) = @_;
-	my $screens = '';
-	my $psql = IPC::Run::start(screen_command('-v', 'every=0.2'), '>&' => \$screens);
-	my $shown =
-	  $gate->await_true(sub { $psql->pump_nb; !$psql->pumpable || $shows->($screens) }, 'something on the screen');
-	ok($shown && $psql->pumpable, $what) or diag $screens;
-	$psql->signal('INT');
-	return $psql->finish;
+	return [ 'psql', '-X', @connection, @options, '-f', 'monitoring/gate.sql' ];
 }
 
 # Looks once.
@@ -110,9 +83,9 @@ sub screen
 sub pool_on
 {
 	my ($screens) = @_;
+	my %pool;
 
 	my @lines = $screens =~ /^(pool .*)\n(default .*)\n/mg or return {};
-	my %pool;
 	@pool{ split ' ', $lines[-2] } = split ' ', $lines[-1];
 	return \%pool;
 }
@@ -131,24 +104,25 @@ with_full_gate(
 		@pids = screen('-v', 'waiters=1') =~ /SELECT 'a waiter'$/mg;
 		is(scalar @pids, 1, 'or as many of them as it is told');
 	});
-with_crowd(
-	sub {
-		ok_screen_comes(
-			sub {
-				my $pool = pool_on($_[0]);
-				return !grep { ($pool->{$_} // 0) <= 0 } 'admitted/s', 'queued/s', 'ms/wait';
-			},
-			'when it looks again, it has rates');
-	});
 with_hot_spot(
 	sub {
-		ok_screen_comes(
-			sub { $_[0] =~ /^relation hot\b.* postgres +(?:\d+ +){4}[1-9]\d* /m },
-			'the screen shows a hot spot by its name, its limit and its queue');
+		my $screens = '';
+		my $psql = IPC::Run::start(screen_command('-v', 'every=0.2'), '>&' => \$screens);
+		$gate->ok_comes(
+			sub {
+				$psql->pump_nb;
+				my $pool = pool_on($screens);
+				return $screens =~ /^relation hot\b.* postgres +(?:\d+ +){4}[1-9]\d* /m
+				  && !grep { ($pool->{$_} // 0) <= 0 } 'admitted/s', 'queued/s', 'ms/wait';
+			},
+			'when it looks again, it has rates, and a hot spot with its name, its limit and its queue'
+		) or diag $screens;
+		$psql->signal('INT');
+		$psql->finish;
 	});
 
 # pgwatch
-my $pgwatch = CPAN::Meta::YAML->read("$top/monitoring/pgwatch.yaml")->[0];
+my $pgwatch = CPAN::Meta::YAML->read('monitoring/pgwatch.yaml')->[0];
 
 # What a query yields: for each row, the values by the columns
 sub rows_of
@@ -197,14 +171,10 @@ with_full_gate(
 			[ rows_of($gate->observer, "SELECT pool AS tag_pool, $numbers FROM pg_stat_admission_gate") ],
 			'and each number of the view, and nothing else');
 		ok_gauges('admission_gate', @gauges, 'enforced', 'longest_waiting', 'max_wait_time');
+		my $waits = 'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits';
 		is_deeply(
 			[ pgwatch_rows('admission_gate_waits') ],
-			[
-				rows_of(
-					$gate->observer,
-					'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits FROM pg_stat_admission_gate_histogram'
-				)
-			],
+			[ rows_of($gate->observer, "$waits FROM pg_stat_admission_gate_histogram") ],
 			'the waits are those of the histogram');
 	});
 with_hot_spot(
@@ -220,31 +190,12 @@ with_hot_spot(
 		is_deeply([ @hot{qw(tag_kind tag_datname)} ], [qw(relation postgres)], 'and what it is');
 		ok_gauges('admission_gate_hot_spots', grep { !/^tag_/ } keys %hot);
 	});
-is_deeply(
-	[ sort keys %{ $pgwatch->{presets}{admission_gate}{metrics} } ],
-	[ sort keys %{ $pgwatch->{metrics} } ],
-	'the preset has all metrics');
-
 # The alerts
-my $alerts_file = "$top/monitoring/alerts.yaml";
-my @alerts = map { @{ $_->{rules} } } @{ CPAN::Meta::YAML->read($alerts_file)->[0]{groups} };
-for my $alert (@alerts)
-{
-	my %has = (%$alert, %{ $alert->{labels} }, %{ $alert->{annotations} });
-	is_deeply([ grep { !$has{$_} } qw(expr severity summary description) ],
-		[], "$alert->{alert} says what and how bad");
-}
+my @alerts = map { @{ $_->{rules} } } @{ CPAN::Meta::YAML->read('monitoring/alerts.yaml')->[0]{groups} };
 is_deeply(
-	[ slurp_file("$top/docs/operations.md") =~ /^\| `(AdmissionGate\w+)` \|/mg ],
+	[ slurp_file('docs/operations.md') =~ /^\| `(AdmissionGate\w+)` \|/mg ],
 	[ map { $_->{alert} } @alerts ],
 	'docs/operations.md has all alerts, and no others');
-
-SKIP:
-{
-	my ($promtool) = grep { -x } map { "$_/promtool" } split(/:/, $ENV{PATH});
-	skip 'there is no promtool', 1 if !$promtool;
-	command_ok([ $promtool, 'check', 'rules', $alerts_file ], 'promtool finds no fault with them');
-}
 
 # The exporter
 my ($program) = grep { -x } map { ("$_/$package", "$_/postgres_exporter") } split(/:/, $ENV{PATH}), '/usr/bin';
@@ -334,7 +285,7 @@ SKIP:
 
 	{
 		local $ENV{DATA_SOURCE_NAME} = $node->connstr('postgres') . ' user=monitor';
-		my $queries = "--extend.query-path=$top/monitoring/postgres_exporter.yaml";
+		my $queries = '--extend.query-path=monitoring/postgres_exporter.yaml';
 		$exporter =
 		  IPC::Run::start([ $program, "--web.listen-address=127.0.0.1:$port", $queries ], '>&' => \$exporter_log);
 	}
@@ -342,17 +293,6 @@ SKIP:
 	  $gate->await_true(sub { $exporter->pump_nb; !$exporter->pumpable || scrape() }, 'the exporter to answer');
 	ok($answers && $exporter->pumpable, 'the exporter runs') or diag $exporter_log;
 
-	with_crowd(
-		sub {
-			$gate->await('SELECT queued > 20 FROM pg_stat_admission_gate', 'a queue');
-			my ($one, $two) = scrape();
-			$gate->await_true(
-				sub { $two = scrape(); $two->{admission_gate_admitted_total} > $one->{admission_gate_admitted_total} },
-				'more admissions');
-			is($one->{admission_gate_max_active}, 2, 'under load, the exporter shows the limit');
-			cmp_ok($one->{admission_gate_queued_total}, '>', 20, 'and the queue at work');
-			is_deeply([ grep { /_total$/ && $one->{$_} > $two->{$_} } keys %$one ], [], 'and no total ever falls');
-		});
 	with_full_gate(
 		sub {
 			my $before = $gate->value($longest);
@@ -364,11 +304,9 @@ SKIP:
 			is_deeply(
 				rounded($metric),
 				rounded(expected_metrics()),
-				'the exporter shows each column of the views, and nothing else'
-			) or diag explain($metric), $exporter_log;
+				'the exporter shows each column of the views, and nothing else');
 			is($metric->{admission_gate_waiting}, 2, 'while the gate is full');
-			cmp_ok($metric->{admission_gate_wait_seconds_count}, '>', 0, 'and after waits');
-			is($metric->{admission_gate_timeouts_total}, 1, 'one of which timed out');
+			is($metric->{admission_gate_timeouts_total}, 1, 'and one has timed out');
 		});
 	with_hot_spot(
 		sub {
@@ -386,7 +324,7 @@ SKIP:
 				'and how many contend, and what it is') or diag explain($metric);
 			is_deeply([ grep { /^type of $name/ && $metric->{$_} ne 'gauge' } keys %$metric ], [], 'in gauges');
 
-			my $dashboard = decode_json(slurp_file("$top/monitoring/grafana.json"));
+			my $dashboard = decode_json(slurp_file('monitoring/grafana.json'));
 			ok_exported(
 				'the dashboard',
 				(map { $_->{expr} } map { @{ $_->{targets} } } @{ $dashboard->{panels} }),
