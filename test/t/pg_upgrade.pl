@@ -9,8 +9,7 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
 
 plan skip_all => 'OLD_PG_CONFIG names no older PostgreSQL' if !$ENV{OLD_PG_CONFIG};
@@ -29,12 +28,7 @@ my %preloaded = (
 my %narrow = (max_active_backends => 1, max_queue_length => 0, lend_after => 60_000);
 
 # The old server
-my $old = GateTest->new(
-	'old',
-	node => { install_path => $old_path },
-	init => \%init,
-	%preloaded, %narrow);
-
+my $old = GateTest->new('old', node => { install_path => $old_path }, init => \%init, %preloaded, %narrow);
 $old->value(
 	'CREATE ROLE monitor LOGIN',
 	'CREATE ROLE analyst LOGIN',
@@ -79,16 +73,11 @@ sub upgrade_to
 
 	$new->init(%init);
 	$gate->configure(%settings);
-	my @command = (
-		'pg_upgrade',
-		'--jobs=4',
-		'--socketdir=' . $new->host,
-		'--old-bindir=' . $old->node->config_data('--bindir'),
-		'--old-datadir=' . $old->node->data_dir,
-		'--old-port=' . $old->node->port,
-		'--new-bindir=' . $new->config_data('--bindir'),
-		'--new-datadir=' . $new->data_dir,
-		'--new-port=' . $new->port);
+	my @command = ('pg_upgrade', '--jobs=4', '--socketdir=' . $new->host);
+	my %node = (old => $old->node, new => $new);
+	push @command, "--$_-bindir=" . $node{$_}->config_data('--bindir'), "--$_-datadir=" . $node{$_}->data_dir,
+	  "--$_-port=" . $node{$_}->port
+	  foreach keys %node;
 
 	# It leaves a script behind.
 	chdir $PostgreSQL::Test::Utils::tmp_check or die $!;
@@ -133,5 +122,4 @@ $gate->node->start;
 $gate->await_restart;
 ok_limits($gate, 'preloaded later');
 $gate->node->stop;
-
 done_testing();

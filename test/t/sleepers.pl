@@ -6,16 +6,12 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
 
 my $sleepers = $ENV{GATE_SLEEPERS} || 200;
-my $gate = GateTest->new(
-	'sleepers',
-	max_connections => $sleepers + 50,
-	log_statement => 'none',
-	shared_buffers => '128MB');
+my $gate =
+  GateTest->new('sleepers', max_connections => $sleepers + 50, log_statement => 'none', shared_buffers => '128MB');
 $gate->value('CREATE TABLE t AS SELECT 1 AS a');
 
 # Transactions per second of twice as many sessions as slots; none waits for long at the gate.

@@ -8,8 +8,7 @@
 
 use strict;
 use warnings;
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib 'test/perl';
 use GateTest;
 
 my $gate = GateTest->new('upgrade', max_active_backends => 5);
