@@ -5,15 +5,8 @@
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GateTest;
-use IPC::Run ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 my $packaged = PostgreSQL::Test::Cluster->new('packaged');
 plan skip_all => 'Citus is not installed'
@@ -46,8 +39,7 @@ my ($port, @worker_ports) = map { $_->node->port } @nodes;
 
 $_->value('CREATE EXTENSION citus') foreach @nodes;
 note $coordinator->value('SELECT citus_version()');
-$coordinator->value($_)
-  foreach (
+$coordinator->value(
 	"SELECT citus_set_coordinator_host('$host', $port)",
 	(map { "SELECT citus_add_node('$host', $_)" } @worker_ports),
 	"SELECT citus_set_node_property('$host', $port, 'shouldhaveshards', true)",
@@ -76,7 +68,6 @@ sub internal_waiters
 sub ok_finishes
 {
 	my ($session, $sql) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$session->start($sql);
 	my $waiters = 0;
@@ -95,7 +86,7 @@ sub ok_finishes
 
 	set_all(%no_names, max_active_backends => 1);
 	$client->start($everywhere);
-	ok($coordinator->await_true(sub { internal_waiters($coordinator) }, 'a session of Citus in the queue'),
+	$coordinator->ok_comes(sub { internal_waiters($coordinator) },
 		'without names, a query waits for the slot that it has itself');
 	$client->cancel;
 	is($client->sqlstate, '57014', 'until it is cancelled');
@@ -154,8 +145,8 @@ sub ok_finishes
 	$_->query('ROLLBACK') foreach @sessions;
 
 	$workers[0]->set(%no_names);
-	ok( $workers[0]->await_true(sub { internal_waiters($workers[0]) }, 'the daemon'),
-		'without names, the maintenance daemon queues on a full node');
+	$workers[0]
+	  ->ok_comes(sub { internal_waiters($workers[0]) }, 'without names, the maintenance daemon queues on a full node');
 	$_->quit foreach (@sessions, @holders);
 	$workers[0]->set(%names);
 }
@@ -163,8 +154,7 @@ sub ok_finishes
 # More sessions than slots: clients of the coordinator and of a worker at once.  Every
 # transaction adds 4 to the sum of the accounts.
 {
-	my $script = PostgreSQL::Test::Utils::tempdir() . '/transfer.sql';
-	append_to_file($script, <<'END');
+	my $script = $coordinator->script(<<'END');
 \set low random(1, 500)
 \set high random(501, 1000)
 BEGIN;
@@ -180,14 +170,11 @@ END
 	my $sum = $coordinator->value('SELECT sum(v) FROM accounts');
 	my $admitted = $workers[1]->counter('admitted');
 	my ($clients, $transactions, $said) = (15, 10, '');
+	my @options = ('-c', $clients, '-t', $transactions, '--max-tries=1000', '-f', $script);
 	my @crowds = map {
 		IPC::Run::start(
-			[
-				'pgbench', '-n', '-c', $clients, '-t', $transactions, '--max-tries=1000', '-f', $script,
-				'-D', "next=${_}000000", '-h', $host, '-p', $nodes[ $_ - 1 ]->node->port, 'postgres'
-			],
-			'>' => \$said,
-			'2>' => \$said,
+			$nodes[ $_ - 1 ]->pgbench(@options, '-D', "next=${_}000000"),
+			'>&' => \$said,
 			IPC::Run::timeout($GateClient::patience))
 	} 1, 2;
 
@@ -207,7 +194,6 @@ END
 
 	is($coordinator->value('SELECT sum(v) FROM accounts'), $sum + 4 * 2 * $clients * $transactions, 'nothing is lost');
 	$_->ok_quiet('after the crowds') foreach @nodes;
-	$_->ok_adds_up('after the crowds') foreach @nodes;
 	is( $workers[1]->counter('admitted'),
 		$admitted + 1,
 		'a node without clients of its own has admitted nobody but the test itself');
@@ -216,5 +202,4 @@ END
 }
 
 $_->node->stop foreach @nodes;
-
 done_testing();

@@ -4,14 +4,8 @@
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GateTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 # In what follows, no two statements may differ in constants and names of columns
 # only: to pg_stat_statements they would be one.
@@ -85,11 +79,7 @@ sub wait_long
 sub is_long
 {
 	my ($time, $expected, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	ok(defined $time && ($expected ? $time >= $long : $time < $long), $what)
-	  or diag 'it is ' . ($time // 'missing') . ' ms';
-	return;
+	return cmp_ok($time // 'nan', $expected ? '>=' : '<', $long, $what);
 }
 
 # The duration that a session's line of the log has: of that kind, and with that text
@@ -111,31 +101,30 @@ sub test_accounting
 {
 	my $session = $gate->session;
 	my %calls = (
-		'SELECT count(*) AS planned FROM accounts' => [ 'planning', sub { $session->start($_[0]) } ],
-		'SELECT count(*) AS prepared FROM accounts' => [ 'nothing', sub { $session->start_prepared('prepared') } ],
-		'BEGIN' => [ 'execution', sub { $session->start($_[0]) } ],
-		'VACUUM accounts' => [ 'execution', sub { $session->start($_[0]) } ]);
+		'SELECT count(*) AS planned FROM accounts' => 'planning',
+		'SELECT count(*) AS prepared FROM accounts' => 'nothing',
+		'BEGIN' => 'execution',
+		'VACUUM accounts' => 'execution');
 
 	$session->query('SET plan_cache_mode = force_generic_plan');
 	$session->prepare('prepared', 'SELECT count(*) AS prepared FROM accounts');
 	$session->start_prepared('prepared')->result;
 	for my $sql (sort keys %calls)
 	{
-		my ($counts_in, $start) = @{ $calls{$sql} };
+		my $counts_in = $calls{$sql};
 		my $log = wait_long(
 			$session,
 			sub {
 				$gate->value('SELECT pg_stat_statements_reset()');
-				$start->($sql);
+				$counts_in eq 'nothing' ? $session->start_prepared('prepared') : $session->start($sql);
 			});
 		$session->query('COMMIT') if $sql eq 'BEGIN';
 
 		my ($calls, $planning, $execution) = split /\|/,
 		  $gate->value("SELECT calls, total_plan_time, total_exec_time FROM pg_stat_statements WHERE query = '$sql'");
 		is($calls, 1, "pg_stat_statements counts it once: $sql");
-		is_long($planning, !$gate_is_first  ? 0 : $counts_in eq 'planning', "pg_stat_statements' planning time: $sql");
-		is_long($execution, !$gate_is_first ? 0 : $counts_in eq 'execution',
-			"pg_stat_statements' execution time: $sql");
+		is_long($planning, $gate_is_first && $counts_in eq 'planning', "pg_stat_statements' planning time: $sql");
+		is_long($execution, $gate_is_first && $counts_in eq 'execution', "pg_stat_statements' execution time: $sql");
 		is_long(duration($session, $log, 'plan', $sql), 0, "auto_explain's duration: $sql") if $sql =~ /^SELECT/;
 		# A plan from the cache waits when it is bound.
 		is_long(duration($session, $log, '(?:statement|bind)', $sql), 1, "log_min_duration_statement's: $sql");
@@ -197,41 +186,28 @@ sub test_case
 	my $session = $gate->session;
 	my ($log, $name);
 
-	foreach (@$case)
-	{
-		my ($step, $text) = split / /, $_, 2;
-		if ($step eq 'extension')
-		{
-			create_or_skip($name = $text);
-		}
-		elsif ($step eq 'library')
-		{
-			skip "$text is not installed", 1 if !has_library($name = $text);
-		}
-		elsif ($step eq 'do')
-		{
-			$gate->value($text);
-		}
-		elsif ($step eq 'wait')
-		{
-			$log = wait_long($session, sub { $session->start($text) });
-		}
-		elsif ($step eq 'logged')
-		{
-			is(scalar(() = $log =~ /$text/sg), 1, "$name: it is logged once: $text");
-		}
-		else
-		{
-			my ($expected, $sql) = split / /, $text, 2;
+	my %step = (
+		extension => sub { create_or_skip($name = $_[0]) },
+		library => sub { has_library($name = $_[0]) or skip "$name is not installed", 1 },
+		do => sub { $gate->value($_[0]) },
+		wait => sub {
+			my ($sql) = @_;
+			$log = wait_long($session, sub { $session->start($sql) });
+		},
+		logged => sub { is(scalar(() = $log =~ /$_[0]/sg), 1, "$name: it is logged once: $_[0]") },
+		says => sub {
+			my ($expected, $sql) = split / /, $_[0], 2;
 			$expected = $gate_is_first ? 1 : 0 if $expected eq 'first';
 			$sql =~ s/:pid/$session->pid/e;
 			$sql =~ s/:long/$long \/ 1000.0/;
-			$gate->await_true(sub { $gate->value($sql) eq $expected }, $sql);
-			is($gate->value($sql), $expected, "$name: $sql");
-		}
+			$gate->ok_comes(sub { $gate->value($sql) eq $expected }, "$name: $sql");
+		});
+	foreach (@$case)
+	{
+		my ($step, $text) = split / /, $_, 2;
+		$step{$step}->($text);
 	}
-	$session->quit;
-	return;
+	return $session->quit;
 }
 
 # Pg_cron's jobs are connections like any other unless cron.use_background_workers
@@ -245,8 +221,7 @@ sub test_pg_cron
 
 	for my $in_workers ('off', 'on')
 	{
-		$gate->value('CREATE TABLE IF NOT EXISTS jobs (at timestamptz DEFAULT clock_timestamp())');
-		$gate->value('TRUNCATE jobs');
+		$gate->value('CREATE TABLE IF NOT EXISTS jobs (at timestamptz DEFAULT clock_timestamp())', 'TRUNCATE jobs');
 		$gate->node->append_conf('postgresql.conf',
 			"cron.use_background_workers = $in_workers\ncron.host = '" . $gate->node->host . "'");
 		$gate->restart('fast');
@@ -262,8 +237,7 @@ sub test_pg_cron
 			is($gate->value('SELECT count(*) FROM jobs'), 0, 'a job of pg_cron that is a connection queues');
 			$holder->query('COMMIT');
 		}
-		$gate->await('SELECT count(*) > 0 FROM jobs', "pg_cron's job");
-		pass($in_workers eq 'off' ? 'until there is a slot' : 'a job in a background worker does not');
+		$gate->ok_comes('count(*) > 0 FROM jobs', "a job of pg_cron enters, use_background_workers = $in_workers");
 		$gate->value("SELECT cron.unschedule($job)");
 		$gate->await(
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
@@ -278,8 +252,7 @@ sub test_pg_partman
 {
 	skip 'pg_partman is not installed', 1 if !has_library('pg_partman_bgw');
 
-	$gate->value('CREATE SCHEMA IF NOT EXISTS partman');
-	$gate->value('CREATE EXTENSION IF NOT EXISTS pg_partman SCHEMA partman');
+	$gate->value('CREATE SCHEMA IF NOT EXISTS partman', 'CREATE EXTENSION IF NOT EXISTS pg_partman SCHEMA partman');
 	my $version = $gate->value("SELECT extversion FROM pg_extension WHERE extname = 'pg_partman'");
 	note "pg_partman $version";
 	$gate->value('CREATE TABLE public.events (at timestamptz NOT NULL) PARTITION BY RANGE (at)');
@@ -290,18 +263,14 @@ sub test_pg_partman
 	my $before = $gate->value($children);
 
 	my $holder = $gate->holder;
-	$gate->value("INSERT INTO events VALUES (now() + interval '1 day')");
-	$gate->value('UPDATE partman.part_config SET premake = 5');
-	$gate->await("SELECT ($children) > $before", "pg_partman's background worker");
-	pass("pg_partman's background worker does not queue");
-	$holder->query('COMMIT');
+	$gate->value("INSERT INTO events VALUES (now() + interval '1 day')", 'UPDATE partman.part_config SET premake = 5');
+	$gate->ok_comes("($children) > $before", "pg_partman's background worker does not queue");
 	$holder->quit;
 
+	# Its procedure queues if a client calls it, and then goes through its commits.
 	my $session = $gate->session;
 	wait_long($session, sub { $session->start('CALL partman.run_maintenance_proc()') });
-	pass("its procedure queues if a client calls it, and then goes through its commits");
-	$session->quit;
-	return;
+	return $session->quit;
 }
 
 # After many clients, in all protocols, everything was counted and no slot is lost.
@@ -318,9 +287,7 @@ sub test_crowd
 			400, "$protocol: pg_stat_statements counts each statement once");
 		$gate->ok_quiet("after pgbench -M $protocol");
 	}
-	$gate->ok_adds_up('after the crowd');
-	$gate->ok_one_slot;
-	return;
+	return $gate->ok_one_slot;
 }
 
 for my $order ('first', 'last')
@@ -330,28 +297,20 @@ for my $order ('first', 'last')
 	my @libraries = $gate_is_first ? ('admission_gate', @others) : (@others, 'admission_gate');
 	$gate = GateTest->new("gate_$order", %settings, shared_preload_libraries => join ', ', @libraries);
 	note "preloaded: @libraries";
-	$gate->value('CREATE EXTENSION pg_stat_statements');
-	$gate->value('CREATE TABLE accounts (id int PRIMARY KEY, v int)');
-	$gate->value('INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i');
-	$gate->value('ANALYZE accounts');
+	$gate->value(
+		'CREATE EXTENSION pg_stat_statements',
+		'CREATE TABLE accounts (id int PRIMARY KEY, v int)',
+		'INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i',
+		'ANALYZE accounts');
 
-	foreach my $test (
-		(   map {
-				my $case = $_;
-				sub { test_case($case) }
-			} @cases),
-		\&test_accounting,
-		\&test_pg_partman,
-		\&test_crowd,
-		\&test_pg_cron)
+	foreach my $test (@cases, \&test_accounting, \&test_pg_partman, \&test_crowd, \&test_pg_cron)
 	{
 	  SKIP:
 		{
-			eval { $test->(); 1 } or fail("gate $order: $@");
+			eval { ref $test eq 'ARRAY' ? test_case($test) : $test->(); 1 } or fail("gate $order: $@");
 		}
 	}
 	$gate->ok_quiet("gate $order, at the end");
-	$gate->ok_adds_up("gate $order, at the end");
 	$gate->node->stop;
 }
 

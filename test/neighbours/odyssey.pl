@@ -5,45 +5,31 @@
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GatePooler;
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-my $program = GatePooler::program('odyssey');
-plan skip_all => 'Odyssey is not installed' if !$program;
-
-note `$program --version 2>&1`;
-my $gate = GateTest->new(
-	'behind_odyssey',
-	max_active_backends => 1,
-	handoff_after => 0,
-	lend_after => 60_000);
-my $pooler = GatePooler->new($gate);
+my $pooler = GatePooler->new('odyssey');
+my $gate = $pooler->gate;
+my $socket = '.s.PGSQL.' . $gate->node->port;
 my $dir = $pooler->host;
 
-END { local $?; $pooler->stop if $pooler; }
-
 # It looks for the server where it has its own socket.
-symlink $gate->node->host . '/.s.PGSQL.' . $gate->node->port, "$dir/.s.PGSQL." . $gate->node->port
-  or BAIL_OUT("no link to the socket: $!");
+symlink $gate->node->host . "/$socket", "$dir/$socket" or BAIL_OUT("no link to the socket: $!");
 
 # What makes it send DISCARD ALL
 my $discard_all = 'pool_discard yes
 	pool_reserve_prepared_statement no';
 
-# The rule for role app says at least how to authenticate.  more: lines for the sections
-# listen and storage.
+# The rule is for role app, which is trusted unless auth says how to authenticate.  listen and
+# storage: lines for these sections.
 sub start_odyssey
 {
 	my ($rule, %more) = @_;
 	my $server = 'storage "server"
 	pool "transaction"';
-	my $settings = $pooler->configure(<<"END");
+	my $auth = $more{auth} // 'authentication "none"';
+	$pooler->start(<<"END");
 daemonize no
 unix_socket_dir "$dir"
 unix_socket_mode "0700"
@@ -66,6 +52,7 @@ database "app" {
 	user "app" {
 		$server
 		pool_size 5
+		$auth
 		$rule
 	}
 }
@@ -77,16 +64,12 @@ database "postgres" {
 	}
 }
 END
-	$pooler->stop;
-	unlink "$dir/log", "$dir/.s.PGSQL." . $pooler->port;
-	$pooler->start($program, $settings);
-	$pooler->await_log(qr/listening on/) or BAIL_OUT('Odyssey does not start: ' . $pooler->log);
-	return;
+	return $pooler->await_log(qr/listening on/);
 }
 
 # By default, what it resets a connection with is a SELECT, too.
 my $holder = $gate->holder;
-start_odyssey('authentication "none"');
+start_odyssey('');
 my $session = $pooler->session;
 $session->start('SHOW work_mem');
 $gate->await_waiting(1);
@@ -96,39 +79,31 @@ is($session->finish, '4MB', 'and then the client has its answer');
 $session->quit;
 $gate->ok_quiet('with the connection reset');
 
-my $page = slurp_file("$FindBin::RealBin/../../docs/poolers_and_clusters.md");
-my ($list) = $page =~ /^ +pool_discard_query "(.*)"$/m;
+my ($list) = slurp_file('docs/poolers_and_clusters.md') =~ /^ +pool_discard_query "(.*)"$/m;
 ok($list, 'docs/poolers_and_clusters.md has a list of commands');
 $holder->query('BEGIN');
 for my $reset ([ $list, qq{pool_discard_query "$list"} ], [ 'DISCARD ALL', $discard_all ])
 {
 	my ($sql, $settings) = @$reset;
-	start_odyssey(qq{authentication "none"\n$settings});
+	start_odyssey($settings);
 	$session = $pooler->session;
 	$session->query('SHOW work_mem');
-	$gate->await(
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query = '$sql' AND state = 'idle'",
-		'a reset');
-	pass("this reset passes: $sql");
+	$gate->ok_comes("count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query = '$sql' AND state = 'idle'",
+		"this reset passes: $sql");
 }
 $session->start('SELECT 1');
 $pooler->ok_queued('app: SELECT 1', 'the statement of a client queues');
 $session->cancel;
 is($session->sqlstate, '57014', 'a cancel request gets to it');
 is($gate->gauges, '1|0|0', 'and takes it out of the queue');
-$session->start('SELECT 2');
-$pooler->ok_queued('app: SELECT 2', 'so does the next one');
-$holder->query('COMMIT');
-is($session->finish, '2', 'until there is a slot');
+$pooler->ok_answered_after($holder, 'SELECT 2', '2', 'app: SELECT 2', 'so does the next one', $session);
 
 # It answers a BEGIN by itself, and sends it together with the next statement.
-$holder->query('BEGIN');
 $session->query('BEGIN');
-is($gate->gauges, '1|0|0', "a client's BEGIN does not get to the server");
-$session->start('SELECT 3');
-$pooler->ok_queued('app: BEGIN;SELECT 3', 'but the first statement of the transaction, which queues');
-$holder->query('COMMIT');
-is($session->finish, '3', 'until there is a slot');
+$pooler->ok_answered_after(
+	$holder, 'SELECT 3', '3',
+	'app: BEGIN;SELECT 3',
+	"a client's BEGIN does not get to the server, but queues with the first statement", $session);
 $session->query('COMMIT');
 
 # A client that goes
@@ -136,21 +111,19 @@ $holder->query('BEGIN');
 $session->start('SELECT 4');
 $pooler->ok_queued('app: SELECT 4', 'a statement queues');
 $session->hang_up;
-$gate->await_waiting(0);
-pass('without its client, it leaves the queue');
+$gate->ok_comes('sum(waiting) = 0 FROM pg_stat_admission_gate', 'without its client, it leaves the queue');
 
 # Settings of the gate
+for my $reset ([ $discard_all, 0 ], [ "pool_discard no\npool_size 1", '1234ms' ])
 {
+	my ($settings, $shown) = @$reset;
+	start_odyssey($settings);
 	my ($one, $other) = map { $pooler->session } 1 .. 2;
 	$one->query('SET admission_gate.queue_timeout = 1234');
-	is($one->query('SHOW admission_gate.queue_timeout'), '0', 'SET does not outlive the transaction');
-	start_odyssey(qq{authentication "none"\npool_discard no\npool_size 1});
-	($one, $other) = map { $pooler->session } 1 .. 2;
-	$one->query('SET admission_gate.queue_timeout = 1234');
-	is($other->query('SHOW admission_gate.queue_timeout'), '1234ms', 'and without pool_discard, is there for all');
+	is($other->query('SHOW admission_gate.queue_timeout'), $shown, 'SET is there for all unless there is a reset');
 }
 $gate->value('ALTER ROLE app SET admission_gate.queue_timeout = 200');
-start_odyssey(qq{authentication "none"\n$discard_all});
+start_odyssey($discard_all);
 $session = $pooler->session;
 is($session->start('SELECT 5')->sqlstate, '53000', "a role's queue_timeout is an error");
 ok(!$session->closed, 'that the session survives');
@@ -162,20 +135,20 @@ $session->quit;
 $gate->value('ALTER ROLE app RESET admission_gate.queue_timeout');
 
 # It looks for a primary in the session of a client, too, and does not wait for long.
+my %attributes = (listen => 'target_session_attrs "read-write"');
 $gate->set(client_connection_check_interval => 100);
-start_odyssey(qq{authentication "none"\n$discard_all}, listen => 'target_session_attrs "read-write"');
+start_odyssey($discard_all, %attributes);
 my $queued = $gate->counter('queued');
 $session = $pooler->session(may_fail => 1);
 ok($session->closed, 'with target_session_attrs, a full gate looks like no primary');
 $gate->await_waiting(0);
-cmp_ok($gate->counter('queued'),
-	'>', $queued, 'and with client_connection_check_interval, the question leaves the queue');
+cmp_ok($gate->counter('queued'), '>', $queued, 'and the question has queued');
 
-$gate->value($_) foreach ('CREATE ROLE odyssey LOGIN', 'ALTER ROLE odyssey SET admission_gate.bypass = on');
+$gate->value('CREATE ROLE odyssey LOGIN', 'ALTER ROLE odyssey SET admission_gate.bypass = on');
 my $logged = -s $gate->node->logfile;
 start_odyssey(
-	qq{authentication "none"\n$discard_all},
-	listen => 'target_session_attrs "read-write"',
+	$discard_all,
+	%attributes,
 	storage => 'endpoints_status_poll_interval 60000
 	watchdog {
 		authentication "none"
@@ -190,29 +163,28 @@ start_odyssey(
 $gate->await_true(sub { slurp_file($gate->node->logfile, $logged) =~ /statement: SELECT pg_is_in_recovery/ },
 	'the watchdog of Odyssey');
 $session = $pooler->session;
-$session->start('SELECT 6');
-$pooler->ok_queued('app: SELECT 6',
-	'when a watchdog that bypasses the gate asks in its place, the statement of a client queues');
-$holder->query('COMMIT');
-is($session->finish, '6', 'until there is a slot');
+$pooler->ok_answered_after(
+	$holder, 'SELECT 6', '6',
+	'app: SELECT 6',
+	'when a watchdog that bypasses the gate asks in its place, the statement of a client queues', $session);
 $session->quit;
 $gate->value('ALTER ROLE odyssey RESET admission_gate.bypass');
 
 # Passwords
 $pooler->use_passwords;
-my $auth = qq{authentication "scram-sha-256"
-	auth_query "SELECT username, password FROM public.get_auth(\$1)"
+my %auth = (
+	auth => 'authentication "scram-sha-256"
+	auth_query "SELECT username, password FROM public.get_auth($1)"
 	auth_query_user "odyssey"
-	auth_query_db "postgres"
-	$discard_all};
-start_odyssey($auth);
+	auth_query_db "postgres"');
+start_odyssey($discard_all, %auth);
 $pooler->ok_answered_after(
 	$holder, "SELECT 'first'",
 	'first',
 	'odyssey: SELECT username, password FROM public.get_auth($1)',
 	'without bypass, the auth_query of Odyssey queues');
 $gate->value('ALTER ROLE odyssey SET admission_gate.bypass = on');
-start_odyssey($auth);
+start_odyssey($discard_all, %auth);
 $pooler->ok_answered_after(
 	$holder, "SELECT 'second'",
 	'second',
@@ -221,5 +193,3 @@ $pooler->ok_answered_after(
 $holder->quit;
 $pooler->ok_carries_crowd(20, 5);
 $pooler->ok_ends;
-
-done_testing();

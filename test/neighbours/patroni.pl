@@ -8,19 +8,11 @@
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GatePooler;
 use GateTest;
 use HTTP::Tiny;
-use IPC::Run ();
 use JSON::PP;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
 
 # What GateClient needs of a server
 sub Node::name { return $_[0]->{name}; }
@@ -32,10 +24,9 @@ plan skip_all =>
   'needs Patroni and etcd: sudo apt-get install -y --no-install-recommends patroni python3-etcd etcd-server'
   if !$patroni || !$etcd;
 
-# Seconds.  Patroni takes no less than 20 for ttl.
-my ($ttl, $loop_wait, $retry_timeout) = (20, 2, 5);
+# Seconds; Patroni takes no less.
+my $ttl = 20;
 
-my $top = "$FindBin::RealBin/../..";
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $sockets = PostgreSQL::Test::Utils::tempdir_short();
 my $password = join '', map { sprintf '%02x', int rand 256 } 1 .. 16;
@@ -77,21 +68,19 @@ sub stop_all
 
 END { local $?; stop_all(); }
 
-my ($etcd_port, $peer_port) = map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2;
+my ($clients, $peers) = map { '127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2;
 
 sub start_etcd
 {
-	my ($clients, $peers) = map { "http://127.0.0.1:$_" } $etcd_port, $peer_port;
-
-	start_program(
-		'etcd', $etcd,
-		'--name', 'etcd',
-		'--data-dir', "$directory/etcd",
-		(map { ("--$_-client-urls", $clients) } 'listen', 'advertise'), '--listen-peer-urls',
-		$peers, '--initial-advertise-peer-urls',
-		$peers, '--initial-cluster',
-		"etcd=$peers");
-	return;
+	my %options = (
+		name => 'etcd',
+		'data-dir' => "$directory/etcd",
+		'listen-client-urls' => "http://$clients",
+		'advertise-client-urls' => "http://$clients",
+		'listen-peer-urls' => "http://$peers",
+		'initial-advertise-peer-urls' => "http://$peers",
+		'initial-cluster' => "etcd=http://$peers");
+	return start_program('etcd', $etcd, map { "--$_=$options{$_}" } keys %options);
 }
 
 # As one would write it, but for the times, which are as short as Patroni allows
@@ -105,12 +94,12 @@ sub start_patroni
 scope: gate
 name: $node->{name}
 restapi: { listen: '127.0.0.1:$node->{rest}', connect_address: '127.0.0.1:$node->{rest}' }
-etcd3: { hosts: '127.0.0.1:$etcd_port' }
+etcd3: { hosts: '$clients' }
 bootstrap:
   dcs:
     ttl: $ttl
-    loop_wait: $loop_wait
-    retry_timeout: $retry_timeout
+    loop_wait: 2
+    retry_timeout: 5
     primary_start_timeout: 0
     synchronous_mode: true
     postgresql:
@@ -140,8 +129,7 @@ postgresql:
     - host all all 127.0.0.1/32 scram-sha-256
     - host replication all 127.0.0.1/32 scram-sha-256
 END
-	start_program($node->name, $patroni, $file);
-	return;
+	return start_program($node->name, $patroni, $file);
 }
 
 my $http = HTTP::Tiny->new(timeout => 10, http_proxy => undef);
@@ -162,14 +150,8 @@ sub await_status
 {
 	my ($node, $path, $what) = @_;
 
-	my $deadline = time + 4 * $ttl;
-	until (status_of($node, $path) == 200)
-	{
-		BAIL_OUT("$what does not come about, see patroni_*.log") if time > $deadline;
-		usleep(100_000);
-	}
-	pass($what);
-	return;
+	return ok(GateTest->await_true(sub { status_of($node, $path) == 200 }, $what), $what)
+	  || BAIL_OUT("$what does not come about, see patroni_*.log");
 }
 
 # The limit and other settings by Patroni's own means; both nodes have them soon.
@@ -210,8 +192,7 @@ await_status($nodes[0], 'primary', 'the first node leads');
 start_patroni($nodes[1]);
 await_status($nodes[1], 'sync', 'the second follows, synchronously');
 
-$gates[0]->value($_)
-  foreach (
+$gates[0]->value(
 	'CREATE EXTENSION admission_gate',
 	'CREATE ROLE web LOGIN',
 	'CREATE ROLE tester LOGIN SUPERUSER',
@@ -221,7 +202,7 @@ $gates[1]->await(q{SELECT to_regclass('inserted') IS NOT NULL}, 'the table on th
 $tester = 'tester';    # as postgres is about to bypass the gate
 $_->observer->quit foreach @gates;
 
-my $page = slurp_file("$top/docs/operations.md");
+my $page = slurp_file('docs/operations.md');
 for my $role ('postgres', 'rewind_user')
 {
 	my ($line) = $page =~ /^\| .* \| `(ALTER ROLE $role .*)` \|$/m;
@@ -285,16 +266,10 @@ sub insert_rows
 	my ($gate, $length, $meanwhile) = @_;
 
 	my $pgbench = IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', 40, $length, '-f', "$directory/insert",
-			'-U', 'web', '-h', $sockets, '-p', $gate->node->port, 'postgres'
-		],
-		'<',
-		'/dev/null',
-		'>',
-		\my $out,
-		'2>',
-		'/dev/null',
+		$gate->pgbench('-c', 40, $length, '-f', "$directory/insert", '-U', 'web'),
+		'<' => \undef,
+		'>' => \my $out,
+		'2>' => '/dev/null',
 		IPC::Run::timeout(12 * $ttl));
 	$meanwhile->();
 	$pgbench->finish;
@@ -323,11 +298,7 @@ sub change_leader
 	await_status($old->node, 'sync', "$what: the old leader follows");
 	cmp_ok($new->value('SELECT count(*) FROM inserted'),
 		'>=', $acknowledged, "$what: nothing that was committed is lost");
-	foreach ($new, $old)
-	{
-		$_->ok_quiet("$what, on " . $_->node->name);
-		$_->ok_adds_up("$what, on " . $_->node->name);
-	}
+	$_->ok_quiet("$what, on " . $_->node->name) foreach ($new, $old);
 	return;
 }
 
@@ -350,5 +321,4 @@ change_leader(
 	});
 
 stop_all();
-
 done_testing();

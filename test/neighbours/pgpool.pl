@@ -4,45 +4,22 @@
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GatePooler;
 use GateTest;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-my $program = GatePooler::program('pgpool');
-plan skip_all => 'pgpool-II is not installed' if !$program;
-
-note `$program --version 2>&1`;
-my $gate = GateTest->new(
-	'behind_pgpool',
-	max_active_backends => 1,
-	handoff_after => 0,
-	lend_after => 60_000,
-	log_connections => 'on',
-	client_connection_check_interval => 100);
-$gate->value($_) foreach ('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
-my $pooler = GatePooler->new($gate, end_by => 'INT');
-{
-	my $session = $gate->session(user => 'app', database => 'app');
-	$session->query("CREATE TABLE $_ AS SELECT 1 AS a") foreach ('known', 'unknown');
-	$session->quit;
-}
-my $dir = $pooler->host;
-
-my $started = qr/pgpool-II successfully started/;
-
-END { local $?; $pooler->stop if $pooler; }
+my $pooler =
+  GatePooler->new('pgpool', end_by => 'INT', log_connections => 'on', client_connection_check_interval => 100);
+my $gate = $pooler->gate;
+$gate->value('CREATE ROLE pgpool LOGIN', 'GRANT pg_monitor TO pgpool');
+$gate->session(user => 'app', database => 'app')->query(map { "CREATE TABLE $_ AS SELECT 1 AS a" } 'known', 'unknown');
 
 # The old and the new name of a setting are both there.
 sub start_pgpool
 {
 	my ($more) = @_;
-	my $settings = $pooler->configure(<<"END");
+	my $dir = $pooler->host;
+	$pooler->start(<<"END", '-n', '-F', '/dev/null', '-f');
 backend_clustering_mode = 'streaming_replication'
 listen_addresses = ''
 port = @{[ $pooler->port ]}
@@ -64,27 +41,27 @@ health_check_timeout = 3
 health_check_user = 'pgpool'
 @{[ $more // '' ]}
 END
-	unlink "$dir/pid", "$dir/log";
-	$pooler->start($program, '-n', '-f', $settings, '-F', '/dev/null');
 	return;
 }
 
-# How often pgpool has connected by itself
-sub checks
+sub await_start { return $pooler->await_log(qr/pgpool-II successfully started/); }
+
+# Waits until pgpool has connected by itself that often.
+sub await_checks
 {
-	my $checks = () = slurp_file($gate->node->logfile) =~ /connection authorized: user=pgpool/g;
-	return $checks;
+	my ($checks) = @_;
+	my $logged = -s $gate->node->logfile;
+	return $gate->await(
+		sub {
+			$checks <= (() = slurp_file($gate->node->logfile, $logged) =~ /connection authorized: user=pgpool/g);
+		},
+		'checks');
 }
 
 sub ok_server_up
 {
 	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	my $session = $pooler->session;
-	like($session->query('SHOW POOL_NODES'), qr/^0\|[^|]*\|\d+\|up\|/, $what) or diag $pooler->log;
-	$session->quit;
-	return;
+	return like($pooler->session->query('SHOW POOL_NODES'), qr/^0\|[^|]*\|\d+\|up\|/, $what) || diag $pooler->log;
 }
 
 # Without a bypass, it does not get to know which server is the primary.
@@ -92,7 +69,7 @@ my $holder = $gate->holder;
 start_pgpool();
 $pooler->ok_queued('pgpool: SELECT pg_is_in_recovery()', 'without bypass, pgpool queues when it starts');
 $holder->query('COMMIT');
-$pooler->await_log($started);
+await_start();
 $holder->query('BEGIN');
 $pooler->ok_queued('pgpool: SELECT pg_is_in_recovery()', 'and whenever it looks at the replication');
 $holder->query('COMMIT');
@@ -101,18 +78,15 @@ $pooler->stop;
 $gate->value('ALTER ROLE pgpool SET admission_gate.bypass = on');
 $holder->query('BEGIN');
 start_pgpool();
-ok($pooler->await_log($started), 'with bypass, it starts although the gate is full');
+ok(await_start(), 'with bypass, it starts although the gate is full');
 
 # It has questions of its own that it asks in the sessions of its clients.
 my $session = $pooler->session;
 $session->start('SELECT a FROM known');
 $pooler->ok_queued('app: SELECT version()',
 	'it asks for the version of the server in the session of a client, and queues');
-{
-	my $before = checks();
-	ok($gate->await_true(sub { checks() > $before + 5 }, 'checks'), 'checks go on while the gate is full');
-	is($gate->gauges, '1|0|1', 'and do not queue');
-}
+await_checks(6);
+is($gate->gauges, '1|0|1', 'checks go on while the gate is full, and do not queue');
 $holder->query('COMMIT');
 is($session->finish, '1', 'then the client has its answer');
 
@@ -158,16 +132,13 @@ $holder->query('BEGIN');
 $session->start('SELECT 1');
 $pooler->ok_queued('app: SELECT 1', 'a statement queues');
 $session->hang_up;
-{
-	my $before = checks();
-	$gate->await_true(sub { checks() > $before + 3 }, 'checks');
-	is($pooler->queued, 'app: SELECT 1', 'without its client, it still does');
-}
+await_checks(4);
+is($pooler->queued, 'app: SELECT 1', 'without its client, it still does');
 $holder->query('COMMIT');
 $gate->ok_quiet('when it has had its turn');
-$holder->query('BEGIN');
 
 # Between two clients
+$holder->query('BEGIN');
 $session = $pooler->session;
 $session->query('SET admission_gate.queue_timeout = 1234');
 $session->quit;
@@ -178,21 +149,15 @@ is($gate->gauges, '1|0|0', 'DISCARD ALL passes');
 $holder->query('COMMIT');
 
 # Without load balancing, it has nothing to ask about tables.
-$pooler->stop;
 start_pgpool('load_balance_mode = off');
-$pooler->await_log($started);
+await_start();
 $session = $pooler->session;
 is($session->query('SELECT 1'), '1', 'pgpool knows the version of the server');
-$holder->query('BEGIN');
-$session->start('SELECT a FROM unknown');
-$pooler->ok_queued('app: SELECT a FROM unknown',
-	'without load_balance_mode, nothing but the statement of the client queues');
-$holder->query('COMMIT');
-is($session->finish, '1', 'then the client has its answer');
-$session->quit;
-$holder->quit;
-
+$pooler->ok_answered_after(
+	$holder, 'SELECT a FROM unknown',
+	'1',
+	'app: SELECT a FROM unknown',
+	'without load_balance_mode, nothing but the statement of the client queues', $session);
+$_->quit foreach ($session, $holder);
 $pooler->ok_carries_crowd(15);
 $pooler->ok_ends;
-
-done_testing();

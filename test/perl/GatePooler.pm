@@ -1,25 +1,23 @@
 #
 # A connection pooler that runs in front of a server with a gate.
 #
-# It speaks on a socket in a directory of its own, where its other files may be, too.
+# It speaks on a socket in a directory of its own, where its other files are, too.
 #
 package GatePooler;
 
 use strict;
 use warnings;
 
-use GateClient;
-use IPC::Run ();
-use POSIX    ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time usleep);
+use GateTest;
+use POSIX ();
 
 # A test that a signal ends has to stop its pooler, too.  PostgreSQL's modules see to that
 # from version 16 on.
 $SIG{$_} //= sub { die "death by signal\n" }
   foreach ('INT', 'TERM');
+
+my @poolers;
+END { local $?; $_->stop foreach @poolers; }
 
 # Where the program is, undef if nowhere.  Not everybody's PATH leads to daemons.
 sub program
@@ -29,57 +27,63 @@ sub program
 	return $found;
 }
 
-# Makes a role and a database, both named app, for its clients.  end_by: the signal that
-# ends the program, if it has System V shared memory or semaphores, which only it removes.
+# In front of a server with these settings, and a role and a database, both named app, for its
+# clients; skips the test if there is no such program.  end_by: the signal that ends it, if it
+# has System V shared memory or semaphores, which only it removes.
 sub new
 {
-	my ($class, $gate, %option) = @_;
+	my ($class, $name, %param) = @_;
+	my $program = program($name) or plan skip_all => "$name is not installed";
 
+	note `$program --version 2>&1`;
+	my $end_by = delete $param{end_by};
+	my $gate =
+	  GateTest->new("behind_$name", max_active_backends => 1, handoff_after => 0, lend_after => 60_000, %param);
 	$gate->value('CREATE ROLE app LOGIN', 'CREATE DATABASE app OWNER app');
-	return bless {
+	push @poolers,
+	  bless {
+		program => $program,
 		gate => $gate,
-		end_by => $option{end_by},
+		end_by => $end_by,
 		host => PostgreSQL::Test::Utils::tempdir_short(),
 		port => PostgreSQL::Test::Cluster::get_free_port()
-	}, $class;
+	  },
+	  $class;
+	return $poolers[-1];
 }
 
 # GateClient takes it for a server.
 sub host { return $_[0]->{host}; }
 sub port { return $_[0]->{port}; }
+sub gate { return $_[0]->{gate}; }
 
 sub log { return slurp_file("$_[0]->{host}/log"); }
 
-# Writes its file of settings, which replaces that from before.  Returns the path.
-sub configure
-{
-	my ($self, $text) = @_;
-	my $file = "$self->{host}/settings";
-
-	unlink $file;
-	append_to_file($file, $text);
-	return $file;
-}
-
-# Starts it, in a group of its own with all processes that it makes.
+# Starts it anew with that text as its file of settings, whose name comes last of its
+# arguments, in a group of its own with all processes that it makes.
 sub start
 {
-	my ($self, @command) = @_;
+	my ($self, $settings, @arguments) = @_;
+	my $dir = $self->{host};
 
+	$self->stop;
+	unlink map { "$dir/$_" } 'settings', 'log', 'pid', ".s.PGSQL.$self->{port}";
+	append_to_file("$dir/settings", $settings);
 	$self->{pid} = fork // die "cannot fork: $!";
 	return if $self->{pid};
 	POSIX::setsid();
 	open STDIN, '<', '/dev/null';
-	open STDOUT, '>', "$self->{host}/log";
+	open STDOUT, '>', "$dir/log";
 	open STDERR, '>&', \*STDOUT;
-	exec @command or POSIX::_exit(127);
+	exec $self->{program}, @arguments, "$dir/settings" or POSIX::_exit(127);
 }
 
-# Waits until it has logged that.  Returns whether it does.
+# Waits until it has logged that it is there.
 sub await_log
 {
 	my ($self, $line) = @_;
-	return $self->{gate}->await_true(sub { -e "$self->{host}/log" && $self->log =~ $line }, "$line in the log");
+	my $logged = $self->{gate}->await_true(sub { -e "$self->{host}/log" && $self->log =~ $line }, "$line in the log");
+	return $logged || BAIL_OUT('it does not start: ' . $self->log);
 }
 
 # Ends it at once, whatever it is doing.
@@ -88,26 +92,15 @@ sub stop
 	my ($self) = @_;
 
 	my $pid = delete $self->{pid} or return;
-	my $ended = $self->{end_by} && _ends_by($pid, $self->{end_by});
-	kill KILL => -$pid;
-	waitpid $pid, 0 if !$ended;
-	return;
-}
-
-# Sends the signal and returns whether the program ends within some seconds.
-sub _ends_by
-{
-	my ($pid, $signal) = @_;
-
-	my $deadline = time + 10;
-	kill $signal => $pid;
-	while (time < $deadline)
+	if ($self->{end_by})
 	{
-		return 1 if waitpid($pid, POSIX::WNOHANG()) == $pid;
-		usleep(10_000);
+		local $GateClient::patience = 10;
+		kill $self->{end_by} => $pid;
+		return kill KILL => -$pid
+		  if $self->{gate}->await_true(sub { waitpid($pid, POSIX::WNOHANG()) == $pid }, 'the end of the pooler');
 	}
-	diag "the pooler did not end by SIG$signal";
-	return 0;
+	kill KILL => -$pid;
+	return waitpid $pid, 0;
 }
 
 # A session through it
@@ -123,8 +116,7 @@ sub use_passwords
 {
 	my ($self) = @_;
 
-	$self->{gate}->value($_)
-	  foreach (
+	$self->{gate}->value(
 		"CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
 			SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = \$1'",
 		"ALTER ROLE app PASSWORD 'secret'");
@@ -134,14 +126,10 @@ sub use_passwords
 sub login
 {
 	my ($self) = @_;
+	my %login =
+	  (PGHOST => $self->host, PGPORT => $self->port, PGUSER => 'app', PGPASSWORD => 'secret', PGDATABASE => 'app');
 	# Poolers take no options of a session, such as those of make installcheck.
-	return (
-		PGHOST => $self->host,
-		PGPORT => $self->port,
-		PGUSER => 'app',
-		PGPASSWORD => 'secret',
-		PGDATABASE => 'app',
-		PGOPTIONS => '');
+	return (%login, PGOPTIONS => '');
 }
 
 # Has psql log in so and send one statement.
@@ -165,25 +153,22 @@ sub answer
 }
 
 # The statement is answered when the holder's transaction has ended, which begins here; until
-# then, that is in the queue.
+# then, that is in the queue.  It is sent by psql if there is no session.
 sub ok_answered_after
 {
-	my ($self, $holder, $sql, $answer, $queued, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($self, $holder, $sql, $answer, $queued, $what, $session) = @_;
 
 	$holder->query('BEGIN');
-	$self->start_psql($sql);
+	$session ? $session->start($sql) : $self->start_psql($sql);
 	$self->ok_queued($queued, $what);
 	$holder->query('COMMIT');
-	is($self->answer, $answer, 'and then the client has its answer');
-	return;
+	return is($session ? $session->finish : $self->answer, $answer, 'and then the client has its answer');
 }
 
 # More clients than slots, and than connections, if there is a bound
 sub ok_carries_crowd
 {
 	my ($self, $clients, $connections) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $gate = $self->{gate};
 
 	local %ENV = (%ENV, $self->login);
@@ -195,21 +180,16 @@ sub ok_carries_crowd
 	cmp_ok($gate->value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'"),
 		'<=', $connections, "in $connections connections")
 	  if $connections;
-	$gate->ok_quiet('after pgbench');
-	return;
+	return $gate->ok_quiet('after pgbench');
 }
 
 # The end of a test
 sub ok_ends
 {
 	my ($self) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	$self->stop;
-	$self->{gate}->ok_quiet('at the end');
-	$self->{gate}->ok_adds_up('at the end');
-	$self->{gate}->node->stop;
-	return;
+	return $self->{gate}->finish;
 }
 
 # What waits in the queue of the server, as "role: statement".  A pooler's processes are
