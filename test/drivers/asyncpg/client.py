@@ -9,15 +9,8 @@ FIRST = "UPDATE t SET v = v + 1 WHERE id = 1"
 SECOND = "UPDATE t SET v = v + 1 WHERE id = 2"
 
 
-async def query(pooled):
-    await pooled.execute("SELECT 1")
-
-
-async def reset(pooled):
-    await pooled.execute("CLOSE ALL; UNLISTEN *; RESET ALL")
-
-
-CHECKS = {"query": {"setup": query, "reset": reset}, "default": {}, "reset": {"reset": reset}}
+RESET = {"reset": lambda pooled: pooled.execute("CLOSE ALL; UNLISTEN *; RESET ALL")}
+CHECKS = {"query": {"setup": lambda pooled: pooled.execute("SELECT 1"), **RESET}, "default": {}, "reset": RESET}
 
 
 async def line():
@@ -31,7 +24,6 @@ def told(error):
 class Client:
     def __init__(self, connection):
         self.connection = connection
-        self.statement = None
         self.pools = {}
 
     async def sql(self, text):
@@ -79,17 +71,9 @@ class Client:
     async def timeout_of_transaction(self):
         return await asyncio.wait_for(self.transaction(), 2)
 
-    async def prepared(self):
-        self.statement = self.statement or await self.connection.prepare("SELECT count(*) FROM t WHERE id = $1")
-        return f"00000 {await self.statement.fetchval(1)}"
-
     async def pipeline(self):
         await self.connection.executemany("UPDATE t SET v = v + 1 WHERE id = $1", [(1,), (2,), (1,)])
         return "00000"
-
-    async def pipeline_of_transaction(self):
-        async with self.connection.transaction():
-            return await self.pipeline()
 
     async def pool(self, check):
         if check not in self.pools:
@@ -113,9 +97,6 @@ class Client:
         return "00000"
 
     async def usable(self):
-        if self.connection.is_closed():
-            self.connection = await asyncpg.connect()
-            return "no"
         answer = "yes"
         if self.connection.is_in_transaction():
             answer = "after reset"

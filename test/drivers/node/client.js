@@ -21,11 +21,6 @@ async function connect(options) {
 
 const told = (error) => `${error.code ?? '-'} ${error.constructor.name}`
 
-async function value(query) {
-  const result = await client.query(query)
-  return `00000 ${result.rows.length ? Object.values(result.rows[0])[0] : result.rowCount}`
-}
-
 async function transaction(client) {
   let step = 'BEGIN'
   try {
@@ -54,11 +49,9 @@ async function pipeline(...texts) {
 }
 
 const commands = {
-  sql: (text) => value(text),
+  sql: async (text) => `00000 ${(await client.query(text)).rowCount}`,
   transaction: () => transaction(client),
-  prepared: () => value({ name: 'counted', text: 'SELECT count(*) FROM t WHERE id = $1', values: [1] }),
   pipeline: () => pipeline(FIRST, SECOND, FIRST),
-  pipeline_of_transaction: () => pipeline('BEGIN', FIRST, SECOND, 'COMMIT'),
   timeout: () => outcomes([client.query({ text: FIRST, query_timeout: 2000 })]),
   timeout_of_transaction: () => outcomes([client.query({ text: 'BEGIN', query_timeout: 2000 })]),
   usable: async () => ((await transaction(used)) === '00000' ? 'yes' : 'no'),

@@ -15,18 +15,12 @@ import org.postgresql.util.DriverInfo;
 public class Client {
     static final String FIRST = "UPDATE t SET v = v + 1 WHERE id = 1";
     static final String SECOND = "UPDATE t SET v = v + 1 WHERE id = 2";
-    static final String URL = String.format("jdbc:postgresql://%s:%s/%s?user=%s&prepareThreshold=1",
+    static final String URL = String.format("jdbc:postgresql://%s:%s/%s?user=%s",
         System.getenv("PGHOST"), System.getenv("PGPORT"), System.getenv("PGDATABASE"), System.getenv("PGUSER"));
 
     static final BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
     static final Map<String, HikariDataSource> pools = new HashMap<>();
     static Connection connection;
-    static PreparedStatement prepared;
-
-    static void connect() throws SQLException {
-        connection = DriverManager.getConnection(URL);
-        prepared = null;
-    }
 
     static String told(SQLException error) {
         return (error.getSQLState() == null ? "-" : error.getSQLState()) + " " + error.getClass().getSimpleName();
@@ -93,36 +87,12 @@ public class Client {
         }
     }
 
-    static String prepared() throws SQLException {
-        if (prepared == null)
-            prepared = connection.prepareStatement("SELECT count(*) FROM t WHERE id = ?");
-        prepared.setInt(1, 1);
-        try (ResultSet rows = prepared.executeQuery()) {
-            rows.next();
-            return "00000 " + rows.getString(1);
-        }
-    }
-
     static String pipeline() throws SQLException {
         try (Statement statement = connection.createStatement()) {
             for (String text : new String[] {FIRST, SECOND, FIRST})
                 statement.addBatch(text);
             statement.executeBatch();
             return "00000";
-        }
-    }
-
-    static String pipelineOfTransaction() throws SQLException {
-        connection.setAutoCommit(false);
-        try {
-            pipeline();
-            connection.commit();
-            return "00000";
-        } catch (SQLException error) {
-            connection.rollback();
-            throw error;
-        } finally {
-            connection.setAutoCommit(true);
         }
     }
 
@@ -140,10 +110,7 @@ public class Client {
     }
 
     static String usable() throws SQLException {
-        if (!connection.isClosed() && transaction(0).equals("00000"))
-            return "yes";
-        connect();
-        return "no";
+        return transaction(0).equals("00000") ? "yes" : "no";
     }
 
     static String answer(String command, String rest) throws SQLException {
@@ -154,9 +121,7 @@ public class Client {
             case "cancel" -> cancel();
             case "timeout" -> sql(FIRST, 2);
             case "timeout_of_transaction" -> transaction(2);
-            case "prepared" -> prepared();
             case "pipeline" -> pipeline();
-            case "pipeline_of_transaction" -> pipelineOfTransaction();
             case "pool" -> pool(rest);
             case "usable" -> usable();
             default -> "unknown command";
@@ -164,7 +129,7 @@ public class Client {
     }
 
     public static void main(String[] arguments) throws IOException, SQLException {
-        connect();
+        connection = DriverManager.getConnection(URL);
         System.out.println(DriverInfo.DRIVER_VERSION);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split(" ", 2);

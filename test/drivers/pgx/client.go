@@ -31,8 +31,7 @@ var (
 
 func must[T any](value T, err error) T {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		panic(err)
 	}
 	return value
 }
@@ -113,44 +112,19 @@ func timeout(ofTransaction bool) string {
 	return told(err)
 }
 
-func prepared() string {
-	var count int
-	_, err := conn.Prepare(ctx, "counted", "SELECT count(*) FROM t WHERE id = $1")
-	if err == nil {
-		err = conn.QueryRow(ctx, "counted", 1).Scan(&count)
-	}
-	if err != nil {
-		return told(err)
-	}
-	return fmt.Sprintf("00000 %d", count)
-}
-
-// All that a pgx.Conn or a pgx.Tx sends in one go
-func batch(sender interface {
-	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
-}, texts ...string) (answers []string, err error) {
+func pipeline() string {
 	batch := &pgx.Batch{}
-	for _, text := range texts {
+	for _, text := range []string{first, second, first} {
 		batch.Queue(text)
 	}
-	results := sender.SendBatch(ctx, batch)
-	for range texts {
+	results := conn.SendBatch(ctx, batch)
+	defer results.Close()
+	var answers []string
+	for range batch.Len() {
 		_, err := results.Exec()
 		answers = append(answers, told(err))
 	}
-	return answers, results.Close()
-}
-
-func pipeline() string {
-	answers, _ := batch(conn, first, second, first)
 	return strings.Join(answers, ", ")
-}
-
-func pipelineOfTransaction() string {
-	return told(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := batch(tx, first, second)
-		return err
-	}))
 }
 
 func pool(check string) string {
@@ -198,12 +172,8 @@ func answer(command, rest string) string {
 		return cancel()
 	case "timeout", "timeout_of_transaction":
 		return timeout(command != "timeout")
-	case "prepared":
-		return prepared()
 	case "pipeline":
 		return pipeline()
-	case "pipeline_of_transaction":
-		return pipelineOfTransaction()
 	case "pool":
 		return pool(rest)
 	case "usable":

@@ -24,9 +24,8 @@ class Client:
         self.used_other = False
         self.pools = {}
 
-    def sql(self, text, **options):
-        cursor = self.connection.execute(text, **options)
-        return f"00000 {cursor.fetchone()[0] if cursor.description else cursor.rowcount}"
+    def sql(self, text):
+        return f"00000 {self.connection.execute(text).rowcount}"
 
     def transaction(self):
         step = "BEGIN"
@@ -43,15 +42,13 @@ class Client:
 
     def heedless(self):
         answers = []
-        execute, commit = self.connection.execute, self.connection.commit
         self.connection.autocommit = False
-        for step, *arguments in ((execute, FIRST), (execute, SECOND), (commit,)):
+        for step in (lambda: self.sql(FIRST), lambda: self.sql(SECOND), self.connection.commit):
             try:
-                step(*arguments)
+                step()
                 answers.append("00000")
             except psycopg.Error as error:
                 answers.append(told(error))
-        self.connection.rollback()
         self.connection.autocommit = True
         return ", ".join(answers)
 
@@ -85,19 +82,10 @@ class Client:
     def timeout_of_transaction(self):
         return self.loop.run_until_complete(self.work(FIRST, seconds=2))
 
-    def prepared(self):
-        return self.sql("SELECT count(*) FROM t WHERE id = %s", params=(1,), prepare=True)
-
     def pipeline(self):
         with self.connection.pipeline():
             cursors = [self.connection.execute(statement) for statement in (FIRST, SECOND, FIRST)]
         return "00000 " + ",".join(str(cursor.rowcount) for cursor in cursors)
-
-    def pipeline_of_transaction(self):
-        with self.connection.pipeline(), self.connection.transaction():
-            self.connection.execute(FIRST)
-            self.connection.execute(SECOND)
-        return "00000"
 
     def pool(self, check):
         if check not in self.pools:
@@ -111,10 +99,7 @@ class Client:
         if self.used_other:
             self.loop.run_until_complete(self.work(FIRST, SECOND))
             return "yes"
-        if self.transaction() == "00000":
-            return "yes"
-        self.connection = psycopg.connect("", autocommit=True)
-        return "no"
+        return "yes" if self.transaction() == "00000" else "no"
 
 
 def main():
