@@ -3,12 +3,8 @@
 # Shows which source file uses which, from the bottom of the house to its top, and refuses
 # an arrow upward, and so a circle, and a way into the core past its public headers.
 #
-# Usage: test/layers.pl BUILD
-#   BUILD  a directory where the extension was built: which file calls what, and has what,
-#          is read from the object files there by nm
-#
-# Prints a line for each file with those that it uses; the exit status is 0 if all is
-# well.  Changes no file.
+# Usage: test/layers.pl BUILD, a directory where the extension was built: which file calls
+# what, and has what, is read from the object files there by nm.
 
 use strict;
 use warnings;

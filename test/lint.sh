@@ -47,9 +47,7 @@ sources() {
         -type f \( "${names[@]:1}" \) -print0 | sort -z
 }
 
-# ---------------------------------------------------------------------------
 # Checkers, in a copy of the sources
-# ---------------------------------------------------------------------------
 
 # What psql prints has some at the end of its headings.
 run_white_space() {
@@ -94,9 +92,7 @@ run_pgindent() { formatted format_c '*.[ch]'; }
 run_perltidy() { formatted format_perl '*.p[lm]'; }
 run_ruff_format() { formatted format_python '*.py'; }
 
-# ---------------------------------------------------------------------------
 # Formatters: each lays out the files of the current directory in place
-# ---------------------------------------------------------------------------
 
 # Formats another copy of the sources, and compares.  Usage: formatted FUNCTION PATTERN...
 formatted() {
@@ -167,8 +163,6 @@ has_ruff() {
     say "ruff $RUFF_VERSION cannot be had here"
     return $SKIPPED
 }
-
-# ---------------------------------------------------------------------------
 
 inside() {
     local tool passed=0 failed=0

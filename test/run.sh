@@ -38,7 +38,6 @@
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1800
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 60
 #   GATE_SLEEPERS         how many sessions sleep beside others, default 200
-#   GATE_TUTORIAL_SECONDS how long pgbench runs in the tutorial, default 1
 #   GATE_SEED             the random numbers of a chaos or soak test to repeat
 #   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the oldest
 #                  installed that is older than the one tested
@@ -51,7 +50,7 @@ ALL="regress isolation tap simulator model mutants neighbours drivers soak"
 # What the tests may see of the environment; how the registries of drivers are reached is
 # the user's affair.
 VARIABLES="TESTS VALGRIND REGRESS ISOLATION TAP_FILES NEIGHBOURS DRIVERS MODEL JOBS SUITE_TIMEOUT GATE_CHAOS_SECONDS
-GATE_SLEEPERS GATE_TUTORIAL_SECONDS GATE_SEED SOAK OLD_PG_CONFIG PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
+GATE_SLEEPERS GATE_SEED SOAK OLD_PG_CONFIG PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
 ${!npm_config_*} ${!NPM_CONFIG_*} GOPROXY GOSUMDB GONOSUMDB GOPRIVATE GOINSECURE JAVA_HOME MAVEN_ARGS http_proxy https_proxy
 no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 
@@ -66,9 +65,7 @@ export DRIVERS=${DRIVERS:-psycopg asyncpg pgjdbc pgx node}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1800 + ${GATE_CHAOS_SECONDS:-0} + ${SOAK:-10} * 60))}
 PASSED=0 FAILED=0
 
-# ---------------------------------------------------------------------------
 # Inner half
-# ---------------------------------------------------------------------------
 
 # Prints "passed failed" for the output of pg_regress ("test x ... ok" in PostgreSQL 15,
 # TAP from 16 on) or prove.  Indented lines are subtests, whose outcome the line after them
@@ -209,9 +206,7 @@ inside() {
     echo "$PASSED $FAILED" >"$WORK/figures"
 }
 
-# ---------------------------------------------------------------------------
 # Outer half
-# ---------------------------------------------------------------------------
 
 # Programs that the tests can do without
 extras() {

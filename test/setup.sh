@@ -3,17 +3,15 @@
 # What the scripts in test/ and bench/ share (sourced, not run): from a bare checkout to a
 # private PostgreSQL with the extension in it, without a trace left behind.
 #
-# A script has two halves.  The outer half runs as the caller, possibly root: it finds
-# PostgreSQL, installs missing packages, makes a throw-away directory, copies the sources
-# into it, and starts the inner half, `SCRIPT --inside`, with a clean environment.  The
-# inner half does the work.  PostgreSQL refuses to run as root, so root hands the directory
-# and the inner half to "nobody".  However the outer half ends, it stops what the inner
-# half left running and removes the directory.
+# The outer half of a script runs as the caller, possibly root: it finds PostgreSQL,
+# installs missing packages, makes a throw-away directory, copies the sources into it, and
+# starts the inner half, `SCRIPT --inside`, with a clean environment, as "nobody" if root
+# runs it.  However it ends, it stops what the inner half left running and removes the
+# directory.
 #
-# The system's PostgreSQL is never written to (but apt-get adds packages to it, those of
-# `make neighbours` among them).  PostgreSQL finds its share and lib directories relative
-# to its executables, so the inner half copies those, links the rest under the throw-away
-# directory, and installs there.
+# The system's PostgreSQL is never written to, but apt-get may add packages to it.
+# PostgreSQL finds its share and lib directories relative to its executables, so the inner
+# half copies those, links the rest under the throw-away directory, and installs there.
 #
 # From the environment:
 #   PG_CONFIG   which PostgreSQL to use; the default is the newest installed
@@ -28,9 +26,7 @@ MAJORS="19 18 17 16 15"
 say() { printf '%s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ---------------------------------------------------------------------------
 # Outer half: packages
-# ---------------------------------------------------------------------------
 
 APT_GET=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
 
@@ -219,9 +215,7 @@ allow_cluster() {
     CLUSTER_FORBIDDEN=
 }
 
-# ---------------------------------------------------------------------------
 # Outer half: throw-away directory
-# ---------------------------------------------------------------------------
 
 # Makes WORK, the throw-away directory, and sees to its removal.  A script that defines
 # stop_others or save_results has them called at the end, before it goes.
@@ -287,9 +281,7 @@ stop_servers() {
 # A server in valgrind is known by its working directory.
 server_pids() {
     local link program
-    # By way of xargs, as thousands may be too many arguments.
-    printf '%s\0' /proc/[0-9]*/exe |
-        xargs -0 sh -c 'exec find "$@" -maxdepth 0 -printf "%p %l\0"' find 2>/dev/null |
+    find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/exe' -printf '%p %l\0' 2>/dev/null |
         while read -r -d '' link program; do
             case $program in
                 "${WORK:?}"/*) ;;
@@ -339,9 +331,7 @@ copy_sources() {
         die "could not copy the sources"
 }
 
-# ---------------------------------------------------------------------------
 # Inner half: a private PostgreSQL with the extension
-# ---------------------------------------------------------------------------
 
 # Sets up $WORK/pg, which mirrors the installation from / downwards, and STAGE, its
 # directory of executables.
