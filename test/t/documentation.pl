@@ -112,7 +112,7 @@ for my $name (sort grep { !/\)$/ } keys %comment)
 
 # Names anywhere; one that looks like a setting is that of a file
 my %exists = map { s/\(.*//r => 1 } keys %comment;
-my @pages = ('README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', glob 'docs/*.md bench/*.md');
+my @pages = glob '*.md docs/*.md bench/*.md';
 for my $page (@pages)
 {
 	my $text = slurp_file($page);
