@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
 #
-# Shows what a limit on working backends changes on this machine: throughput
-# and latency with the gate off and on, many clients, everything else equal.
-# It starts its own server in a throw-away directory and leaves nothing behind:
-# see test/setup.sh.
+# Shows what the gate changes on this machine: throughput and latency with it off and on,
+# many clients, everything else equal.  It starts its own server in a throw-away directory
+# and leaves nothing behind: see test/setup.sh.
 #
-# Workloads, by pgbench over a Unix socket with prepared statements, as a role that is
+# Three loads, by pgbench over a Unix socket with prepared statements, as a role that is
 # not a superuser:
-#   hot row   every client updates the same row, one transaction each
-#   TPC-B     pgbench's own transaction at scale 10
-#   mixed     100 clients that update random rows, beside 4 that sort a million rows
+#   hot row    every client updates the same row, one transaction each
+#   beside     a third of the clients updates that row, with 1 ms of client time inside
+#              the transaction; the others update a random row and read it, with 1 ms
+#              after each
+#   sorts      100 clients update random rows, beside 4 that sort 200000 rows
 #
-# Runs with the gate off and on take turns.  Every run starts from a fresh checkpoint
-# and vacuumed tables.  What counts of each is its steady part: not the first seconds,
-# in which hundreds of new backends fill their caches, nor the last one.  Throughput is
-# the median over the rounds; latencies are percentiles over the transactions of all
-# rounds.  While the gate is on, the view for one screen shows what it does.
+# Runs with the gate off and on take turns.  Every run starts from a fresh checkpoint and
+# a vacuumed hot row.  What counts of each is its steady part: not the first seconds, in
+# which hundreds of new backends fill their caches, nor the last one.  Throughput is the
+# median over the rounds; latencies are percentiles over the transactions of all rounds.
+# While the gate is on, its views tell what it does, and where the hot spot is.
 #
 # From the environment (make demo NAME=value):
 #   CLIENTS    default 300, less where the machine allows fewer
-#   LIMIT      admission_gate.max_active_backends when on; default -1: it finds
-#              itself
+#   LIMIT      admission_gate.max_active_backends when on; default -1: none but those of
+#              hot spots
 #   ROUNDS     default 1
 #   DURATION   seconds per run, default 9
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -36,14 +37,15 @@ ROUNDS=${ROUNDS:-1}
 DURATION=${DURATION:-9}
 SKIP=4
 
-WORKLOADS="hot tpcb mixed"
-declare -A TITLE=([hot]="hot row" [tpcb]="TPC-B" [mixed]="mixed")
-declare -A SCRIPT=([hot]="-f hot.sql" [tpcb]="-b tpcb-like" [mixed]="-b simple-update")
-MIXED_CLIENTS=100
-ANALYSTS=4
+# The groups of sessions of each load; each is counted by itself, while the first is steady.
+LOADS=("alone" "hot others" "updates sorts")
+declare -A TITLE=([alone]="hot row, updated by all" [hot]="hot row beside other work" [others]="other work beside hot row"
+    [updates]="updates beside sorts" [sorts]="sorts beside updates")
+declare -A SCRIPT=([alone]="-f alone.sql" [hot]="-f hot.sql" [others]="-f others.sql" [updates]="-b simple-update" [sorts]="-f sorts.sql")
+declare -A NUMBER
 
-# Lowers CLIENTS to what the machine allows.  A backend of these workloads stays
-# well under 8 MB of its own memory.
+# Lowers CLIENTS to what the machine allows, and divides them.  A backend of these loads
+# stays well under 8 MB of its own memory.
 fit_clients() {
     most_clients 8192
     if [ "$CLIENTS" -gt "$MOST_CLIENTS" ]; then
@@ -51,6 +53,8 @@ fit_clients() {
         CLIENTS=$MOST_CLIENTS
     fi
     [ "$CLIENTS" -ge 10 ] || die "too few clients to show anything"
+    NUMBER=([alone]=$CLIENTS [hot]=$((CLIENTS / 3)) [others]=$((CLIENTS - CLIENTS / 3))
+        [updates]=$((CLIENTS < 100 ? CLIENTS : 100)) [sorts]=4)
 }
 
 sql() { "$STAGE/psql" -XAtq -v ON_ERROR_STOP=1 "$@" || die "psql failed: $*"; }
@@ -63,7 +67,7 @@ start_server() {
 	shared_preload_libraries = 'admission_gate'
 	listen_addresses = ''
 	unix_socket_directories = '$PGHOST'
-	max_connections = $((CLIENTS + ANALYSTS + 20))
+	max_connections = $((CLIENTS + 24))
 	shared_buffers = 256MB
 	END
     echo "include 'demo.conf'" >>"$data/postgresql.conf"
@@ -76,13 +80,19 @@ fail_with() {
 }
 
 load_data() {
+    local update="UPDATE hot SET n = n + 1 WHERE id = 1;"
     sql -c "CREATE EXTENSION admission_gate" \
         -c "CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data" \
         -c "CREATE ROLE monitor LOGIN IN ROLE pg_monitor" -c "ALTER ROLE monitor SET admission_gate.bypass = on" \
         -c "CREATE TABLE hot (id int PRIMARY KEY, n bigint NOT NULL)" -c "INSERT INTO hot VALUES (1, 0)"
-    echo "UPDATE hot SET n = n + 1 WHERE id = 1;" >"$WORK/hot.sql"
-    echo "SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY filler, abalance, aid) AS place FROM pgbench_accounts) a;" \
-        >"$WORK/analyst.sql"
+    echo "$update" >"$WORK/alone.sql"
+    printf '%s\n' "BEGIN;" "$update" '\sleep 1 ms' "COMMIT;" >"$WORK/hot.sql"
+    printf '%s\n' '\set aid random(1, 1000000)' "BEGIN;" \
+        "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;" '\sleep 1 ms' \
+        "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;" '\sleep 1 ms' "COMMIT;" >"$WORK/others.sql"
+    echo "SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY filler, abalance, aid) AS place
+        FROM pgbench_accounts WHERE aid <= 200000) a;" \
+        >"$WORK/sorts.sql"
     "$STAGE/pgbench" -i -q -s 10 >"$WORK/log/load.log" 2>&1 || fail_with "$WORK/log/load.log"
 }
 
@@ -98,120 +108,102 @@ set_limit() {
     die "the server does not take over admission_gate.max_active_backends = $1 (it has ${seen:-none})"
 }
 
-clients_of() { if [ "$1" = mixed ] && [ "$CLIENTS" -gt $MIXED_CLIENTS ]; then echo $MIXED_CLIENTS; else echo "$CLIENTS"; fi; }
-
-# Usage: pgbench NAME CLIENTS SECONDS ARGUMENT...; leaves NAME.out.
-pgbench() {
-    local out=$WORK/$1.out clients=$2 seconds=$3
-    shift 3
-    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$clients" -j $((clients / 25 + 1)) -T "$seconds" "$@") \
-        >"$out" 2>&1 || fail_with "$out"
-}
-
-# Shows the gate at work: the second look, which has rates, of the view for one screen.
+# Tells in the middle of a run what the gate does.  A hot spot that is not yet found, or has
+# no limit yet, has some seconds more.
 show_gate() {
+    local spots
     sleep $((DURATION / 2))
-    PGUSER=monitor timeout 3 "$STAGE/psql" -X -v every=2 -v waiters=3 -f "$ROOT/monitoring/gate.sql" 2>&1 |
-        awk '/\033\[2J/ { n++; sub(/.*\033\[2J/, "") } n == 2 { print "    " $0 }'
+    for _ in {1..3}; do
+        spots=$(PGUSER=monitor sql -c "SELECT format('    hot spot: %s, %s contenders, %s places, %s in its queue',
+                concat_ws(' ', kind, coalesce(relation, lwlock)), contenders, max_active, waiting)
+            FROM pg_stat_admission_gate_hot_spots WHERE max_active IS NOT NULL ORDER BY contenders DESC LIMIT 3")
+        [ -z "$spots" ] || break
+        sleep 1
+    done
+    say "${spots:-    no hot spot}"
+    PGUSER=monitor sql -c "SELECT format('    in all: %s at work, %s waiting, %s long statements, %s of them paused',
+        running, waiting, long + paused, paused) FROM pg_stat_admission_gate"
 }
 
-# One run of a workload.  Usage: run_workload WORKLOAD NAME; leaves NAME.out and its
-# transaction log, NAME.log.*.
-run_workload() {
-    local clients analysts=
-    clients=$(clients_of "$1")
-    sql -c "VACUUM hot" -c "VACUUM pgbench_branches" -c "VACUUM pgbench_tellers" -c "CHECKPOINT"
-    if [ "$1" = mixed ]; then
-        pgbench analysts $ANALYSTS "$DURATION" -f analyst.sql &
-        analysts=$!
-    fi
+# One run of a group.  Usage: run_group GROUP OFF|ON; leaves a transaction log,
+# GROUP-OFF|ON.log.*.
+run_group() {
+    local clients=${NUMBER[$1]}
     # shellcheck disable=SC2086
-    pgbench "$2" "$clients" "$DURATION" -l --log-prefix="$2.log" ${SCRIPT[$1]}
-    [ -n "$analysts" ] || return 0
-    wait "$analysts" || exit 1
-    awk '/^tps/ { print $3 }' "$WORK/analysts.out" >>"$WORK/$2.analysts"
+    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$clients" -j $((clients / 25 + 1)) -T "$DURATION" \
+        -l --log-prefix="$1-$2.log" ${SCRIPT[$1]}) >"$WORK/$1.out" 2>&1 || fail_with "$WORK/$1.out"
 }
 
-# Counts the steady part of a run, by its log: adds the latencies in microseconds
-# to a file and prints the transactions per second.  Column 5 of the log is the
-# second in which a transaction ended, column 3 its latency.
-count_run() {
-    local from to
-    read -r from to < <(awk '!s || $5 < s { s = $5 } $5 > e { e = $5 } END { print s, e }' "$WORK/$1".log.*)
-    from=$((from + SKIP))
-    [ "$to" -gt "$from" ] || die "a run of $DURATION s is too short: the first $SKIP s do not count"
-    awk -v from="$from" -v to="$to" -v latencies="$2" \
-        '$5 >= from && $5 < to { print $3 >>latencies; n++ } END { printf "%.0f\n", n / (to - from) }' \
-        "$WORK/$1".log.*
-    rm -f "$WORK/$1".log.*
+# Counts the steady part of a run by its log: adds the latencies in microseconds to a file,
+# and the transactions per second to another.  Column 5 of the log is the second in which a
+# transaction ended, column 3 its latency.  Usage: count_group GROUP OFF|ON FROM TO
+count_group() {
+    awk -v from="$3" -v to="$4" -v latencies="$WORK/$1-$2.us" \
+        '$5 >= from && $5 < to { print $3 >>latencies; n++ } END { print n / (to - from) }' "$WORK/$1-$2".log.* |
+        tee -a "$WORK/$1-$2.rate" | awk '{ printf "    %.*f transactions/s", $1 < 10, $1 }'
+    say " (${TITLE[$1]})"
+    rm -f "$WORK/$1-$2".log.*
 }
 
-# Usage: measure WORKLOAD off|on ROUND
+# Usage: measure LOAD OFF|ON
 measure() {
-    local name=$1-$2 limit=0 tps show=
+    local groups limit=0 group from to jobs=()
+    read -ra groups <<<"$1"
     [ "$2" = off ] || limit=$LIMIT
     set_limit "$limit"
     RUN=$((RUN + 1))
-    say "[$RUN/$RUNS] ${TITLE[$1]}, $(clients_of "$1") clients, gate $2"
-    if [ "$2" = on ] && [ "$3" = 1 ]; then
-        show_gate &
-        show=$!
-    fi
-    run_workload "$1" "$name"
-    [ -z "$show" ] || wait "$show"
-    tps=$(count_run "$name" "$WORK/$name.us")
-    echo "$tps" >>"$WORK/$name.tps"
-    say "    $tps transactions/s ($(((RUNS - RUN) * (DURATION + 2))) s left)"
-}
-
-measure_workload() {
-    local round state
-    for round in $(seq "$ROUNDS"); do
-        for state in off on; do
-            measure "$1" "$state" "$round"
-        done
+    say "[$RUN/$RUNS] gate $2:$(for group in "${groups[@]}"; do printf ' %s clients, %s;' "${NUMBER[$group]}" "${TITLE[$group]}"; done)" \
+        "$(((RUNS - RUN + 1) * (DURATION + 3))) s left"
+    sql -c "VACUUM hot" -c "CHECKPOINT"
+    for group in "${groups[@]}"; do
+        run_group "$group" "$2" &
+        jobs+=($!)
+    done
+    [ "$2" = off ] || { show_gate & jobs+=($!); }
+    for group in "${jobs[@]}"; do
+        wait "$group" || exit 1
+    done
+    read -r from to < <(awk '!s || $5 < s { s = $5 } $5 > e { e = $5 } END { print s, e }' "$WORK/${groups[0]}-$2".log.*)
+    from=$((from + SKIP))
+    [ "$to" -gt "$from" ] || die "a run of $DURATION s is too short: the first $SKIP s do not count"
+    for group in "${groups[@]}"; do
+        count_group "$group" "$2" "$from" "$to"
     done
 }
 
-# The value below which a share of the numbers in a file lies.
-percentile() {
-    sort -n "$1" | awk -v share="$2" '{ v[NR] = $1 } END { i = int(NR * share); print v[i < 1 ? 1 : i] }'
-}
-
-median() {
-    sort -n "$1" | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
-}
-
-# Prints "tps p50 p99" of a workload and state, latencies in milliseconds.
+# Prints the median of the rates of a group, and the 50th and 99th percentile of its
+# latencies in ms, if there are any.
 figures() {
-    local file=$WORK/$1-$2
-    echo "$(median "$file.tps") $(percentile "$file.us" 0.50) $(percentile "$file.us" 0.99)" |
-        awk '{ printf "%d %.1f %.1f\n", $1, $2 / 1000, $3 / 1000 }'
+    sort -n "$WORK/$1-$2.rate" | awk '{ v[NR] = $1 } END { printf "%s ", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+    sort -n "$WORK/$1-$2.us" 2>/dev/null | awk 'function share(s) { return NR ? v[int((NR - 1) * s) + 1] / 1000 : "-" }
+        { v[NR] = $1 } END { printf "%s %s ", share(0.5), share(0.99) }'
 }
 
-# How many sorts a second there were beside.
-sorts() { median "$WORK/mixed-$1.analysts" | awk '{ printf "%.2f", $1 }'; }
-
+# The figures, and then in words what they say
 print_table() {
-    local workload
-    printf '\n%-8s %7s   %-28s   %-28s\n' "" "" "gate off" "gate on (limit $LIMIT)"
-    printf '%-8s %7s   %8s %9s %9s   %8s %9s %9s   %s\n' workload clients \
-        "tps" "p50 ms" "p99 ms" "tps" "p50 ms" "p99 ms" "with the gate"
-    for workload in $WORKLOADS; do
-        echo "$(figures "$workload" off) $(figures "$workload" on)" |
-            awk -v title="${TITLE[$workload]}" -v clients="$(clients_of "$workload")" '
-                function change(r, more, less) {
-                    if (r >= 2) return sprintf("%.1f times the %s", r, more)
-                    if (r > 1.05) return sprintf("%.0f %% %s", (r - 1) * 100, less ? "longer " more : "more " more)
-                    if (r < 0.95) return sprintf("%.0f %% %s", (1 - r) * 100, less ? "shorter " more : "fewer " more)
-                    return "about the same " more
-                }
-                { printf "%-8s %7d   %8d %9.1f %9.1f   %8d %9.1f %9.1f   %s, %s\n",
-                    title, clients, $1, $2, $3, $4, $5, $6, change($4 / $1, "transactions", 0), change($6 / $3, "p99", 1) }'
-    done
+    local group
+    printf '\n%-25s %7s   %-28s   %s\n' "" "" "gate off" "gate on (limit $LIMIT)"
+    printf '%-25s %7s   %8s %9s %9s   %8s %9s %9s\n' sessions number per_s p50_ms p99_ms per_s p50_ms p99_ms
+    # shellcheck disable=SC2048
+    for group in ${LOADS[*]}; do
+        say "$(figures "$group" off) $(figures "$group" on) ${NUMBER[$group]} ${TITLE[$group]}"
+    done | awk '
+        function f(x, least) { return x == "-" ? x : sprintf("%.*f", x < least, x) }
+        # Few transactions tell nothing of the last hundredth.
+        function compare(what, off, on, more) {
+            verdict = on > off * 1.15 ? more : off > on * 1.15 ? -more : 0
+            said[verdict] = said[verdict] sprintf("  %s: %s instead of %s\n", title, sprintf(what, on ? f(on, 10) : "no"), f(off, 10))
+        }
+        function words(heading, verdict) { printf "%s\n%s", heading, verdict in said ? said[verdict] : "  nothing\n" }
+        {
+            title = $8; for (i = 9; i <= NF; i++) title = title " " $i
+            printf "%-25s %7d   %8s %9s %9s   %8s %9s %9s\n", title, $7, f($1, 10), f($2, 100), f($3, 100), f($4, 10), f($5, 100), f($6, 100)
+            compare("%s transactions a second", $1, $4, 1)
+            if ($1 >= 10 && $4 >= 10) compare("99 of 100 end within %s ms", $3, $6, -1)
+        }
+        END { print ""; words("Better with the gate", 1); words("Worse", -1); words("The same, give or take 15 %", 0) }'
     say ""
-    say "Beside mixed, $ANALYSTS sessions sort a million rows: $(sorts off) sorts a second with the gate off, $(sorts on) with it,"
-    say "as long statements pause for short ones.  So short a run shows the direction, no more."
+    say "So short a run shows the direction, no more.  Sorts pause while short statements want the CPUs."
 }
 
 print_machine() {
@@ -224,17 +216,18 @@ print_machine() {
 }
 
 inside() {
-    local workload
-    RUN=0 RUNS=$((ROUNDS * 2 * $(wc -w <<<"$WORKLOADS")))
+    local load state
+    RUN=0 RUNS=$((ROUNDS * 2 * ${#LOADS[@]}))
     export LC_ALL=C
     fit_clients
     stage_postgres
     build_extension
     start_server
     load_data
-    say "$RUNS runs of $DURATION s with $CLIENTS clients, limit $LIMIT when on: about $((RUNS * (DURATION + 2) + 20)) s"
-    for workload in $WORKLOADS; do
-        measure_workload "$workload"
+    for load in "${LOADS[@]}"; do
+        for state in $(seq "$ROUNDS" | sed 's/.*/off on/'); do
+            measure "$load" "$state"
+        done
     done
     print_table
     print_machine
