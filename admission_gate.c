@@ -443,12 +443,7 @@ gate_shmem_startup(void)
 	if (slots_shmem_init())
 	{
 		slots_set_pools(gate_pools);
-		slots_set_limit(gate_max_active_backends);
-		slots_set_observing(gate_mode == GATE_MODE_OBSERVE);
-		slots_set_handoff_after(gate_handoff_after);
-		slots_set_lend_after(gate_lend_after);
-		slots_set_long_after(gate_long_after);
-		slots_set_hot_spots(gate_hot_spots);
+		settings_publish();
 	}
 	sampler_shmem_init();
 	LWLockRelease(AddinShmemInitLock);

@@ -84,6 +84,7 @@ extern bool bypass_in_force;	/* does this session pass without a slot? */
 extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
+extern void settings_publish(void);
 
 /* pool_parser.c */
 extern bool pools_check(char **newval, void **extra, GucSource source);

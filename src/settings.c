@@ -81,13 +81,37 @@ is_publisher(void)
 		 MyBackendType == B_WAL_WRITER);
 }
 
+/* Publish all of them but the pools. */
+void
+settings_publish(void)
+{
+	SlotSettings settings = {
+		.max_active = gate_max_active_backends,
+		.observing = gate_mode == GATE_MODE_OBSERVE,
+		.hot_spots = gate_hot_spots,
+		.handoff_after = gate_handoff_after,
+		.lend_after = gate_lend_after,
+		.long_after = gate_long_after
+	};
+
+	slots_set(&settings);
+}
+
+/* The same, for assign hooks: they set the new value first. */
+static void
+publish(void)
+{
+	if (is_publisher())
+		settings_publish();
+}
+
 static void
 assign_max_active_backends(int newval, void *extra)
 {
 	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL)
 		ungated_transaction = MY_TRANSACTION;
-	if (is_publisher())
-		slots_set_limit(newval);
+	gate_max_active_backends = newval;
+	publish();
 }
 
 static void
@@ -228,36 +252,36 @@ assign_bypass_application_names(const char *newval, void *extra)
 static void
 assign_mode(int newval, void *extra)
 {
-	if (is_publisher())
-		slots_set_observing(newval == GATE_MODE_OBSERVE);
+	gate_mode = newval;
+	publish();
 }
 
 static void
 assign_handoff_after(int newval, void *extra)
 {
-	if (is_publisher())
-		slots_set_handoff_after(newval);
+	gate_handoff_after = newval;
+	publish();
 }
 
 static void
 assign_lend_after(int newval, void *extra)
 {
-	if (is_publisher())
-		slots_set_lend_after(newval);
+	gate_lend_after = newval;
+	publish();
 }
 
 static void
 assign_long_after(int newval, void *extra)
 {
-	if (is_publisher())
-		slots_set_long_after(newval);
+	gate_long_after = newval;
+	publish();
 }
 
 static void
 assign_hot_spots(bool newval, void *extra)
 {
-	if (is_publisher())
-		slots_set_hot_spots(newval);
+	gate_hot_spots = newval;
+	publish();
 }
 
 /*

@@ -511,72 +511,27 @@ slots_at_exit(int code, Datum arg)
 /* ---- Settings ---- */
 
 /*
- * Set the limit: slots, 0 = the gate is off, and so are the limits of pools,
- * -1 = none but those of pools and hot spots.  Waiters enter as far as they
- * may now; if it was lowered, holders finish.
+ * Set what is not of a pool.  Waiters enter as far as they may now; if the
+ * limit was lowered, holders finish.
  */
 void
-slots_set_limit(int limit)
+slots_set(const SlotSettings *settings)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	Slots->max_active = limit;
-	pg_atomic_write_u32(&Slots->limit, limit > 0 ? limit : NO_LIMIT);
-	slots_unlock(&section);
-	slots_schedule_samples();
-	slots_grant_free();
-}
-
-/* Set whether the limits are only observed: then no backend queues. */
-void
-slots_set_observing(bool observing)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	Slots->observing = observing;
-	slots_unlock(&section);
-	slots_grant_free();
-}
-
-/* Set after what wait the next waiter is handed a slot: ms, 0 = at once. */
-void
-slots_set_handoff_after(int handoff_after)
-{
-	pg_atomic_write_u32(&Slots->handoff_after, (uint32) handoff_after);
-}
-
-/* Set after what idle time a holder lends its slot: ms, -1 = never. */
-void
-slots_set_lend_after(int lend_after)
-{
-	LockedSection section;
-
-	pg_atomic_write_u32(&Slots->lend_after, (uint32) lend_after);
-	slots_lock(&section);
+	Slots->max_active = settings->max_active;
+	Slots->observing = settings->observing;
+	Slots->hot_spots_on = settings->hot_spots;
+	pg_atomic_write_u32(&Slots->limit, settings->max_active > 0 ? settings->max_active : NO_LIMIT);
+	pg_atomic_write_u32(&Slots->handoff_after, (uint32) settings->handoff_after);
+	pg_atomic_write_u32(&Slots->lend_after, (uint32) settings->lend_after);
+	pg_atomic_write_u32(&Slots->long_after, (uint32) settings->long_after);
 	if (Slots->watcher != INVALID_PROC_NUMBER)
 		slots_wake_later(&section, Slots->watcher);
 	slots_unlock(&section);
-}
-
-/* Set what CPU time makes a statement long: ms, -1 = none. */
-void
-slots_set_long_after(int long_after)
-{
-	pg_atomic_write_u32(&Slots->long_after, (uint32) long_after);
-}
-
-/* Set whether hot spots have queues of their own. */
-void
-slots_set_hot_spots(bool on)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	Slots->hot_spots_on = on;
-	slots_unlock(&section);
 	slots_schedule_samples();
+	slots_grant_free();
 }
 
 /* ---- Looking at entries ---- */

@@ -136,12 +136,19 @@ extern void slots_shmem_request(void);
 extern bool slots_shmem_init(void);
 
 /* Settings */
-extern void slots_set_limit(int limit);
-extern void slots_set_observing(bool observing);
-extern void slots_set_handoff_after(int handoff_after);
-extern void slots_set_lend_after(int lend_after);
-extern void slots_set_long_after(int long_after);
-extern void slots_set_hot_spots(bool on);
+typedef struct SlotSettings
+{
+	int			max_active;		/* slots; 0 = the gate is off, and so are the
+								 * limits of pools; -1 = none but those of
+								 * pools and hot spots */
+	bool		observing;		/* no backend queues */
+	bool		hot_spots;
+	int			handoff_after;	/* ms; 0 = strictly first come */
+	int			lend_after;		/* ms; -1 = never */
+	int			long_after;		/* ms of CPU time; -1 = never */
+} SlotSettings;
+
+extern void slots_set(const SlotSettings *settings);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
 /* Backends */
@@ -271,7 +278,7 @@ typedef struct SlotStats
 {
 	char		pool[NAMEDATALEN];
 	int			priority;
-	int			limit;			/* its own, or else as for slots_set_limit() */
+	int			limit;			/* its own, or else SlotSettings.max_active */
 	bool		observing;		/* the limit is not enforced */
 	int			backends[SLOT_STATES];
 	uint64		own_totals[OWN_TOTALS];

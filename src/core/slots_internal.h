@@ -177,8 +177,8 @@ typedef struct SlotShared
 	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SampleTime)];
 
 	slock_t		mutex;
-	int			max_active;		/* see slots_set_limit; a hint without lock */
-	bool		observing;		/* see slots_set_observing */
+	int			max_active;		/* see SlotSettings; a hint without lock */
+	bool		observing;		/* likewise */
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;	/* when a slot given back was granted last */
