@@ -97,7 +97,6 @@ static planner_hook_type next_planner;
 static ExecutorStart_hook_type next_ExecutorStart;
 static ExecutorRun_hook_type next_ExecutorRun;
 static ExecutorFinish_hook_type next_ExecutorFinish;
-static ExecutorEnd_hook_type next_ExecutorEnd;
 static ProcessUtility_hook_type next_ProcessUtility;
 
 /*
@@ -287,9 +286,15 @@ static pg_noinline void
 ExecutorFinish_one_level_down(QueryDesc *queryDesc)
 {
 	CALL_ONE_LEVEL_DOWN(next_ExecutorFinish(queryDesc));
+	/* An earlier portal may be closed while another statement has the slot. */
+	if (queryDesc == statement)
+		leave_statement();
 }
 
-/* ExecutorFinish_hook: AFTER triggers run here, inside the statement. */
+/*
+ * ExecutorFinish_hook: AFTER triggers run here, inside the statement, and then
+ * it ends, unless it has failed.
+ */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
@@ -297,22 +302,6 @@ gate_ExecutorFinish(QueryDesc *queryDesc)
 		ExecutorFinish_one_level_down(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);
-}
-
-/*
- * ExecutorEnd_hook: the end of a statement, unless it failed.  An earlier
- * portal may be closed while another statement holds the slot.
- */
-static void
-gate_ExecutorEnd(QueryDesc *queryDesc)
-{
-	if (gate_is_on() && queryDesc == statement)
-	{
-		next_ExecutorEnd(queryDesc);
-		leave_statement();
-	}
-	else
-		next_ExecutorEnd(queryDesc);
 }
 
 /* How does the gate treat this utility command?  Unknown ones are heavy. */
@@ -442,7 +431,6 @@ gate_shmem_startup(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	if (slots_shmem_init())
 	{
-		slots_set_pools(gate_pools);
 		settings_publish();
 	}
 	sampler_shmem_init();
@@ -484,8 +472,6 @@ _PG_init(void)
 	ExecutorRun_hook = gate_ExecutorRun;
 	next_ExecutorFinish = ExecutorFinish_hook ? ExecutorFinish_hook : standard_ExecutorFinish;
 	ExecutorFinish_hook = gate_ExecutorFinish;
-	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
-	ExecutorEnd_hook = gate_ExecutorEnd;
 	next_ProcessUtility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = gate_ProcessUtility;
 }

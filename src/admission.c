@@ -235,13 +235,6 @@ abandon_wait(int code, Datum arg)
 	note_wait("canceled");
 }
 
-/* Error context callback of a wait */
-static void
-wait_error_callback(void *arg)
-{
-	errcontext("while waiting for admission");
-}
-
 /*
  * Wait in the queue for a slot, without a snapshot if possible; but if the
  * limit is only observed, acquire a slot at once.  Raises an error if the queue
@@ -254,10 +247,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	const char *hot_spot;
 	SlotEnqueued enqueued;
 	bool		granted;
-	ErrorContextCallback context = {
-		.callback = wait_error_callback,
-		.previous = error_context_stack
-	};
+	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
 	sampler_sample(false);
 	wait_start = monotonic_us();

@@ -32,7 +32,8 @@
  * 16: guc_malloc() allocates what the GUC machinery frees.  Members of a role
  * have a reserve of connections, too.  The lists of the lock manager are
  * dlists: gate_proclock_in() and gate_proclock_after() return the first and
- * the next PROCLOCK of one, NULL after the last.  And PGXS hides all C names
+ * the next PROCLOCK of one, NULL after the last; the caller holds the lock of
+ * the partition.  And PGXS hides all C names
  * that are not PGDLLEXPORT: all libraries of a server share one name space, so
  * a call might else go to another library's function of that name.  Before,
  * -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT, which was
@@ -40,7 +41,6 @@
  */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
-#define GATE_GUC_FREE(ptr)		guc_free(ptr)
 #define GATE_SUPERUSER_RESERVED	SuperuserReservedConnections
 #define GATE_RESERVED			ReservedConnections
 #define GATE_MAY_USE_RESERVED(roleid) \
@@ -53,7 +53,6 @@
 #define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
 #else
 #define GATE_GUC_MALLOC(size)	malloc(size)
-#define GATE_GUC_FREE(ptr)		free(ptr)
 #define GATE_SUPERUSER_RESERVED	ReservedBackends
 #define GATE_RESERVED			0
 #define GATE_MAY_USE_RESERVED(roleid) false
@@ -136,16 +135,5 @@ extern PGDLLEXPORT void _PG_init(void);
 	QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc
 #define UTILITY_ARGS \
 	pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc
-
-/*
- * The locks that a process has in one partition of the lock manager, and those
- * who have or want a lock.  The caller holds the partition's lock.
- */
-#define gate_first_lock_of(proc, i)	gate_proclock_in(&(proc)->myProcLocks[i], procLink)
-#define gate_next_lock_of(proc, i, proclock) \
-	gate_proclock_after(&(proc)->myProcLocks[i], procLink, proclock)
-#define gate_first_owner(lock)	gate_proclock_in(&(lock)->procLocks, lockLink)
-#define gate_next_owner(lock, proclock) \
-	gate_proclock_after(&(lock)->procLocks, lockLink, proclock)
 
 #endif							/* ADMISSION_GATE_COMPAT_H */

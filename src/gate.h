@@ -31,6 +31,7 @@ extern void long_statements_end(bool works);
 extern void long_statements_note_write(void);
 extern void long_statements_abort_subtransaction(void);
 extern void long_statements_end_transaction(void);
+extern void wait_error_callback(void *doing);
 
 /* sampler.c */
 extern void sampler_shmem_request(void);
@@ -52,12 +53,6 @@ typedef enum GateScope
 	SCOPE_STATEMENT
 } GateScope;
 
-typedef enum GateMode
-{
-	GATE_MODE_ENFORCE,
-	GATE_MODE_OBSERVE
-} GateMode;
-
 /*
  * This backend's copies, constant while a command runs unless the command
  * itself sets them: a backend rereads the configuration only between two
@@ -72,11 +67,8 @@ extern bool gate_utility;
 /* These are also in shared memory, and a backend that waits goes by those. */
 extern int	gate_max_active_backends;	/* 0 = the gate is off, -1 = no limit
 										 * but those of hot spots */
-extern int	gate_mode;			/* GateMode */
 extern int	gate_handoff_after; /* ms; 0 = strictly first come */
-extern int	gate_lend_after;	/* ms; -1 = never */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
-extern bool gate_hot_spots;
 extern const PoolDefinitions *gate_pools;
 
 extern bool bypass_in_force;	/* does this session pass without a slot? */

@@ -26,7 +26,8 @@
  * wait for what it holds.  What a function does on another server without the
  * executor, as dblink_exec() does, is not known.
  *
- * Locking: none.  All of it is local to the process.
+ * Locking: none.  All of it is local to the process, but for the count of
+ * ticks, which is atomic.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -52,9 +53,9 @@
 
 /* How often a process that pauses wakes up, ms */
 #define SAMPLE_AGAIN	50		/* the first, which sees to the samples */
-#define LOOK_AGAIN		500		/* all others */
+#define LOOK_AGAIN		500		/* all others, as that may do something else */
 
-/* What a query has used, if it used more than a tick and may go on */
+/* What a query has used, if it used a tick or more and may go on */
 typedef struct QueryTicks
 {
 	uint32		ticks;
@@ -92,7 +93,7 @@ static int
 holder(void)
 {
 	if (!IsParallelWorker())
-		return slots_my_procno();
+		return my_slot_procno;
 	return MyProc->lockGroupLeader != NULL ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : -1;
 }
 
@@ -158,11 +159,11 @@ start_clock(void)
 		set_clock(TICK);
 }
 
-/* Error context callback */
-static void
-pause_error_callback(void *arg)
+/* Error context callback of a wait or a pause: what the backend is doing */
+void
+wait_error_callback(void *doing)
 {
-	errcontext("while pausing for short statements");
+	errcontext("%s", (const char *) doing);
 }
 
 /*
@@ -172,8 +173,7 @@ static void
 pause_statement(void)
 {
 	static uint32 wait_event = 0;
-	bool		timed_out = false;
-	ErrorContextCallback context = {error_context_stack, pause_error_callback, NULL};
+	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
 
 	if (wait_event == 0)
 		wait_event = GATE_PAUSE_EVENT_NEW();
@@ -181,15 +181,12 @@ pause_statement(void)
 	error_context_stack = &context;
 	for (;;)
 	{
-		bool		is_first = slots_long_is_first(MY_PROC_NUMBER);
-
-		/* The first may have caught an error here, and do something else. */
-		if (is_first || timed_out)
-			sampler_sample(true);
+		sampler_sample(true);
 		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long())
 			break;
-		timed_out = (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							   is_first ? SAMPLE_AGAIN : LOOK_AGAIN, wait_event) & WL_TIMEOUT) != 0;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 slots_first_paused() == MY_PROC_NUMBER ? SAMPLE_AGAIN : LOOK_AGAIN,
+						 wait_event);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		client_check();
@@ -230,7 +227,7 @@ tick(void)
 	if (!is_long && IsParallelWorker())
 		on_shmem_exit(worker_exits, (Datum) 0);
 	is_long = true;
-	if (!IsParallelWorker() && slots_state(slots_my_procno()) == SLOT_LENT)
+	if (!IsParallelWorker() && slots_state(my_slot_procno) == SLOT_LENT)
 		slots_end_lending();
 	sampler_sample(true);
 	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used))
@@ -313,7 +310,7 @@ remember_ticks(const QueryDesc *query)
 		};
 		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &used->callback);
 	}
-	used->ticks = pg_atomic_read_u32(slots_ticks_of(slots_my_procno()));
+	used->ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
 }
 
 /* Count this query from now on, with what it used before. */
@@ -325,7 +322,7 @@ start_counting(const QueryDesc *query)
 	if (unlikely(may_have_ticks || before != NULL) && !IsParallelWorker())
 	{
 		may_have_ticks = before != NULL || query->plannedstmt->parallelModeNeeded;
-		pg_atomic_write_u32(slots_ticks_of(slots_my_procno()), before != NULL ? before->ticks : 0);
+		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before != NULL ? before->ticks : 0);
 	}
 	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
@@ -345,7 +342,7 @@ long_statements_begin(const QueryDesc *query)
 		query->plannedstmt->rowMarks != NIL)
 		long_statements_note_write();
 	if (unlikely(query->plannedstmt->parallelModeNeeded) && !IsParallelWorker() &&
-		slots_my_procno() >= 0)
+		my_slot_procno >= 0)
 	{
 		/* Its workers count ticks whatever this backend knows. */
 		may_have_ticks = true;
@@ -375,7 +372,7 @@ long_statements_leave(const QueryDesc *query, bool ends_statement)
 	if (query != counted_query)
 		return;
 	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
-		pg_atomic_read_u32(slots_ticks_of(slots_my_procno())) > 0)
+		pg_atomic_read_u32(slots_ticks_of(my_slot_procno)) > 0)
 		remember_ticks(query);
 	if (ends_statement)
 		long_statements_end(false);
@@ -393,7 +390,7 @@ long_statements_end(bool works)
 {
 	uint64		cpu = 0;
 
-	if (slots_my_procno() < 0 || likely(slots_state(slots_my_procno()) != SLOT_LONG) ||
+	if (my_slot_procno < 0 || likely(slots_state(my_slot_procno) != SLOT_LONG) ||
 		!(works || IsTransactionBlock()))
 		return;
 	(void) process_cpu_time(MyProcPid, &cpu);
@@ -411,7 +408,7 @@ long_statements_note_write(void)
 	if (!may_have_written)
 		long_statements_end(true);
 	may_have_written = true;
-	if (slots_my_procno() >= 0)
+	if (my_slot_procno >= 0)
 		slots_keep_slot(true);
 }
 
@@ -436,7 +433,7 @@ long_statements_abort_subtransaction(void)
 void
 long_statements_end_transaction(void)
 {
-	if (may_have_written && slots_my_procno() >= 0)
+	if (may_have_written && my_slot_procno >= 0)
 		slots_keep_slot(false);
 	may_have_written = is_long = false;
 	counted_query = NULL;

@@ -170,7 +170,7 @@ read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
 	return false;
 }
 
-/* Add a pool for which nothing is set; the list is zero but for such. */
+/* Add a pool for which nothing is set; the rest of the list is zero. */
 static void
 add_definition(PoolDefinitions *list, const char *name)
 {
@@ -231,14 +231,11 @@ read_definition(PoolParser *parser)
 bool
 pools_check(char **newval, void **extra, GucSource source)
 {
-	PoolParser	parser = {.text = *newval,.at = *newval};
+	PoolDefinitions definitions = {0};
+	PoolParser	parser = {.text = *newval,.at = *newval,.result = &definitions};
 	bool		valid = true;
 
-	parser.result = GATE_GUC_MALLOC(sizeof(PoolDefinitions));
-	if (parser.result == NULL)
-		return false;
-	memset(parser.result, 0, sizeof(PoolDefinitions));
-	add_definition(parser.result, POOLS_DEFAULT_NAME);
+	add_definition(&definitions, POOLS_DEFAULT_NAME);
 
 	for (skip_space(&parser); valid && *parser.at != '\0'; skip_space(&parser))
 	{
@@ -252,8 +249,8 @@ pools_check(char **newval, void **extra, GucSource source)
 		}
 	}
 	if (valid)
-		*extra = parser.result;
-	else
-		GATE_GUC_FREE(parser.result);
-	return valid;
+		*extra = GATE_GUC_MALLOC(sizeof(definitions));
+	if (valid && *extra != NULL)
+		memcpy(*extra, &definitions, sizeof(definitions));
+	return valid && *extra != NULL;
 }

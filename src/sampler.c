@@ -99,7 +99,8 @@ typedef struct WaitGroup
 	int			waiter;			/* one of them; -1 = none any more */
 	uint64		moved;			/* when one left it; 0 = unknown */
 	HotSpotKey	key;			/* what they contend for */
-	int			owner;			/* one that holds the lock; -1 = unknown */
+	int			owner;			/* one that has the lock and is not idle; -1 =
+								 * unknown */
 	Verdict		verdict;
 } WaitGroup;
 
@@ -225,10 +226,7 @@ read_backend(int procno, Sample *sample)
 	}
 }
 
-/* ----------------------------------------------------------------
- *		What they contend for
- * ----------------------------------------------------------------
- */
+/* ---- What they contend for ---- */
 
 /* What a lock with this tag is for: HOT_SPOT_TRANSACTION if it is vague. */
 static HotSpotKey
@@ -270,8 +268,8 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key)
 
 		if (!LWLockConditionalAcquire(lock, LW_SHARED))
 			continue;
-		for (PROCLOCK *held = gate_first_lock_of(proc, i); held != NULL;
-			 held = gate_next_lock_of(proc, i, held))
+		for (PROCLOCK *held = gate_proclock_in(&proc->myProcLocks[i], procLink); held != NULL;
+			 held = gate_proclock_after(&proc->myProcLocks[i], procLink, held))
 		{
 			if (held->tag.myLock->tag.locktag_type == LOCKTAG_TUPLE)
 				*key = key_of_lock(&held->tag.myLock->tag);
@@ -316,7 +314,7 @@ let_go_on(int procno)
 {
 	if (slots_state(procno) == SLOT_WAITING)
 		slots_let_in(procno);
-	for (int other = 0; slots_any_paused() && other < slots_backend_count(); other++)
+	for (int other = 0; slots_first_paused() >= 0 && other < MaxBackends; other++)
 	{
 		if (slots_is_paused(other) &&
 			(other == procno ||
@@ -338,7 +336,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 	LOCKTAG		tag = lock->tag;	/* it may be another one's by now */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	PROCLOCK   *held = NULL;
-	int			held_up[4];
+	int			held_up[32];
 	int			nheld_up = 0;
 	bool		is_held_up;
 
@@ -347,17 +345,17 @@ find_owner(WaitGroup *group, const Sample *sample)
 	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
 		group->key = key_of_lock(&tag);
-		held = gate_first_owner(lock);
+		held = gate_proclock_in(&lock->procLocks, lockLink);
 	}
 	for (int read = 0; held != NULL && read < MAX_OWNERS;
-		 held = gate_next_owner(lock, held), read++)
+		 held = gate_proclock_after(&lock->procLocks, lockLink, held), read++)
 	{
 		PGPROC	   *proc = held->tag.myProc;
 		int			owner = GATE_PROC_NUMBER(proc);
 
 		if (!is_in_the_way(lock, held, waiter))
 			continue;
-		if (owner >= slots_backend_count())
+		if (owner >= MaxBackends)
 		{
 			if (proc->pid == 0) /* a prepared transaction does nothing */
 				group->verdict = VERDICT_STUCK;
@@ -365,7 +363,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 		}
 		is_held_up = slots_state(owner) == SLOT_WAITING || slots_is_paused(owner);
 		/* Or its parallel workers pause. */
-		if ((is_held_up || (slots_any_paused() && proc->lockGroupLeader == proc)) &&
+		if ((is_held_up || (slots_first_paused() >= 0 && proc->lockGroupLeader == proc)) &&
 			nheld_up < lengthof(held_up))
 			held_up[nheld_up++] = owner;
 		if (is_held_up || slots_long_works(owner, false, sample->now))
@@ -519,12 +517,9 @@ sample_holder(int procno, bool is_stuck)
 	slots_note_holder(procno, cpu, busy, is_stuck);
 }
 
-/* ----------------------------------------------------------------
- *		Samples
- * ----------------------------------------------------------------
- */
+/* ---- Samples ---- */
 
-/* Does replay wait for a pin, or for the end of a snapshot? */
+/* Does replay wait for a pin, a lock, or the end of a snapshot? */
 static bool
 replay_waits(void)
 {
@@ -532,7 +527,8 @@ replay_waits(void)
 	{
 		uint32		event = wait_event_of(GetPGProcByNumber(MaxBackends + i));
 
-		if (GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT)
+		if (GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+			(event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
 			return true;
 	}
 	return false;
@@ -542,9 +538,9 @@ replay_waits(void)
 static void
 find_groups(Sample *sample)
 {
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 		read_backend(procno, sample);
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		BackendSample *seen = &samples[procno];
 		LOCK	   *lock = seen->lock;
@@ -560,16 +556,6 @@ find_groups(Sample *sample)
 	}
 }
 
-/* A leader that needs no more rows waits for its workers to end. */
-static void
-resume_for_leader(int procno)
-{
-	const PGPROC *leader = *(PGPROC *const volatile *) &GetPGProcByNumber(procno)->lockGroupLeader;
-
-	if (leader != NULL && wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH)
-		slots_long_resume(procno);
-}
-
 /* Take a sample of all backends. */
 static pg_noinline void
 sample_all(bool with_holders)
@@ -580,13 +566,14 @@ sample_all(bool with_holders)
 	int			long_ones = 0;
 
 	find_groups(&sample);
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		SlotState	state = slots_state(procno);
 		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
 		Activity	activity = ACTIVITY_RESTS;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
-		uint32		event = wait_event_of(GetPGProcByNumber(procno));
+		const PGPROC *proc = GetPGProcByNumber(procno);
+		uint32		event = wait_event_of(proc);
 		bool		waits = samples[procno].lock != NULL;
 		bool		is_slow = waits && (int64) (sample.now - samples[procno].began) >= SLOW_WAIT;
 		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
@@ -597,9 +584,11 @@ sample_all(bool with_holders)
 		short_ones += state == SLOT_RUNNING &&
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
+		/* A leader that needs no more rows waits for its workers to end. */
+		if (slots_is_paused(procno) && proc->lockGroupLeader != NULL &&
+			wait_event_of(proc->lockGroupLeader) == WAIT_EVENT_PARALLEL_FINISH)
+			slots_long_resume(procno);
 		long_ones += slots_long_works(procno, works, sample.now);
-		if (slots_is_paused(procno))
-			resume_for_leader(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, is_slow, sample.now, &sample.counts);
 		if (is_holder && (with_holders ||
@@ -607,7 +596,7 @@ sample_all(bool with_holders)
 						   slots_lend_after() >= 0)))
 			sample_holder(procno, activity == ACTIVITY_STUCK);
 	}
-	if (slots_any_paused())
+	if (slots_first_paused() >= 0)
 		sample.needs_long |= replay_waits();
 	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
 	if (hot_spots)
@@ -638,8 +627,7 @@ sampler_watch(void)
 
 	sampler_sample_holders();
 	sampler_sample(false);
-	slots_relieve_stall();
-	slots_watch_again_in(interval);
+	slots_relieve_stall(interval);
 	return interval;
 }
 
@@ -652,7 +640,7 @@ sampler_recall_lenders(void)
 {
 	if (!slots_claim_lender_scan())
 		return;
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		if (slots_state(procno) == SLOT_LENT && !slots_is_stuck(procno))
 			sample_holder(procno, false);

@@ -33,12 +33,12 @@ bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
 int			gate_log_min_wait = -1;
-int			gate_mode = GATE_MODE_ENFORCE;
 const PoolDefinitions *gate_pools = NULL;
-int			gate_lend_after = 100;
-bool		gate_hot_spots = true;
 bool		bypass_in_force = false;
 
+static int	mode = 0;			/* 1 = observe */
+static int	lend_after = 100;
+static bool hot_spots = true;
 static bool bypass = false;
 static char *bypass_application_names;
 static char *pools;
@@ -51,8 +51,8 @@ static bool bypass_by_name = false;
 static const char *bypass_names = "";
 
 static const struct config_enum_entry mode_options[] = {
-	{"enforce", GATE_MODE_ENFORCE, false},
-	{"observe", GATE_MODE_OBSERVE, false},
+	{"enforce", 0, false},
+	{"observe", 1, false},
 	{NULL, 0, false}
 };
 
@@ -81,28 +81,25 @@ is_publisher(void)
 		 MyBackendType == B_WAL_WRITER);
 }
 
-/* Publish all of them but the pools. */
+/* Assign hooks pass their new value on, if that is this process's duty. */
+static void
+publish(SlotSetting setting, int value)
+{
+	if (is_publisher())
+		slots_set(setting, value);
+}
+
+/* Publish all of them.  Call once, in the postmaster. */
 void
 settings_publish(void)
 {
-	SlotSettings settings = {
-		.max_active = gate_max_active_backends,
-		.observing = gate_mode == GATE_MODE_OBSERVE,
-		.hot_spots = gate_hot_spots,
-		.handoff_after = gate_handoff_after,
-		.lend_after = gate_lend_after,
-		.long_after = gate_long_after
-	};
-
-	slots_set(&settings);
-}
-
-/* The same, for assign hooks: they set the new value first. */
-static void
-publish(void)
-{
-	if (is_publisher())
-		settings_publish();
+	slots_set_pools(gate_pools);
+	slots_set(SETTING_MAX_ACTIVE, gate_max_active_backends);
+	slots_set(SETTING_OBSERVING, mode);
+	slots_set(SETTING_HANDOFF_AFTER, gate_handoff_after);
+	slots_set(SETTING_LEND_AFTER, lend_after);
+	slots_set(SETTING_LONG_AFTER, gate_long_after);
+	slots_set(SETTING_HOT_SPOTS, hot_spots);
 }
 
 static void
@@ -110,8 +107,7 @@ assign_max_active_backends(int newval, void *extra)
 {
 	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL)
 		ungated_transaction = MY_TRANSACTION;
-	gate_max_active_backends = newval;
-	publish();
+	publish(SETTING_MAX_ACTIVE, newval);
 }
 
 static void
@@ -157,7 +153,7 @@ assign_bypass(bool newval, void *extra)
 	bypass_in_force = newval || bypass_by_name;
 }
 
-/* May the list contain this name?  If not, set the error's DETAIL. */
+/* May bypass_application_names contain this?  If not, set the error's DETAIL. */
 static bool
 is_valid_name(const char *name)
 {
@@ -213,9 +209,9 @@ check_bypass_application_names(char **newval, void **extra, GucSource source)
 	return to != NULL;
 }
 
-/* Does this name match one of the list? */
+/* Does this name match one of bypass_application_names? */
 static bool
-is_in_list(const char *name)
+is_bypass_name(const char *name)
 {
 	for (const char *element = bypass_names; *element; element += strlen(element) + 1)
 	{
@@ -237,7 +233,7 @@ is_in_list(const char *name)
 void
 bypass_look_at_name(void)
 {
-	bypass_by_name = is_in_list(GetConfigOptionResetString("application_name"));
+	bypass_by_name = is_bypass_name(GetConfigOptionResetString("application_name"));
 	bypass_in_force = bypass || bypass_by_name;
 }
 
@@ -252,36 +248,31 @@ assign_bypass_application_names(const char *newval, void *extra)
 static void
 assign_mode(int newval, void *extra)
 {
-	gate_mode = newval;
-	publish();
+	publish(SETTING_OBSERVING, newval);
 }
 
 static void
 assign_handoff_after(int newval, void *extra)
 {
-	gate_handoff_after = newval;
-	publish();
+	publish(SETTING_HANDOFF_AFTER, newval);
 }
 
 static void
 assign_lend_after(int newval, void *extra)
 {
-	gate_lend_after = newval;
-	publish();
+	publish(SETTING_LEND_AFTER, newval);
 }
 
 static void
 assign_long_after(int newval, void *extra)
 {
-	gate_long_after = newval;
-	publish();
+	publish(SETTING_LONG_AFTER, newval);
 }
 
 static void
 assign_hot_spots(bool newval, void *extra)
 {
-	gate_hot_spots = newval;
-	publish();
+	publish(SETTING_HOT_SPOTS, newval);
 }
 
 /*
@@ -291,8 +282,7 @@ assign_hot_spots(bool newval, void *extra)
 bool
 xact_predates_gate(void)
 {
-	return LocalTransactionIdIsValid(ungated_transaction) &&
-		ungated_transaction == MY_TRANSACTION;
+	return ungated_transaction == MY_TRANSACTION;
 }
 
 /* Called from _PG_init() while the server preloads libraries. */
@@ -308,7 +298,7 @@ settings_define(void)
 	DefineCustomEnumVariable("admission_gate.mode",
 							 "Sets whether backends above the limit wait or are only counted.",
 							 "\"enforce\" means that they wait, \"observe\" that they enter at once and are counted as those that would have queued.",
-							 &gate_mode, GATE_MODE_ENFORCE, mode_options,
+							 &mode, 0, mode_options,
 							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
 
 	DefineCustomStringVariable("admission_gate.pools",
@@ -365,7 +355,7 @@ settings_define(void)
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes backends that wait for each other queue for what they contend for.",
 							 "Backends that contend for the same relation, advisory lock or lock inside the server work a few at a time where that gets more done. Others pass.",
-							 &gate_hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
+							 &hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum wait for a slot that is logged.",
@@ -376,7 +366,7 @@ settings_define(void)
 	DefineCustomIntVariable("admission_gate.lend_after",
 							"Sets the idle time after which a backend lends its slot to the queue.",
 							"It does nothing while it uses next to no CPU time and waits neither for a disk nor for an LWLock. -1 means never.",
-							&gate_lend_after, 100, -1, INT_MAX,
+							&lend_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_lend_after, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",

@@ -167,7 +167,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
 
-	for (int procno = 0; procno < slots_backend_count(); procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		SlotBackend backend;
 		Datum		values[5] = {0};

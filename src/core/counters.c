@@ -143,7 +143,7 @@ sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
 	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
 		for (int t = 0; t < OWN_TOTALS; t++)
 			sums[p][t] = pg_atomic_read_u64(&Slots->pools[p].past_totals[t]);
-	for (int i = 0; i < Slots->nentries; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		for (int t = 0; t < OWN_TOTALS; t++)
 			sums[entry_of(i)->pool][t] += pg_atomic_read_u64(&entry_of(i)->own_totals[t]);
 }
@@ -181,7 +181,7 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 			stats[p].wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
 	}
-	for (int i = 0; i < Slots->nentries; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		stats[entry_of(i)->pool].backends[state_to_show(entry_of(i))]++;
 	for (int p = 0; p < Slots->npools; p++)
 	{

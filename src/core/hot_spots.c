@@ -71,7 +71,7 @@ slots_have_hot_spots(void)
 static uint64
 sample_interval(void)
 {
-	return Min(Max(MIN_SAMPLE_INTERVAL, INTERVAL_PER_BACKEND * (uint64) Slots->nentries),
+	return Min(Max(MIN_SAMPLE_INTERVAL, INTERVAL_PER_BACKEND * (uint64) MaxBackends),
 			   MAX_SAMPLE_INTERVAL);
 }
 
@@ -107,14 +107,6 @@ slots_note_place_taken(int place)
 {
 	if (is_of_hot_spot(place))
 		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
-}
-
-/* This backend leaves that place, and has completed its work. */
-void
-slots_note_place_left(int place)
-{
-	if (is_of_hot_spot(place))
-		pg_atomic_fetch_add_u32(&hot_spot_at(place)->completed, 1);
 }
 
 /*
@@ -153,10 +145,7 @@ slots_let_in(int procno)
 	slots_unlock(&section);
 }
 
-/* ----------------------------------------------------------------
- *		Hot spots and marks
- * ----------------------------------------------------------------
- */
+/* ---- Hot spots and marks ---- */
 
 /* Let an index be free.  Its limit does not hold any more.  Lock held. */
 static void
@@ -175,25 +164,13 @@ forget(int hot_spot)
 static void
 clear_marks_for(int hot_spot)
 {
-	for (int procno = 0; procno < Slots->nentries; procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		SlotEntry  *entry = entry_of(procno);
 
 		if (hot_spot < 0 || entry->hot_spot == hot_spot + 1)
 			entry->hot_spot = entry->mark = 0;
 	}
-}
-
-/*
- * Is that index free, and none of its former contenders at work or waiting?
- * Lock held.
- */
-static bool
-is_free(int hot_spot)
-{
-	return Slots->hot_spots[hot_spot].key.kind == HOT_SPOT_NONE &&
-		places_in_use(SLOTS_MAX_POOLS + hot_spot) == 0 &&
-		queue_at(SLOTS_MAX_POOLS + hot_spot)->waiters.length == 0;
 }
 
 /* The index of the hot spot of that key, or -1.  Lock held, or a hint. */
@@ -225,7 +202,9 @@ find_or_form(const HotSpotKey *key, uint64 now)
 		{
 			HotSpot    *spot = &Slots->hot_spots[i];
 
-			if (!is_free(i))
+			/* Its former contenders may be at work or wait. */
+			if (spot->key.kind != HOT_SPOT_NONE || places_in_use(SLOTS_MAX_POOLS + i) > 0 ||
+				queue_at(SLOTS_MAX_POOLS + i)->waiters.length > 0)
 				continue;
 			spot->key = *key;
 			spot->since = section.timestamp;
@@ -433,10 +412,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 		entry->hot_spot = 0;
 }
 
-/* ----------------------------------------------------------------
- *		Limits, setting and showing
- * ----------------------------------------------------------------
- */
+/* ---- Limits, setting and showing ---- */
 
 /* Forget a hot spot not seen for long enough, with its parts.  Lock held. */
 static void
@@ -526,19 +502,6 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 	}
 	if (raised)
 		slots_grant_free();
-}
-
-/* While shared memory is being made */
-void
-slots_init_hot_spots(void)
-{
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
-		Slots->hot_spots[i].part_of = i;
-		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
-		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
-		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
-	}
 }
 
 /* A setting has changed: samples are taken, or there are no hot spots. */

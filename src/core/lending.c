@@ -252,14 +252,19 @@ relieve_full_queue(LockedSection *section)
 	}
 }
 
-/* The watcher's duty: if a queue stands still, let one of its waiters in. */
+/*
+ * The watcher's duty before it goes to sleep, for that many ms at most: if a
+ * queue stands still, let one of its waiters in.
+ */
 void
-slots_relieve_stall(void)
+slots_relieve_stall(long ms)
 {
 	LockedSection section;
 
 	slots_lock(&section);
 	if (!relieve_next(&section))
 		relieve_full_queue(&section);
+	if (Slots->watcher == my_slot_procno)
+		Slots->watch_due = section.now + (uint64) ms * 1000;
 	slots_unlock(&section);
 }

@@ -315,7 +315,8 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 void
 limit_control_sample(LimitControl *control, const LoadSample *sample)
 {
-	int64		passed = Max(sample->now - control->last.now, 1);	/* they may overlap */
+	/* Samples may overlap; and time that counts is never 0. */
+	int64		passed = Max(sample->now - control->last.now, 1);
 	uint32		old_limit = control->limit;
 
 	if (sample->completed != control->last.completed || sample->blocked < sample->working ||

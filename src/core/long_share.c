@@ -60,7 +60,7 @@ may_work(uint64 now)
 	double		share = Max(left, (double) Slots->cpus / MIN_SHARE);
 
 	if (Slots->others_need_long || Slots->short_working < NONE_AT_WORK)
-		return Slots->nentries;
+		return MaxBackends;
 	if (share < 1 && (int64) (now - Slots->long_turn_began) < Slots->long_turn_used / share)
 		return 0;
 	return Max(Max((int) (left + 0.5), Slots->cpus / MIN_SHARE), 1);
@@ -190,7 +190,11 @@ demote(int procno, LockedSection *section)
 		return false;
 	entry->reserved = false;
 	pool_of(entry)->totals[TOTAL_DEMOTIONS]++;
-	/* It was no short statement: what it added to their average goes. */
+
+	/*
+	 * It was no short statement: what it added to their average goes; more
+	 * than that, for a second, if its transaction has waited.
+	 */
 	held = Min(Max(held, 0), AVERAGE_OVER);
 	Slots->short_working = Max(Slots->short_working - (double) held / AVERAGE_OVER, 0);
 	(void) count_place_out(place_in(running));
@@ -253,18 +257,11 @@ slots_tick_long(int procno, int holder, int64 used)
 	return !must_pause;
 }
 
-/* Has this process paused for the longest time?  A hint, no lock. */
-bool
-slots_long_is_first(int procno)
+/* Which process has paused for the longest time, if any?  A hint, no lock. */
+int
+slots_first_paused(void)
 {
-	return *(volatile int *) &Slots->long_paused.head == procno;
-}
-
-/* Does any process pause?  A hint, no lock. */
-bool
-slots_any_paused(void)
-{
-	return *(volatile int *) &Slots->long_paused.head != INVALID_PROC_NUMBER;
+	return *(volatile int *) &Slots->long_paused.head;
 }
 
 /* Does this process pause?  A hint, no lock. */

@@ -7,9 +7,9 @@
  * that publish settings (settings.c) define and drop pools.  A backend looks
  * up its pool by name, again whenever the generation changes.  When a pool is
  * dropped, its waiters move to the default pool at once, but for those at a
- * hot spot; other backends do at their next statement.  Its index is reused
- * once no backend of the pool has a slot; until then, a pool defined under the
- * same name gets it back, and the totals.
+ * hot spot; other backends do at their next statement.  Its index can be
+ * reused once no backend of the pool has a slot; until it is, a pool defined
+ * under the same name gets it back, and the totals.
  *
  * Locking: see slots_internal.h.
  *
@@ -148,7 +148,7 @@ free_index(void)
 	{
 		bool		in_use = Slots->pools[i].defined;
 
-		for (int procno = 0; procno < Slots->nentries; procno++)
+		for (int procno = 0; procno < MaxBackends; procno++)
 			in_use |= entry_of(procno)->pool == i && state_of(entry_of(procno)) != SLOT_NONE;
 		if (!in_use && places_in_use(i) == 0)
 			return i;
@@ -202,7 +202,9 @@ drop_pool(int index)
 			entry_of(waiter)->pool = DEFAULT_POOL;
 			slots_queue_move(waiter, DEFAULT_POOL);
 			queue->passed_over_since = 0;
-			pool->totals[TOTAL_QUEUED]--;
+			/* Else a reset has been since. */
+			if (pool->totals[TOTAL_QUEUED] > 0)
+				pool->totals[TOTAL_QUEUED]--;
 			Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
 		}
 		slots_unlock(&section);

@@ -41,7 +41,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
@@ -225,7 +224,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 	int			used = 0;
 
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	for (int procno = 0; procno < Slots->nentries; procno++)
+	for (int procno = 0; procno < MaxBackends; procno++)
 		used += entry_of(procno)->reserved;
 	MySlotEntry->reserved = used < size;
 	LWLockRelease(Slots->pools_lock);
@@ -389,7 +388,7 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot, and count that there.  Returns false if a
+ * Leave the queue without a slot, for a reason that is counted.  Returns false if a
  * slot has been granted meanwhile: the caller then either uses it, by
  * slots_claim(), or refuses it, by slots_refuse_grant().
  */
@@ -446,8 +445,8 @@ drop_slot(bool completed)
 
 	Assert(state != SLOT_NONE && state != SLOT_WAITING);
 	MySlotEntry->reserved = false;
-	if (unlikely(place != NO_QUEUE) && completed)
-		slots_note_place_left(place);
+	if (unlikely(is_of_hot_spot(place)) && completed)
+		pg_atomic_fetch_add_u32(&hot_spot_at(place)->completed, 1);
 	if (likely(state == SLOT_RUNNING))
 		free_slot(place);
 	else if (state == SLOT_LONG)
@@ -515,23 +514,40 @@ slots_at_exit(int code, Datum arg)
  * limit was lowered, holders finish.
  */
 void
-slots_set(const SlotSettings *settings)
+slots_set(SlotSetting setting, int value)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	Slots->max_active = settings->max_active;
-	Slots->observing = settings->observing;
-	Slots->hot_spots_on = settings->hot_spots;
-	pg_atomic_write_u32(&Slots->limit, settings->max_active > 0 ? settings->max_active : NO_LIMIT);
-	pg_atomic_write_u32(&Slots->handoff_after, (uint32) settings->handoff_after);
-	pg_atomic_write_u32(&Slots->lend_after, (uint32) settings->lend_after);
-	pg_atomic_write_u32(&Slots->long_after, (uint32) settings->long_after);
-	if (Slots->watcher != INVALID_PROC_NUMBER)
+	switch (setting)
+	{
+		case SETTING_MAX_ACTIVE:
+			Slots->max_active = value;
+			pg_atomic_write_u32(&Slots->limit, value > 0 ? value : NO_LIMIT);
+			break;
+		case SETTING_OBSERVING:
+			Slots->observing = value != 0;
+			break;
+		case SETTING_HOT_SPOTS:
+			Slots->hot_spots_on = value != 0;
+			break;
+		case SETTING_HANDOFF_AFTER:
+			pg_atomic_write_u32(&Slots->handoff_after, (uint32) value);
+			break;
+		case SETTING_LEND_AFTER:
+			pg_atomic_write_u32(&Slots->lend_after, (uint32) value);
+			break;
+		case SETTING_LONG_AFTER:
+			pg_atomic_write_u32(&Slots->long_after, (uint32) value);
+			break;
+	}
+	if (setting == SETTING_LEND_AFTER && Slots->watcher != INVALID_PROC_NUMBER)
 		slots_wake_later(&section, Slots->watcher);
 	slots_unlock(&section);
-	slots_schedule_samples();
-	slots_grant_free();
+	if (setting == SETTING_MAX_ACTIVE || setting == SETTING_HOT_SPOTS)
+		slots_schedule_samples();
+	if (setting == SETTING_MAX_ACTIVE || setting == SETTING_OBSERVING)
+		slots_grant_free();
 }
 
 /* ---- Looking at entries ---- */
@@ -541,20 +557,6 @@ bool
 slots_available(void)
 {
 	return Slots != NULL;
-}
-
-/* How many backends there can be: proc numbers are below this. */
-int
-slots_backend_count(void)
-{
-	return Slots->nentries;
-}
-
-/* This backend's, or INVALID_PROC_NUMBER until it comes to the gate */
-int
-slots_my_procno(void)
-{
-	return my_slot_procno;
 }
 
 /* The state of that backend.  A hint, no lock. */
@@ -597,27 +599,6 @@ slots_shmem_request(void)
 	RequestNamedLWLockTranche(SLOTS_TRANCHE, 1);
 }
 
-static void
-init_pool(SlotPool *pool)
-{
-	pg_atomic_init_u64(&pool->max_wait, 0);
-	for (int t = 0; t < OWN_TOTALS; t++)
-		pg_atomic_init_u64(&pool->past_totals[t], 0);
-	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-		pg_atomic_init_u64(&pool->wait_counts[b], 0);
-}
-
-static void
-init_entry(SlotEntry *entry)
-{
-	pg_atomic_init_u32(&entry->state, SLOT_NONE);
-	pg_atomic_init_u32(&entry->ticks, 0);
-	pg_atomic_init_u64(&entry->since, 0);
-	pg_atomic_init_u64(&entry->last_wait, 0);
-	for (int t = 0; t < OWN_TOTALS; t++)
-		pg_atomic_init_u64(&entry->own_totals[t], 0);
-}
-
 /*
  * Create the semaphore, or find it: returns whether it is new.  The caller
  * holds AddinShmemInitLock, and then sets all settings, the pools first.
@@ -653,17 +634,39 @@ slots_shmem_init(void)
 	Slots->long_paused = empty;
 	Slots->watcher = INVALID_PROC_NUMBER;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
-	Slots->nentries = MaxBackends;
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
-		init_pool(&Slots->pools[i]);
-	slots_init_hot_spots();
+	{
+		SlotPool   *pool = &Slots->pools[i];
+
+		pg_atomic_init_u64(&pool->max_wait, 0);
+		for (int t = 0; t < OWN_TOTALS; t++)
+			pg_atomic_init_u64(&pool->past_totals[t], 0);
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+			pg_atomic_init_u64(&pool->wait_counts[b], 0);
+	}
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		Slots->hot_spots[i].part_of = i;
+		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
+		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
+		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
+	}
 	for (int i = 0; i < SLOTS_QUEUES; i++)
 	{
 		pg_atomic_init_u32(&queue_at(i)->usage, 0);
 		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
 		queue_at(i)->waiters = empty;
 	}
-	for (int i = 0; i < Slots->nentries; i++)
-		init_entry(entry_of(i));
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		SlotEntry  *entry = entry_of(i);
+
+		pg_atomic_init_u32(&entry->state, SLOT_NONE);
+		pg_atomic_init_u32(&entry->ticks, 0);
+		pg_atomic_init_u64(&entry->since, 0);
+		pg_atomic_init_u64(&entry->last_wait, 0);
+		for (int t = 0; t < OWN_TOTALS; t++)
+			pg_atomic_init_u64(&entry->own_totals[t], 0);
+	}
 	return true;
 }

@@ -136,25 +136,24 @@ extern void slots_shmem_request(void);
 extern bool slots_shmem_init(void);
 
 /* Settings */
-typedef struct SlotSettings
+typedef enum SlotSetting
 {
-	int			max_active;		/* slots; 0 = the gate is off, and so are the
+	SETTING_MAX_ACTIVE,			/* slots; 0 = the gate is off, and so are the
 								 * limits of pools; -1 = none but those of
 								 * pools and hot spots */
-	bool		observing;		/* no backend queues */
-	bool		hot_spots;
-	int			handoff_after;	/* ms; 0 = strictly first come */
-	int			lend_after;		/* ms; -1 = never */
-	int			long_after;		/* ms of CPU time; -1 = never */
-} SlotSettings;
+	SETTING_OBSERVING,			/* 1 = no backend queues */
+	SETTING_HOT_SPOTS,			/* 0 = there are none */
+	SETTING_HANDOFF_AFTER,		/* ms; 0 = strictly first come */
+	SETTING_LEND_AFTER,			/* ms; -1 = never */
+	SETTING_LONG_AFTER			/* ms of CPU time; -1 = never */
+} SlotSetting;
 
-extern void slots_set(const SlotSettings *settings);
+extern void slots_set(SlotSetting setting, int value);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
-/* Backends */
+/* Backends; this one's proc number, or invalid until it comes to the gate */
+extern GATE_HIDDEN int my_slot_procno;
 extern bool slots_available(void);
-extern int	slots_backend_count(void);
-extern int	slots_my_procno(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
@@ -183,7 +182,6 @@ extern void slots_release(bool failed);
 
 /* The watcher */
 extern bool slots_try_become_watcher(void);
-extern void slots_watch_again_in(long ms);
 
 /* Pools */
 extern void pools_fold_name(char *name, const char *original);
@@ -257,7 +255,7 @@ extern bool slots_claim_holder_scan(long interval);
 extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);
 extern void slots_end_lending(void);
-extern void slots_relieve_stall(void);
+extern void slots_relieve_stall(long ms);
 
 /* Long statements */
 extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
@@ -265,8 +263,7 @@ extern bool slots_may_be_long(int procno);
 extern void slots_keep_slot(bool keep);
 extern pg_atomic_uint32 *slots_ticks_of(int procno);
 extern bool slots_tick_long(int procno, int holder, int64 used);
-extern bool slots_long_is_first(int procno);
-extern bool slots_any_paused(void);
+extern int	slots_first_paused(void);
 extern bool slots_is_paused(int procno);
 extern bool slots_long_works(int procno, bool is_seen_to_work, uint64 now);
 extern void slots_long_resume(int procno);
@@ -278,7 +275,7 @@ typedef struct SlotStats
 {
 	char		pool[NAMEDATALEN];
 	int			priority;
-	int			limit;			/* its own, or else SlotSettings.max_active */
+	int			limit;			/* its own, or else SETTING_MAX_ACTIVE */
 	bool		observing;		/* the limit is not enforced */
 	int			backends[SLOT_STATES];
 	uint64		own_totals[OWN_TOTALS];

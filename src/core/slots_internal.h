@@ -20,12 +20,13 @@
  * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
  * free (wait_queue.c, with the bound on the work done under it).  It guards
  * all members of SlotShared, SlotPool, SlotQueue and HotSpot whose comments
- * name no other lock.  Members of SlotEntry whose comments name no lock are
- * written by their own backend and read by others without a lock.  Atomics are
- * read without a lock; the limits are written under the lock, the words,
- * published settings and times of samples without it.  Slots->pools_lock, an
- * LWLock taken before the lock, guards the set of pools and their names.
- * Times are in us by monotonic_us(), but for those of type TimestampTz.
+ * name no other lock; functions that say so read one without it, as a hint.
+ * Members of SlotEntry whose comments name no lock are written by their own
+ * backend and read by others without a lock.  Atomics are read without a lock;
+ * the limits are written under the lock, the words, published settings and
+ * times of samples without it.  Slots->pools_lock, an LWLock taken before the
+ * lock, guards the set of pools and their names.  Times are in us by
+ * monotonic_us(), but for those of type TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -36,6 +37,7 @@
 
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 #include "utils/timestamp.h"
@@ -93,8 +95,9 @@ typedef struct SlotEntry
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* in the reserve; pools_lock to set */
 	uint8		long_state;		/* LongState: lock */
-	bool		keeps_slot;		/* its workers do not make it long */
-	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its present pool */
+	bool		keeps_slot;		/* not long, whatever it or its workers use */
+	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool; see
+												 * drop_pool() */
 
 	int			prev;			/* links in one of the lists: lock */
 	int			next;			/* likewise */
@@ -177,7 +180,7 @@ typedef struct SlotShared
 	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SampleTime)];
 
 	slock_t		mutex;
-	int			max_active;		/* see SlotSettings; a hint without lock */
+	int			max_active;		/* see SETTING_MAX_ACTIVE; a hint without lock */
 	bool		observing;		/* likewise */
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
@@ -203,7 +206,7 @@ typedef struct SlotShared
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
-	uint64		crossings_aged; /* when crossings were last halved */
+	uint64		crossings_aged; /* when they were last halved: as seen */
 
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
@@ -212,7 +215,6 @@ typedef struct SlotShared
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
 	SlotQueue	queues[SLOTS_QUEUES];
-	int			nentries;
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
 
@@ -220,7 +222,6 @@ extern GATE_HIDDEN SlotShared *Slots;
 
 /* This backend's entry, once it has come to the gate */
 extern GATE_HIDDEN SlotEntry *MySlotEntry;
-extern GATE_HIDDEN int my_slot_procno;
 
 /* What this backend knows of its pool, as of that generation */
 typedef struct MyPool
@@ -235,7 +236,7 @@ extern GATE_HIDDEN MyPool my_pool;
 static inline SlotEntry *
 entry_of(int procno)
 {
-	Assert(procno >= 0 && procno < Slots->nentries);
+	Assert(procno >= 0 && procno < MaxBackends);
 	return &Slots->entries[procno];
 }
 
@@ -490,10 +491,8 @@ extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
-extern void slots_init_hot_spots(void);
 extern void slots_schedule_samples(void);
 extern int	slots_hot_spot_queue(int hot_spot);
 extern void slots_note_place_taken(int place);
-extern void slots_note_place_left(int place);
 
 #endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

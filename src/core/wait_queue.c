@@ -30,14 +30,14 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded: over the queues with waiters, at most 96
- * and four times per section, or over a small constant.  bench/NOTEBOOK.md has
+ * and some five times per section, or over a small constant.  bench/NOTEBOOK.md has
  * what that takes with 31 pools.
  *
  * One of the waiters is the watcher, which wakes up from time to time
- * (src/sampler.c).  When it leaves, the last in a queue is appointed, which
- * waits longest.  If it is late, for instance because it was stopped, the next
- * backend that enters a queue takes its duty over, or another waiter: each
- * wakes up about once a second to check.
+ * (src/sampler.c): the first that comes.  When it leaves, the last in a queue
+ * is appointed, which waits longest.  If it is late, for instance because it
+ * was stopped, the next backend that enters a queue takes its duty over, or
+ * another waiter: each wakes up about once a second to check.
  *
  * Locking: "the lock" is the one of this file; see slots_internal.h.
  *
@@ -267,18 +267,6 @@ slots_try_become_watcher(void)
 		appoint_watcher(my_slot_procno, section.now);
 	slots_unlock(&section);
 	return Slots->watcher == my_slot_procno;
-}
-
-/* The watcher goes to sleep, for that many ms at most. */
-void
-slots_watch_again_in(long ms)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	if (Slots->watcher == my_slot_procno)
-		Slots->watch_due = section.now + (uint64) ms * 1000;
-	slots_unlock(&section);
 }
 
 /* ---- The queues ---- */
