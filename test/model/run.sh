@@ -111,7 +111,7 @@ no backend is let in above the limit           |slots_relieve_stall|slots_grant_
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue)|skip|states|SAMPLES=1 DO=2
 a waiter is let in though it has left          |slots_let_in|entry_of(p).state == SLOT_WAITING|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
-no call after the limit was raised             |slots_set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
+no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
 waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
 waiters are let in though there is a limit again|grant_one|EITHER(Slots.max_active == 0,|EITHER(true,|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0

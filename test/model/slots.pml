@@ -678,7 +678,7 @@ inline slots_let_in(p)
 #define IS_PART(h, whole) (IS_THERE(h) && hot_spots[h].part_of == (whole))
 #define has_own_queue(h) IS_PART(h, h)
 #define slots_have_hot_spots() (Slots.max_active != 0)
-#define is_free(h) \
+#define CAN_FORM(h) \
 	(!IS_THERE(h) && places_in_use(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)))
 
 inline forget(h)
@@ -694,7 +694,7 @@ inline find_or_form(h)
 	if
 	:: !IS_THERE(h) ->
 		slots_lock();
-		WHEN(is_free(h) && slots_have_hot_spots(), hot_spots[h].kind = HOT_SPOT_RELATION);
+		WHEN(CAN_FORM(h) && slots_have_hot_spots(), hot_spots[h].kind = HOT_SPOT_RELATION);
 		slots_unlock()
 	:: else
 	fi
@@ -800,7 +800,7 @@ inline slots_relieve_stall()
 
 /* ---- semaphore.c: settings ---- */
 
-inline slots_set_limit(new_limit)
+inline slots_set(new_limit)
 {
 	slots_lock();
 	d_step {
@@ -964,8 +964,8 @@ proctype Resizer()
 {
 	LOCALS;
 
-	slots_set_limit(RESIZE_1);
-	slots_set_limit(RESIZE_2);
+	slots_set(RESIZE_1);
+	slots_set(RESIZE_2);
 	done++
 }
 
