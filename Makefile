@@ -2,7 +2,7 @@
 
 MODULE_big = admission_gate
 EXTENSION = admission_gate
-PGFILEDESC = "admission_gate - limits how many backends work at once"
+PGFILEDESC = "admission_gate - queues for hot spots, and a cap on the backends at work"
 DATA = sql/admission_gate--1.0.sql
 
 CORE = counters hot_spots lending limit_control long_share pools semaphore wait_queue

@@ -244,8 +244,8 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 /*
  * A suspended portal may go on without the slot that it began with, or may
  * have begun before the gate was switched on.  A statement that only reads
- * ends here: in the extended protocol, ExecutorEnd comes no sooner than with
- * the next statement.
+ * ends here: in the extended protocol, ExecutorFinish comes no sooner than
+ * with the next statement.
  */
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
@@ -283,7 +283,7 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 }
 
 static pg_noinline void
-ExecutorFinish_one_level_down(QueryDesc *queryDesc)
+ExecutorFinish_behind_gate(QueryDesc *queryDesc)
 {
 	CALL_ONE_LEVEL_DOWN(next_ExecutorFinish(queryDesc));
 	/* An earlier portal may be closed while another statement has the slot. */
@@ -299,7 +299,7 @@ static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
 	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
-		ExecutorFinish_one_level_down(queryDesc);
+		ExecutorFinish_behind_gate(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);
 }
@@ -430,9 +430,7 @@ gate_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	if (slots_shmem_init())
-	{
 		settings_publish();
-	}
 	sampler_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }

@@ -2,7 +2,7 @@
 #
 # Shows what the gate changes on this machine: throughput and latency with it off and on,
 # many clients, everything else equal.  It starts its own server in a throw-away directory
-# and leaves nothing behind: see test/setup.sh.
+# and leaves nothing behind but packages: see test/setup.sh.
 #
 # Three loads, by pgbench over a Unix socket with prepared statements, as a role that is
 # not a superuser:
@@ -108,8 +108,8 @@ set_limit() {
     die "the server does not take over admission_gate.max_active_backends = $1 (it has ${seen:-none})"
 }
 
-# Tells in the middle of a run what the gate does.  A hot spot that is not yet found, or has
-# no limit yet, has some seconds more.
+# Tells in the middle of a run what the gate does.  A hot spot that is not found yet, or has
+# no limit yet, gets a few seconds more.
 show_gate() {
     local spots
     sleep $((DURATION / 2))

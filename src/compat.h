@@ -33,11 +33,11 @@
  * have a reserve of connections, too.  The lists of the lock manager are
  * dlists: gate_proclock_in() and gate_proclock_after() return the first and
  * the next PROCLOCK of one, NULL after the last; the caller holds the lock of
- * the partition.  And PGXS hides all C names
- * that are not PGDLLEXPORT: all libraries of a server share one name space, so
- * a call might else go to another library's function of that name.  Before,
- * -fvisibility=hidden in the Makefile hides them, and PGDLLEXPORT, which was
- * empty, exempts names from that; and fmgr.h did not declare _PG_init().
+ * the partition.  And PGXS hides all C names that are not PGDLLEXPORT: all
+ * libraries of a server share one name space, so a call might else go to
+ * another library's function of that name.  Before, -fvisibility=hidden in the
+ * Makefile hides them, and PGDLLEXPORT, which was empty, exempts names from
+ * that; and fmgr.h did not declare _PG_init().
  */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)

@@ -69,7 +69,6 @@ extern int	gate_max_active_backends;	/* 0 = the gate is off, -1 = no limit
 										 * but those of hot spots */
 extern int	gate_handoff_after; /* ms; 0 = strictly first come */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
-extern const PoolDefinitions *gate_pools;
 
 extern bool bypass_in_force;	/* does this session pass without a slot? */
 

@@ -28,8 +28,8 @@
  *
  * Long statements (core/long_share.c): a sample counts the short statements
  * and the processes of long ones at work, and resumes those that may go on:
- * out of turn what keeps a lock that others wait for, and all while VACUUM or
- * replay waits for a pin or a snapshot.
+ * out of turn what keeps a lock that others wait for, and all while VACUUM
+ * waits for a pin, or replay for a pin, a snapshot or a lock.
  *
  * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
  * does; a stale value costs one sample.  A partition lock of the lock manager
@@ -325,8 +325,8 @@ let_go_on(int procno)
 
 /*
  * Find out what the lock of a group is for, and which backend has it: one that
- * is idle, if any is, else one that waits itself, else any.  One that waits at
- * the gate, or pauses, goes on.
+ * waits itself, else any; if one is idle, its waiters are stuck.  One that
+ * waits at the gate, or pauses, goes on.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -573,6 +573,7 @@ sample_all(bool with_holders)
 		Activity	activity = ACTIVITY_RESTS;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
 		const PGPROC *proc = GetPGProcByNumber(procno);
+		const PGPROC *leader = *(PGPROC *const volatile *) &proc->lockGroupLeader;
 		uint32		event = wait_event_of(proc);
 		bool		waits = samples[procno].lock != NULL;
 		bool		is_slow = waits && (int64) (sample.now - samples[procno].began) >= SLOW_WAIT;
@@ -585,8 +586,8 @@ sample_all(bool with_holders)
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
 		/* A leader that needs no more rows waits for its workers to end. */
-		if (slots_is_paused(procno) && proc->lockGroupLeader != NULL &&
-			wait_event_of(proc->lockGroupLeader) == WAIT_EVENT_PARALLEL_FINISH)
+		if (leader != NULL && wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH &&
+			slots_is_paused(procno))
 			slots_long_resume(procno);
 		long_ones += slots_long_works(procno, works, sample.now);
 		if (hot_spots)
@@ -596,7 +597,7 @@ sample_all(bool with_holders)
 						   slots_lend_after() >= 0)))
 			sample_holder(procno, activity == ACTIVITY_STUCK);
 	}
-	if (slots_first_paused() >= 0)
+	if (long_ones > 0 || slots_first_paused() >= 0)
 		sample.needs_long |= replay_waits();
 	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
 	if (hot_spots)

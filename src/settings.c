@@ -33,7 +33,7 @@ bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
 int			gate_log_min_wait = -1;
-const PoolDefinitions *gate_pools = NULL;
+static const PoolDefinitions *gate_pools = NULL;
 bool		bypass_in_force = false;
 
 static int	mode = 0;			/* 1 = observe */
@@ -89,7 +89,7 @@ publish(SlotSetting setting, int value)
 		slots_set(setting, value);
 }
 
-/* Publish all of them.  Call once, in the postmaster. */
+/* Publish all of them.  Call when shared memory has been made. */
 void
 settings_publish(void)
 {

@@ -388,8 +388,8 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot, for a reason that is counted.  Returns false if a
- * slot has been granted meanwhile: the caller then either uses it, by
+ * Leave the queue without a slot, for a reason that is counted.  Returns false
+ * if a slot has been granted meanwhile: the caller then either uses it, by
  * slots_claim(), or refuses it, by slots_refuse_grant().
  */
 bool

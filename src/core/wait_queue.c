@@ -30,8 +30,8 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded: over the queues with waiters, at most 96
- * and some five times per section, or over a small constant.  bench/NOTEBOOK.md has
- * what that takes with 31 pools.
+ * and some five times per section, or over a small constant.
+ * bench/NOTEBOOK.md has what that takes with 31 pools.
  *
  * One of the waiters is the watcher, which wakes up from time to time
  * (src/sampler.c): the first that comes.  When it leaves, the last in a queue

@@ -98,7 +98,7 @@
 #define LENDING			(HOLDER == WAITS || DOES(DO_HOLDERS))
 #define PLACES			(HOT > 0 || POOL_LIMIT != NO_LIMIT)
 
-/* ---- types.h, shared.h ---- */
+/* ---- slots.h, slots_internal.h ---- */
 
 #define USAGE_COUNT		15
 #define USAGE_LENDERS	16
@@ -207,7 +207,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 	byte place = NO_QUEUE; byte had_place; byte was; byte wakes; bool ok; bool told; \
 	byte index; byte next_one = INVALID_PROC_NUMBER
 
-/* ---- counting.h ---- */
+/* ---- slots_internal.h ---- */
 
 inline count_up_if_free(cell, most, barge)
 {
@@ -257,7 +257,7 @@ inline count_in_if_free(i)
 inline count_in(i) { count_place(i); Slots.usage++ }
 inline count_out() { count_place_out(); Slots.usage-- }
 
-/* ---- entries.c ---- */
+/* ---- wait_queue.c: lists ---- */
 
 #define PREV(p)			entry_of(p).prev
 #define NEXT(p)			entry_of(p).next

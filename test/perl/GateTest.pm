@@ -491,6 +491,13 @@ sub end_sessions
 		'all sessions to end');
 }
 
+# Let this test and its servers use two CPUs at most, so that few sessions keep them busy.
+sub use_two_cpus
+{
+	my @cpus = map { /(\d+)-(\d+)/ ? $1 .. $2 : $_ } split /,/, (qx(taskset -cp $$) =~ /([\d,-]+)\s*$/)[0];
+	return @cpus < 2 || qx(taskset -cp $cpus[0],$cpus[1] $$);
+}
+
 # There is exactly one slot at limit 1, or in that pool, whose limit is 1: none has
 # leaked, none was made.  It goes through a long queue in which nobody arrives later
 # or may be handed the slot, so that each depends on being woken by the one before.

@@ -7,6 +7,7 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
+GateTest::use_two_cpus();
 my $primary = GateTest->new(
 	'primary',
 	lend_after => 60_000,
@@ -106,7 +107,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->stop_worker($_) foreach @short;
 	$standby->end_sessions;
 	catch_up();
-	$standby->set(max_active_backends => 1, max_standby_streaming_delay => 100);
+	$standby->set(max_active_backends => 1, long_after => -1, max_standby_streaming_delay => 100);
 	$standby->ok_quiet('after long statements');
 }
 
