@@ -78,17 +78,17 @@ for (
 # One in the queue is let in by a holder that waits for it.
 my $advisory_lock = 'SELECT pg_advisory_lock';
 for my $case (
-	[ 'an advisory lock', "$advisory_lock(1)", 'SELECT pg_advisory_unlock(1)', 'BEGIN', "$advisory_lock(1)", 'Lock' ],
+	[ 'an advisory lock', "$advisory_lock(1)", 'SELECT pg_advisory_unlock(1)', 'BEGIN', "$advisory_lock(1)" ],
 	# A lone SERIALIZABLE statement has its snapshot when it enters the queue.
 	[
 		'a safe snapshot',
 		'SET default_transaction_isolation = serializable',
 		$update,
 		'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE',
-		'SELECT count(*) FROM t', 'IPC'
+		'SELECT count(*) FROM t'
 	])
 {
-	my ($what, $before, $queued, $begin, $wants, $waits_for) = @$case;
+	my ($what, $before, $queued, $begin, $wants) = @$case;
 	$gate->piece(
 		"$what and its queued owner",
 		{ max_active_backends => 1, lend_after => 60_000 },
@@ -97,8 +97,8 @@ for my $case (
 			$owner->query($before);
 			$holder->query($begin);
 			$gate->queue($owner, $queued);
+			# It waits for a moment only: there is no time to see that.
 			$holder->start($wants);
-			$gate->await_wait_event_type($holder, $waits_for);
 			$gate->set(lend_after => 100);
 			is($owner->sqlstate, '00000', "$what: its owner in the queue is let in by the holder that wants it");
 			is($holder->sqlstate, '00000', 'and the holder has it');
