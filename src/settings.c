@@ -20,6 +20,7 @@
 
 #include <limits.h>
 
+#include "access/parallel.h"
 #include "miscadmin.h"
 #include "utils/varlena.h"
 
@@ -105,7 +106,8 @@ settings_publish(void)
 static void
 assign_max_active_backends(int newval, void *extra)
 {
-	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL)
+	/* A parallel worker restores its leader's setting in its transaction. */
+	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL && !IsParallelWorker())
 		ungated_transaction = MY_TRANSACTION;
 	publish(SETTING_MAX_ACTIVE, newval);
 }

@@ -454,7 +454,7 @@ sub ok_never_pauses
 	ok_pauses('then they pause again');
 	my $vacuum = $gate->session(session => { 'admission_gate.bypass' => 'on' });
 	$vacuum->start('VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) numbers');
-	$gate->await_wait_event_type($vacuum, 'BufferPin');
+	$gate->await_wait_event_type($vacuum, 'Buffer%');    # BufferPin, from 19 on Buffer
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
 		'while VACUUM waits for a pin, none pauses');
 	ok_cancels($vacuum, 'it waits as without the gate');
