@@ -35,7 +35,7 @@
  */
 #include "postgres.h"
 
-#include "core/limit_control.h"
+#include "core/slots.h"
 
 #define MS				INT64CONST(1000)
 #define SECOND			(1000 * MS)

@@ -43,7 +43,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "core/limit_control.h"
 #include "core/slots.h"
 
 #define USAGE_WAITERS	0x80000000	/* see SlotShared.usage, SlotQueue.usage */

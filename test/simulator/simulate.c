@@ -25,7 +25,7 @@
 
 #include <math.h>
 
-#include "core/limit_control.h"
+#include "core/slots.h"
 #include "lib/ilist.h"
 
 /* The tests are no part of a server. */
