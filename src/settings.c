@@ -247,35 +247,15 @@ assign_bypass_application_names(const char *newval, void *extra)
 	bypass_look_at_name();
 }
 
-static void
-assign_mode(int newval, void *extra)
-{
-	publish(SETTING_OBSERVING, newval);
-}
+/* Assign hooks that only publish the new value */
+#define PUBLISH_ON_ASSIGN(name, type, setting) \
+	static void name(type newval, void *extra) { publish(setting, newval); }
 
-static void
-assign_handoff_after(int newval, void *extra)
-{
-	publish(SETTING_HANDOFF_AFTER, newval);
-}
-
-static void
-assign_lend_after(int newval, void *extra)
-{
-	publish(SETTING_LEND_AFTER, newval);
-}
-
-static void
-assign_long_after(int newval, void *extra)
-{
-	publish(SETTING_LONG_AFTER, newval);
-}
-
-static void
-assign_hot_spots(bool newval, void *extra)
-{
-	publish(SETTING_HOT_SPOTS, newval);
-}
+PUBLISH_ON_ASSIGN(assign_mode, int, SETTING_OBSERVING)
+PUBLISH_ON_ASSIGN(assign_handoff_after, int, SETTING_HANDOFF_AFTER)
+PUBLISH_ON_ASSIGN(assign_lend_after, int, SETTING_LEND_AFTER)
+PUBLISH_ON_ASSIGN(assign_long_after, int, SETTING_LONG_AFTER)
+PUBLISH_ON_ASSIGN(assign_hot_spots, bool, SETTING_HOT_SPOTS)
 
 /*
  * Did the present transaction begin before this backend knew of a limit?  Then
