@@ -72,10 +72,9 @@ typedef enum UtilityKind
 } UtilityKind;
 
 /*
- * How deep this backend is in utility commands, which may run statements
- * without a slot of their own, or commit inside.  In statement scope, planner
- * and executor calls count as well: with a counter for each hook, the end of
- * an inner statement would look like that of the top-level one.
+ * How deep this backend is in utility commands, which may run statements or
+ * commit inside; in statement scope, also in planner and executor calls: else
+ * the end of an inner statement would look like that of the top-level one.
  */
 static int	nesting_level = 0;
 
@@ -108,13 +107,13 @@ gate_xact_callback(XactEvent event, void *arg)
 {
 	if (nesting_level > 0)
 		return;
-	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
-		admission_leave(false);
-	else
+	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
 	{
 		admission_end_transaction(event == XACT_EVENT_ABORT);
 		long_statements_end_transaction();
 	}
+	else if (!slots_keep_place())
+		admission_leave(false);
 }
 
 /*

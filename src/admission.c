@@ -141,10 +141,7 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 				setting);
 }
 
-/*
- * Does the pool's queue_timeout count?  The shorter of the two does, so that a
- * user cannot exceed that of the pool.
- */
+/* Does the pool's queue_timeout count?  A user cannot exceed it. */
 static bool
 queue_timeout_is_of_pool(void)
 {
@@ -236,9 +233,9 @@ abandon_wait(int code, Datum arg)
 }
 
 /*
- * Wait in the queue for a slot, without a snapshot if possible; but if the
- * limit is only observed, acquire a slot at once.  Raises an error if the queue
- * is full, if queue_timeout expires, and whatever interrupts bring.
+ * Wait in the queue for a slot, or acquire one at once if the limit is only
+ * observed.  Raises an error if the queue is full or queue_timeout expires, and
+ * whatever interrupts bring.
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)

@@ -46,7 +46,6 @@ extern void snapshot_release(QueryDesc *query);
 extern void snapshot_retake(void);
 
 /* settings.c */
-
 typedef enum GateScope
 {
 	SCOPE_TRANSACTION,

@@ -324,9 +324,8 @@ let_go_on(int procno)
 }
 
 /*
- * Find out what the lock of a group is for, and which backend has it: one that
- * waits itself, else any; if one is idle, its waiters are stuck.  One that
- * waits at the gate, or pauses, goes on.
+ * Find out what a group's lock is for, and which backend has it: one that waits
+ * itself, else any.  One that waits at the gate, or pauses, goes on.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -421,15 +420,20 @@ judge(WaitGroup *first, Sample *sample)
 	}
 }
 
-/* What does this holder do?  *key receives what it contends for. */
+/*
+ * What does this backend do?  *key receives what it contends for.  One without
+ * a slot contends only for what commits lock.
+ */
 static Activity
-activity_of(int procno, Sample *sample, HotSpotKey *key)
+activity_of(int procno, bool is_holder, Sample *sample, HotSpotKey *key)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	LOCK	   *lock = samples[procno].lock;
 	uint32		lwlock = samples[procno].lwlock;
-	WaitGroup  *group;
+	WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
 
+	if (!is_holder && (group == NULL || !is_lock_of_commit(&group->key)))
+		return ACTIVITY_RESTS;
 	if (lock == NULL && lwlock == 0)
 		return is_idle(procno, sample) ? ACTIVITY_IDLE :
 			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
@@ -440,7 +444,6 @@ activity_of(int procno, Sample *sample, HotSpotKey *key)
 		return ACTIVITY_CONTENDS;
 	}
 
-	group = group_of(sample, lock);
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
 	if (group->verdict == VERDICT_UNKNOWN)
@@ -570,7 +573,6 @@ sample_all(bool with_holders)
 	{
 		SlotState	state = slots_state(procno);
 		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
-		Activity	activity = ACTIVITY_RESTS;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
 		const PGPROC *proc = GetPGProcByNumber(procno);
 		const PGPROC *leader = *(PGPROC *const volatile *) &proc->lockGroupLeader;
@@ -579,9 +581,9 @@ sample_all(bool with_holders)
 		bool		is_slow = waits && (int64) (sample.now - samples[procno].began) >= SLOW_WAIT;
 		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
 									   event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
+		Activity	activity = state == SLOT_NONE || is_holder ?
+		activity_of(procno, is_holder, &sample, &key) : ACTIVITY_RESTS;
 
-		if (is_holder)
-			activity = activity_of(procno, &sample, &key);
 		short_ones += state == SLOT_RUNNING &&
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));

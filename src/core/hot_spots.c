@@ -17,6 +17,10 @@
  * would only make the line longer.  It gives it back where it does nothing, or
  * waits for a backend that does nothing.
  *
+ * NOTIFY takes a lock in the commit, when the slot has been released.  So those
+ * in line for that lock are marked without a slot, and its contenders keep their
+ * place, though not the slot, until the transaction has ended.
+ *
  * A transaction that waits for another transaction's end, or for a lock inside
  * the server, does not tell by that which rows it wants; so such a wait keeps
  * the mark that the backend has, as long as others are seen in line there.  A
@@ -46,7 +50,8 @@
 #define INTERVAL_PER_BACKEND	10
 #define MAX_SAMPLE_INTERVAL		200000
 #define OPEN_INTERVALS			4	/* of these while none waits */
-#define FEW_AT_WORK				4	/* backends that need no sample */
+#define FEW_INTERVALS			100 /* the same if so few hold a slot: */
+#define FEW_AT_WORK				4
 
 /* A sample adds this to the mark of one in line; it takes 1 from one at work. */
 #define MARK_IN_LINE			4
@@ -76,22 +81,24 @@ sample_interval(void)
 }
 
 /*
- * Is it time to take a sample?  Returns true to one caller per interval; with
- * even_if_few, also while few backends are at work, or there are no hot spots.
+ * Is it time to take a sample?  Returns true to one caller per interval.
+ * even_if_few: not less often while few work, also if there are no hot spots.
  */
 bool
 slots_claim_sample(bool even_if_few)
 {
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
-	uint64		interval = sample_interval() * (others_wait ? 1 : OPEN_INTERVALS);
 	uint32		at_work = slots_in_use() + *(volatile int *) &Slots->lent;
-	bool		needed = even_if_few || others_wait || at_work > FEW_AT_WORK;
+	bool		few = !even_if_few && !others_wait && !Slots->contended && at_work <= FEW_AT_WORK;
+	int			intervals = others_wait ? 1 : few ? FEW_INTERVALS : OPEN_INTERVALS;
+	bool		claimed;
 
-	if (!(even_if_few || slots_have_hot_spots()) ||
-		(needed && !claim_turn(&Slots->sample.claimed, interval)))
+	if (!(even_if_few || slots_have_hot_spots()))
 		return false;
-	pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
-	return needed;
+	claimed = claim_turn(&Slots->sample.claimed, intervals * sample_interval());
+	if (claimed || few)
+		pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
+	return claimed;
 }
 
 /* The queue of a hot spot: its own, or that of the one it is a part of. */
@@ -207,6 +214,7 @@ find_or_form(const HotSpotKey *key, uint64 now)
 				queue_at(SLOTS_MAX_POOLS + i)->waiters.length > 0)
 				continue;
 			spot->key = *key;
+			spot->locked_in_commit = is_lock_of_commit(key);
 			spot->since = section.timestamp;
 			limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
 			pg_atomic_write_u32(&spot->completed, 0);
@@ -276,6 +284,7 @@ merge(int part, int whole)
 				Slots->hot_spots[i].part_of = whole;
 			Slots->hot_spots[part].crossings[i] = Slots->hot_spots[i].crossings[part] = 0;
 		}
+		Slots->hot_spots[whole].locked_in_commit |= Slots->hot_spots[part].locked_in_commit;
 		pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + part)->limit, NO_LIMIT);
 	}
 	slots_unlock(&section);
@@ -368,16 +377,17 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
-	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT;
+	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT ||
+	place_in(state) != NO_QUEUE;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
 	LoadSample *load;
 	int			found;
 
-	if (!is_holder && entry->hot_spot == 0)
+	if (!is_holder && entry->hot_spot == 0 && activity != ACTIVITY_CONTENDS)
 		return;
 	if (queue_has_limit(entry->pool))
 		entry->hot_spot = entry->mark = 0;
-	else if (is_holder && activity == ACTIVITY_CONTENDS)
+	else if (activity == ACTIVITY_CONTENDS)
 		mark(entry, key, now);
 	else if (is_holder && activity == ACTIVITY_STUCK)
 	{
@@ -486,12 +496,15 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 {
 	uint64		now = monotonic_us();
 	bool		raised = false;
+	bool		contended = false;
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
 		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
 			raised |= adapt(i, counts, now);
+		contended |= counts->of[i].contenders > 0;
 	}
+	Slots->contended = contended;
 	/* Crossings of long ago count less. */
 	if ((int64) (now - Slots->crossings_aged) >= CROSSINGS_AGE)
 	{

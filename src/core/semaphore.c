@@ -25,6 +25,7 @@
  *	 NONE -> RUNNING, LENT			its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
+ *	 RUNNING -> NONE with its place	its backend, by compare-and-exchange
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
  *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
  *	 LONG -> RUNNING, LENT			its backend, under the lock
@@ -136,7 +137,7 @@ count_admission(void)
 static inline void
 become_holder(TimestampTz since)
 {
-	Assert(state_of(MySlotEntry) == SLOT_NONE);
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
 	pg_atomic_write_u32(&MySlotEntry->state, next_state);
@@ -443,7 +444,7 @@ drop_slot(bool completed)
 	SlotState	state = state_in(held);
 	int			place = place_in(held);
 
-	Assert(state != SLOT_NONE && state != SLOT_WAITING);
+	Assert(state != SLOT_WAITING);
 	MySlotEntry->reserved = false;
 	if (unlikely(is_of_hot_spot(place)) && completed)
 		pg_atomic_fetch_add_u32(&hot_spot_at(place)->completed, 1);
@@ -451,8 +452,14 @@ drop_slot(bool completed)
 		free_slot(place);
 	else if (state == SLOT_LONG)
 		slots_forget_long(my_slot_procno);
-	else
+	else if (state == SLOT_LENT)
 		slots_forget_lending(place);
+	else
+	{
+		/* It kept the place only: hand it off like one with a slot. */
+		pg_atomic_fetch_add_u32(&Slots->usage, 1);
+		free_slot(place);
+	}
 }
 
 /* Pass a slot on that was granted too late to be of use. */
@@ -477,11 +484,35 @@ slots_resume(void)
 		slots_end_lending();
 }
 
+/*
+ * The commit begins.  If this backend contends for what it will lock, release
+ * the slot, but keep the place until slots_release(), and return true.
+ */
+bool
+slots_keep_place(void)
+{
+	uint32		held = MySlotEntry != NULL ? pg_atomic_read_u32(&MySlotEntry->state) : 0;
+
+	if (likely(!is_of_hot_spot(place_in(held))) || !hot_spot_at(place_in(held))->locked_in_commit)
+		return false;
+	while (state_in(held) == SLOT_RUNNING)
+	{
+		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
+											state_with_place(SLOT_NONE, place_in(held))))
+			continue;
+		add_to_own(TOTAL_COMPLETED, 1);
+		free_slot(NO_QUEUE);
+		break;
+	}
+	return true;
+}
+
 /* This backend's work is done, well or not: release its slot. */
 void
 slots_release(bool failed)
 {
-	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
+	if (likely(state_of(MySlotEntry) != SLOT_NONE))
+		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 	drop_slot(!failed);
 }
 
@@ -494,14 +525,14 @@ slots_at_exit(int code, Datum arg)
 {
 	if (state_of(MySlotEntry) == SLOT_WAITING && !slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
-	if (state_of(MySlotEntry) != SLOT_NONE)
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
 	{
 		pg_read_barrier();		/* as in slots_claim() */
 		finish_handoff();		/* a slot may have been granted meanwhile */
 		slots_release(true);
 	}
 
-	Assert(state_of(MySlotEntry) == SLOT_NONE && !MySlotEntry->handoff_pending);
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
 	MySlotEntry->reserved = false;	/* it may end on the way to its slot */
 	MySlotEntry = NULL;

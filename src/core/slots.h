@@ -14,6 +14,7 @@
 
 #include <time.h>
 
+#include "catalog/pg_database_d.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 
@@ -109,6 +110,14 @@ typedef struct HotSpotKey
 								 * event of a lock inside the server */
 } HotSpotKey;
 
+/* Is it the lock that a commit takes if its transaction has sent a NOTIFY? */
+static inline bool
+is_lock_of_commit(const HotSpotKey *key)
+{
+	return key->kind == HOT_SPOT_OBJECT && key->database == InvalidOid &&
+		key->fields[0] == DatabaseRelationId && key->fields[1] == InvalidOid;
+}
+
 /* When backends are sampled */
 typedef struct SampleTime
 {
@@ -176,6 +185,7 @@ extern bool slots_claim(void);
 extern bool slots_leave_queue(PoolTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
+extern bool slots_keep_place(void);
 extern void slots_release(bool failed);
 
 /* The watcher */

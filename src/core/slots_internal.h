@@ -56,17 +56,14 @@
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
 
-/*
- * The state of an entry and the queue whose own limit counts it, its place,
- * are one word: so whoever changes the state knows which counts to change.
- */
+/* State and place are one word: to change one is to know what to count. */
 #define PLACE_SHIFT		8
 #define STATE_MASK		((1 << PLACE_SHIFT) - 1)
 
 /* SlotEntry.hot_spot: has waited for one that does nothing, does not contend */
 #define STUCK			PG_UINT8_MAX
 
-/* What a process does for a long statement: see long_share.c */
+/* What a process does for a long statement */
 typedef enum LongState
 {
 	LONG_NOT,					/* nothing */
@@ -74,10 +71,7 @@ typedef enum LongState
 	LONG_PAUSED
 } LongState;
 
-/*
- * One backend.  The hot path writes what comes before TOTAL_FORCED, which is a
- * cache line of its own on most machines.
- */
+/* One backend.  The hot path writes one cache line: up to TOTAL_BARGED. */
 typedef struct SlotEntry
 {
 	/* SlotState and place: see semaphore.c */
@@ -156,6 +150,8 @@ typedef struct HotSpot
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
 	int			part_of;		/* the one that it was merged into, whose
 								 * queue and limit hold for it, or itself */
+	bool		locked_in_commit;	/* it, or a part of it: a hint without
+									 * lock */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line;
 								 * written by samples without a lock */
@@ -205,6 +201,7 @@ typedef struct SlotShared
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
+	bool		contended;		/* the last sample found contenders: as seen */
 	uint64		crossings_aged; /* when they were last halved: as seen */
 
 	LWLock	   *pools_lock;

@@ -146,9 +146,9 @@ note_passed_over(int priority, uint64 since)
 /* ---- The lock ---- */
 
 /*
- * Take the lock.  section->now is read before: times in shared memory may be a
- * little later.  The caller holds no spinlock; until slots_unlock, nothing may
- * raise errors, allocate, or take another lock.
+ * Take the lock; no spinlock is held.  Times in shared memory may be a little
+ * later than section->now.  Until slots_unlock, raise no errors, allocate
+ * nothing, take no other lock.
  */
 void
 slots_lock(LockedSection *section)
@@ -196,9 +196,8 @@ slots_is_its_turn(int procno, uint64 now)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->usage, and if a slot is free, call
- * the next waiter.  While there is no limit for all, those who wait have no
- * claim to the slots of others: the flag stays clear.  Lock held.
+ * Set or clear the waiters' flag of Slots->usage: without a limit for all, no
+ * waiter has a claim to it.  If a slot is free, call the next.  Lock held.
  */
 static void
 wake_next(LockedSection *section)

@@ -45,7 +45,6 @@ sub spots
 sub await_spot
 {
 	my ($what, $condition, $of) = @_;
-
 	return $gate->ok_comes(sub { spots("count(*) FILTER (WHERE $condition) = 1", $of) eq 't' }, $what) || die;
 }
 
@@ -57,7 +56,6 @@ sub await_queue { my ($what) = @_; return await_spot($what, 'max_active > 0 AND 
 sub meanwhile
 {
 	my ($pool, $admissions, $seconds, $condition) = @_;
-
 	my $found = 0;
 	my $admitted = $gate->counter('admitted', $pool) + $admissions;
 	my $until = $gate->value("SELECT clock_timestamp() + interval '$seconds s'");
@@ -112,13 +110,10 @@ $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
 
-# What ends a wait at a hot spot
-#
-# Runs the statement until it waits in the queue of the hot spot, or fails.
+# What ends a wait at a hot spot: runs the statement until it waits there, or fails.
 sub waits_at_hot_spot
 {
 	my ($session) = @_;
-
 	return $gate->await_true(
 		sub {
 			$session->start($slow_row) if $session->done;
@@ -133,7 +128,6 @@ sub waits_at_hot_spot
 sub error_at_hot_spot
 {
 	my ($session, $sqlstate) = @_;
-
 	my $error;
 	$gate->ok_comes(
 		sub {
@@ -162,7 +156,6 @@ is( $error->{H},
 	'that of a full queue tells what to do');
 is($gate->session->query('SELECT 1'), '1', 'who does not contend is not refused');
 $gate->set(max_queue_length => -1);
-
 ok(waits_at_hot_spot($session), 'one that waits');
 $session->cancel;
 is($session->sqlstate, '57014', 'can be cancelled');
@@ -171,9 +164,7 @@ $gate->ok_comes(
 	sub {
 		waits_at_hot_spot($session);
 		$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
-		return 1 if $session->sqlstate eq '57P01';
-		$session = $gate->session;
-		return 0;
+		return $session->sqlstate eq '57P01' || !($session = $gate->session);
 	},
 	'it can be terminated');
 $session = $gate->session;
@@ -205,6 +196,13 @@ await_spot('an advisory lock can be a hot spot', 'max_active > 0 AND waiting > 0
 is(spots('ROW(datname, relation, classid, objid, objsubid)', q{kind = 'advisory'}),
 	'(postgres,,3,42,2)', 'it has the key that pg_locks shows');
 $gate->ok_stops($crowd);
+
+# What commits lock, when the slot has been given back but not the place
+$crowd = $gate->crowd(24, q{SELECT pg_notify('sale', 'sold')});
+await_spot('so can what commits with NOTIFY lock', 'max_active * waiting * blocked > 0', q{kind = 'object'});
+is(spots('ROW(datname, classid, objid, objsubid)', q{kind = 'object'}), '(,1262,0,0)', 'it has its key, too');
+$gate->ok_stops($crowd);
+is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'after the commits, nobody has a place');
 
 # Two of few rows of two tables, in any order
 $crowd = $gate->crowd(
