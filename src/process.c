@@ -90,11 +90,9 @@ process_rests(int pid, bool if_unknown)
 
 	/* proc(5): it follows the name, in parentheses, which may contain some. */
 	state = strrchr(line, ')');
-	if (state == NULL || state[1] != ' ')
+	if (state == NULL || state[1] != ' ' || state[2] == '\0')
 		return if_unknown;
-	if (state[2] == 'S' || state[2] == 'T' || state[2] == 't')
-		return true;
-	return state[2] == 'R' || state[2] == 'D' ? false : if_unknown;
+	return strchr("STt", state[2]) ? true : strchr("RD", state[2]) ? false : if_unknown;
 }
 
 /* As in libpq/libpq.h, which includes headers of GSSAPI that may be missing. */

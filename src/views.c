@@ -3,8 +3,7 @@
  * views.c
  *		The SQL functions, most of them behind the views.
  *
- * Locking: none here; the functions that return copies of shared memory take
- * the locks.
+ * Locking: none here; functions of the core return copies of shared memory.
  *
  * Copyright (c) 2026, admission_gate authors
  *

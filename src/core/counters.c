@@ -25,9 +25,8 @@
 #include "core/slots_internal.h"
 
 /*
- * Note that this backend has waited for that many us.  The first bucket of the
- * histogram has waits of less than 1 ms, each next one ends at twice the time
- * of the one before, the last has no end.
+ * This backend has waited for that many us.  The first bucket of the histogram
+ * ends at 1 ms, each next one at twice that of the one before, the last never.
  */
 void
 slots_record_wait(uint64 waited)

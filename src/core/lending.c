@@ -93,8 +93,7 @@ slots_note_lender(SlotPool *pool)
 
 /*
  * Lend an entry's slot: it counts as free from now on.  A contender keeps its
- * place at its hot spot, as another one in its stead would only make the line
- * longer.  Lock held.
+ * place (see hot_spots.c).  Lock held.
  */
 static void
 lend(SlotEntry *entry, TimestampTz since)

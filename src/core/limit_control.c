@@ -70,9 +70,8 @@
 /*
  * A step is one place, plus one in PLACES_PER_STEP of the limit.  One down is
  * decided once ENOUGH_SEEN contenders at work have been seen since the last
- * step took effect, over several samples if need be, as the few of one sample
- * say little; or after LONG_ENOUGH, as there may be none.  One up always takes
- * that long, as those let in last may have yet to be blocked.
+ * step took effect, as the few of one sample say little; or after LONG_ENOUGH.
+ * One up always takes that long: those let in last may have yet to be blocked.
  */
 #define PLACES_PER_STEP	4
 #define ENOUGH_SEEN		64
@@ -152,8 +151,7 @@ open_up(LimitControl *control)
 
 /*
  * There is no limit: is there reason for one?  Completed transactions are
- * counted as long as there is contention, also while fewer places are known to
- * be a loss: so the rate without a limit is known the better.
+ * counted as long as there is contention, to know the rate without a limit.
  */
 static void
 sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)

@@ -49,9 +49,8 @@
 
 /*
  * How many processes of long statements may work now?  If their share is less
- * than a CPU, none until the last turn that is over has taken no more than
- * that: where it got so little of a CPU that it took longer, none rests.
- * now: by monotonic_us().  Lock held.
+ * than a CPU, none until what the last turn used is no more than that share of
+ * the time since it began.  now: by monotonic_us().  Lock held.
  */
 static int
 may_work(uint64 now)

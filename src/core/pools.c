@@ -108,10 +108,7 @@ slots_join_pool(void)
 		warn_of_unknown_pool(name);
 }
 
-/*
- * Belong to the pool of that name from the next statement on.  The name stays
- * where it is until the next call.
- */
+/* Belong to that pool from the next statement on.  name: it stays there. */
 void
 slots_choose_pool(const char *name)
 {
