@@ -16,7 +16,7 @@
 # configuration.  Leaves nothing behind.
 
 # Functions are called by name, as $check, and names are words.
-# shellcheck disable=SC2317,SC2013
+# shellcheck disable=SC2317,SC2013,SC2046,SC2086
 
 set -u
 
@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 SAMPLES=0 DO=0
-	HOLDER=0'
+	COMMIT=0 HOLDER=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -56,6 +56,9 @@ last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 *last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
 last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
+*hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT COMMIT=1 ROUNDS=2 BACKENDS=2
+kept places, limit 2      |states|HOT=1 LIMIT=2 BYSTANDERS=1 COMMIT=1
+kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 COMMIT=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
 hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
@@ -85,6 +88,8 @@ none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
 # Mistake; the inline or macro of slots.pml in which it is made, and the text there that
 # is replaced, and by what; what finds it, in which configuration.
 mutants='
+a kept place is handed off without a slot      |drop_slot|Slots.usage = Slots.usage + 1|skip|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
+a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE;|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE;|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
@@ -128,11 +133,7 @@ a waiter is moved to a queue with a clear flag |slots_queue_move|SET_FLAG(queue_
 no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 '
 
-die()
-{
-	echo "$0: $*" >&2
-	exit 2
-}
+die() { echo "$0: $*" >&2; exit 2; }
 
 # Run in the background and wait, so that a signal is answered at once.
 child=
@@ -196,11 +197,8 @@ search()
 		*) options='' flags="-a -N $1" ;;
 	esac
 	result=broken
-	# shellcheck disable=SC2046
 	attend spin -a $(options_for "$2") slots.pml || return
-	# shellcheck disable=SC2086
 	attend gcc "$level" -w -DCOLLAPSE -DMEMLIM=4000 $options -o pan pan.c || return
-	# shellcheck disable=SC2086
 	attend ./pan -m10000000 $flags || return
 	if grep -q '^pan:1: ' out && [ -f slots.pml.trail ]; then
 		result=error
@@ -230,7 +228,6 @@ tell()
 	echo "not ok $2 - $3"
 	sed 's/^/# /' out
 	if [ -f slots.pml.trail ]; then
-		# shellcheck disable=SC2046
 		attend spin -k slots.pml.trail -p -g $(options_for "$4") slots.pml
 		tail -n 100 out | sed 's/^/# /'
 	fi
@@ -282,10 +279,8 @@ for tool in spin gcc; do
 done
 
 work=$(mktemp -d) || die "no temporary directory"
-# shellcheck disable=SC2317
 clean_up()
 {
-	# shellcheck disable=SC2046
 	[ -z "$child" ] || kill "$child" $(ps -o pid= --ppid "$child") 2>/dev/null
 	cd / && rm -rf "$work"
 }
@@ -298,7 +293,6 @@ cd "$work" || die "cannot enter $work"
 if [ $# = 0 ]; then
 	total=$(echo "$list" | wc -l)
 	echo "1..$total"
-	# shellcheck disable=SC2086
 	seq "$total" | xargs -n 1 -P "$(jobs)" "$script" $option &
 	child=$!
 	wait "$child"

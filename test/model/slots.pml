@@ -16,7 +16,7 @@
  *	   state says that they hold a slot or a place there, and at most its limit.  A slot
  *	   is handed off only below the limit.  Exempt from the limits are a forced entry, a
  *	   waiter that is let in, a lender that works again, a contender that is moved to a
- *	   place, and what is held when a limit is lowered or the gate is off.
+ *	   place or ends its commit, and holders when a limit is lowered or the gate is off.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   And whenever the lock is free, a slot is free, and a backend waits whose queue has
  *	   a place free, then the next one has been called and has not answered yet; without
@@ -42,17 +42,15 @@
  * Macros in capitals are the model's own.  What a C function returns is in "ok", or in
  * the local variable of that name in its caller, such as "place".  Every atomic
  * instruction on a count, and every look at a state, a limit, a mark or a wake-up without
- * the lock, is one step.  A step has more than that only where the rest is local or
- * guarded by the lock, or where that is as good: to compare and exchange until it
- * succeeds is one step, since then nothing has changed since the look.  Ghosts, which the
- * code does not have, change within the step they belong to.
+ * the lock, is one step.  A step has more only where the rest is local or guarded by the
+ * lock, or where that is as good, as to compare and exchange until it succeeds.  Ghosts,
+ * which the code does not have, change within the step they belong to.
  *
  * Left out:
- *	 - Totals and times.  Whether a waiter has waited for handoff_after, a holder has
- *	   done nothing for lend_after, a hot spot needs another limit (limit_control.c) or a
- *	   queue stands still is anybody's guess: all answers are tried.  Only where a sample
- *	   is what ends the run (HOLDER), it comes when nothing else can happen, and the
- *	   watcher has been awake since it was appointed.
+ *	 - Totals and times.  Whether handoff_after or lend_after has passed, a hot spot needs
+ *	   another limit (limit_control.c) or a queue stands still is anybody's guess: all
+ *	   answers are tried.  Only where a sample is what ends the run (HOLDER), it comes when
+ *	   nothing else can happen, and the watcher has been awake since it was appointed.
  *	 - Samples are taken by a process of their own, not by waiters and arriving backends;
  *	   a watcher is never late.
  *	 - All pools but "default": priorities, aging, pools that change or are removed, and
@@ -81,6 +79,7 @@
  * HOT			hot spots, up to 2, each with a limit of 1 at the start
  * MARK			hot_spot of all but the first BYSTANDERS
  * SAMPLERS		processes that take SAMPLES, all together, of what DO says
+ * COMMIT		1: contenders keep their place when they have released the slot
  * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others
  */
 #define DO_HOLDERS		1		/* lend a slot, take a lent one back */
@@ -253,7 +252,6 @@ inline count_in_if_free(i)
 		 count_up_if_free(Slots.usage, Slots.limit, true);
 		 WHEN(!ok, count_place_out()))
 }
-
 inline count_in(i) { count_place(i); Slots.usage++ }
 inline count_out() { count_place_out(); Slots.usage-- }
 
@@ -285,7 +283,6 @@ inline slots_list_remove(list, p)
 /* next_one is it; the look at the usage of each queue is a step. */
 #define LOOK_AT(i) \
 	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || (i) == first_queue), next_one = HEAD(i))
-
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
 inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
 inline slots_wake_later(p) { wakes = wakes | BIT(p) }
@@ -522,7 +519,7 @@ inline count_me_in(barge)
 inline become_holder()
 {
 	d_step {
-		assert(MySlotEntry.state == SLOT_NONE);
+		assert(MySlotEntry.state == SLOT_NONE && MySlotEntry.place == NO_QUEUE);
 		MySlotEntry.state = SLOT_RUNNING; MySlotEntry.place = place; place = NO_QUEUE
 	}
 }
@@ -639,9 +636,18 @@ inline drop_slot()
 		was = MySlotEntry.state; place = MySlotEntry.place;
 		MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE
 	};
-	EITHER(was == SLOT_LENT, slots_forget_lending(), assert(was == SLOT_RUNNING); free_slot())
+	WHEN(was == SLOT_NONE, Slots.usage = Slots.usage + 1);
+	EITHER(was == SLOT_LENT, slots_forget_lending(), assert(was != SLOT_WAITING); free_slot())
 }
 
+inline slots_keep_place()
+{
+	atomic {
+		ok = (MySlotEntry.state == SLOT_RUNNING && MySlotEntry.place != NO_QUEUE);
+		WHEN(ok, MySlotEntry.state = SLOT_NONE; place = NO_QUEUE)
+	};
+	WHEN(ok, free_slot())
+}
 inline slots_refuse_grant() { finish_handoff(); drop_slot() }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
 
@@ -737,7 +743,7 @@ inline slots_note_activity(p, h)
 	:: MARK_OF(p) = 0
 	:: true
 	fi;
-	WHEN(was == SLOT_RUNNING || was == SLOT_LENT, move_to_place(p, to))
+	WHEN(was == SLOT_RUNNING || was == SLOT_LENT || from != NO_QUEUE, move_to_place(p, to))
 }
 
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
@@ -909,6 +915,7 @@ proctype Backend(byte me)
 			:: LENDING -> slots_resume()	/* another statement of its transaction */
 			:: true
 			fi;
+			WHEN(COMMIT, slots_keep_place());
 			drop_slot()
 		:: else
 		fi
@@ -1011,7 +1018,7 @@ init
 	(FORCE || RESIZERS > 0 || HOLDER != 0 || DOES(DO_HOLDERS + DO_RELIEVE + DO_LET_IN))
 #define IS_WITHIN(i)	(SAMPLES > 0 || places_in_use(i) <= queue_at(i).limit)
 #define WITHIN_LIMITS \
-	(MAY_EXCEED || (slots_in_use() <= Slots.limit && ALL_QUEUES(IS_WITHIN)))
+	(MAY_EXCEED || (slots_in_use() <= Slots.limit + COMMIT * BACKENDS && ALL_QUEUES(IS_WITHIN)))
 
 /* (c) */
 #define FIRST_OR(i, other) (CAN(i) -> HEAD(i) : other)
