@@ -525,7 +525,7 @@ sub ok_one_slot
 # Then runs it with lending and the last resort off.  That must get it stuck, which
 # proves that it tests lending, unless passes_without_lending tells why it does not; then
 # nobody may have entered above the limit.  Or with is_let_in, somebody must have: a
-# waiter that a holder waits for.
+# waiter that a holder waits for, before the last resort comes after a minute.
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
@@ -566,7 +566,8 @@ sub _try_without_lending
 	my $events = Test2::API::intercept(
 		sub {
 			local $self->{fixed} = { lend_after => -1, handoff_after => 60_000 };
-			$self->_try_piece($what, $settings, $code, $passes ? $GateClient::patience : $stuck_after);
+			$self->_try_piece($what, $settings, $code,
+				$option{is_let_in} ? 30 : $passes ? $GateClient::patience : $stuck_after);
 		});
 	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
 	my $end =
