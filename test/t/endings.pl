@@ -168,7 +168,7 @@ for my $end (sort keys %ends_holder)
 	$gate->waiter($insert)->hang_up;
 	$gate->await_waiting(0);
 	is($gate->gauges, '1|0|0', 'a waiter leaves the queue when its client has hung up');
-	is($gate->counter('cancels'), '1', 'which is counted');
+	is($gate->counter('ARRAY[cancels, stalls]'), '{1,0}', 'which is counted, and it was not let in for that');
 	$holder->query('COMMIT');
 
 	# Just before it enters: called, or granted a slot
