@@ -13,6 +13,7 @@ my $gate = GateTest->new(
 	max_connections => 150,
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
+	init => { allows_streaming => 1 },    # so that commits wait for standbys
 	pools => 'web; batch: max_active = 16');
 my $node = $gate->node;
 
@@ -98,14 +99,16 @@ $gate->ok_comes(
 	'its contenders wait in the queue');
 cmp_ok(meanwhile('web', 1000, 0, $somebody_waits), '>', 0, 'others work while they wait');
 is($gate->counter("concat_ws(' ', queued, forced, stalls)", 'web'), '0 0 0', 'and none of these has ever waited');
-$gate->set(handoff_after => 0);
+$gate->set(handoff_after => 0, pools => 'web: priority = -1; batch: max_active = 16');
 meanwhile('web', 1000, 0);
-is($gate->counter('queued', 'web'), '0', 'nor does one where the order is strict');
-$gate->set(handoff_after => 20, pools => 'web: priority = -1; batch: max_active = 16');
-meanwhile('web', 1000, 0);
-is($gate->counter('queued', 'web'), '0', 'nor one of a lower priority');
-$gate->set(pools => 'web; batch: max_active = 16');
+is($gate->counter('queued', 'web'), '0', 'nor does one of a lower priority where the order is strict');
 $gate->stop_crowd($bystanders);
+$gate->set(handoff_after => 20, pools => 'web; batch: max_active = 16', synchronous_standby_names => 'nobody');
+$gate->ok_comes(
+	"count(*) > 0 FROM pg_stat_activity LEFT JOIN pg_stat_admission_gate_backends USING (pid)
+	WHERE wait_event = 'SyncRep' AND gate_state IS NULL",
+	'what a commit waits for, no slot does');
+$gate->set(synchronous_standby_names => '');
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
