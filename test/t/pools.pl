@@ -101,21 +101,22 @@ $gate->set(max_active_backends => 2);
 
 # Priority
 $gate->set(max_active_backends => 1);
-set_pools('web: priority = 10; batch: priority = -1', 'batch 1, default 1, web 1');
+set_pools('web: priority = 10; batch: priority = -1; late: priority = -1', 'batch 1, default 1, late 1, web 1');
 {
 	my ($holder, $batch, $default, $web) = ($gate->session, batch(), $gate->session, web());
+	my $late = $gate->session(session => { 'admission_gate.pool' => 'late' });
 
 	$holder->query('BEGIN');
-	$gate->queue($_, 'BEGIN') foreach ($batch, $default, $web);
-	my $waiting = 3;
-	for ([ $holder, $web ], [ $web, $default ], [ $default, $batch ])
+	$gate->queue($_, 'BEGIN') foreach ($batch, $default, $web, $late);
+	my $waiting = 4;
+	for ([ $holder, $web ], [ $web, $default ], [ $default, $batch ], [ $batch, $late ])
 	{
 		my ($last, $next) = @$_;
 		$last->query('COMMIT');
-		ok_enters($next, 'the highest priority goes first, although it came last, then the next');
+		ok_enters($next, 'the highest priority goes first, although it came later, then the next');
 		is($gate->gauges, '1|0|' . --$waiting, 'and the others wait');
 	}
-	$batch->query('COMMIT');
+	$late->query('COMMIT');
 }
 
 # A free slot that somebody was called for is not for lower priorities.
@@ -147,7 +148,7 @@ set_pools('web: priority = 10; batch: priority = -1', 'batch 1, default 1, web 1
 	};
 	my $runs = sub {
 		my ($session, $what) = @_;
-		$gate->ok_comes(sub { $gate->state($session) eq 'running' }, $what);
+		$gate->ok_comes(sub { $gate->state($session) eq 'running' && $gate->gauges =~ /^1\|/ }, $what);
 	};
 	my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
 	$holder->start($work);
@@ -266,6 +267,8 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	$one->query('COMMIT');
 	ok_enters($two, 'and gets its slot back');
 	$gate->ok_one_slot('batch');
+	set_pools("$_: max_active = 1", "default 3, $_ 1") foreach ('fresh', 'fresher');
+	is($gate->counter('admitted', 'fresher'), '0', 'the totals of a new pool are its own');
 	$gate->set(max_active_backends => 2, handoff_after => 20);
 }
 
@@ -287,8 +290,10 @@ set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1'
 		[ map { @{ $elsewhere->start('SELECT 1')->result->{notices} } } 1 .. 2 ],
 		['admission_gate: pool "elsewhere" is not defined'],
 		'and each session is told once');
-	is( $gate->observer->start(q{ALTER ROLE CURRENT_USER SET admission_gate.pool = 'btach'})->result->{notices}[0],
-		'pool "btach" is not defined in admission_gate.pools',
+	my $set = 'ALTER ROLE CURRENT_USER SET admission_gate.pool';
+	is_deeply(
+		[ map { @{ $gate->observer->start("$set = '$_'")->result->{notices} } } ('btach', 'BATCH') ],
+		['pool "btach" is not defined in admission_gate.pools'],
 		'ALTER ROLE tells of an unknown pool');
 	$gate->value('ALTER ROLE CURRENT_USER RESET admission_gate.pool');
 	$one->query("SET admission_gate.pool = 'BATCH'");
