@@ -243,7 +243,7 @@ $gate->ok_quiet('after the limit was set anew');
 	my $session = $gate->session(@none);
 	$session->query('PREPARE q AS SELECT 1');
 	waits_for_its_turn("$_ with gate_utility = off", $session, $_)
-	  foreach ('SELECT 1', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN');
+	  foreach ('COPY t TO STDOUT', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN');
 }
 
 # scope = statement
