@@ -65,6 +65,11 @@ $gate->set(lend_after => 60_000);
 	my $waited = seconds_until_answered($holder, 'SELECT 1');
 	cmp_ok($waited, '>', 0.9, 'then the time is a second');
 	cmp_ok($waited, '<', 3.9, 'again, not four');
+
+	# So does a time without waiters.
+	cmp_ok(seconds_until_answered($holder, 'SELECT 2'), '>', 1.9, 'for the next one, it is two');
+	usleep(4_500_000);
+	cmp_ok(seconds_until_answered($holder, 'SELECT 3'), '<', 3.9, 'much later, it is not four');
 	$others[2]->query('COMMIT');
 }
 $gate->ok_quiet('after the last resort');
