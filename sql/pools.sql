@@ -21,6 +21,7 @@ ALTER SYSTEM SET admission_gate.pools = 'web: max_active = four';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 4.5.6';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 4kB';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 0x';
+ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 000000000000000000000000000000004 or so';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = -1';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 262144';
 ALTER SYSTEM SET admission_gate.pools = 'web: max_active = 99999999999';
