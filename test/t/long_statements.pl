@@ -268,6 +268,7 @@ sub stop
 	$gate->value('CREATE TABLE copy (n bigint)');
 	foreach my $write (
 		"INSERT INTO copy $long",
+		"SELECT pg_current_xact_id(), ($long)",
 		"WITH w AS (INSERT INTO copy VALUES (1) RETURNING n) $long",
 		"SELECT * FROM sale WHERE ($long) > 0 AND id = 1 FOR UPDATE")
 	{
