@@ -201,7 +201,6 @@ for my $end (sort keys %ends_holder)
 	$holder->query('COMMIT');
 	is($next->finish, '2', 'and the queue goes on');
 	clean('after client_connection_check_interval ended a wait');
-
 }
 
 # Suspended portals

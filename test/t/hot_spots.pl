@@ -154,9 +154,7 @@ is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'a
 $gate->set(pools => 'web: max_queue_length = -1; batch: max_active = 16', max_queue_length => 0);
 $session->query('SET admission_gate.queue_timeout = 0');
 $error = error_at_hot_spot($session, '53400');
-is( $error->{H},
-	'Try again later, or increase admission_gate.max_queue_length.',
-	'that of a full queue tells what to do');
+is($error->{H}, 'Try again later, or increase admission_gate.max_queue_length.', 'so does that of a full queue');
 is($gate->session->query('SELECT 1'), '1', 'who does not contend is not refused');
 $gate->set(max_queue_length => -1);
 ok(waits_at_hot_spot($session), 'one that waits');
