@@ -12,10 +12,8 @@
 #   layers         no arrow upward between its source files: test/layers.pl
 #   cppcheck       checks the C sources, too
 #   scan-build     the same by clang's static analyzer
-# and ends with a line `N passed, M failed`.  It changes no file.
-#
-# `make format` is FORMAT=1: nothing is checked, and C, Perl and Python files are laid out
-# anew, in place.
+# and ends with a line `N passed, M failed`.  It changes no file; `make format`, which is
+# FORMAT=1, checks nothing and lays out the C, Perl and Python files anew, in place.
 #
 # From the environment (make lint NAME=value):
 #   LINT        tools to run, default all
@@ -47,9 +45,7 @@ sources() {
         -type f \( "${names[@]:1}" \) -print0 | sort -z
 }
 
-# Checkers, in a copy of the sources
-
-# What psql prints has some at the end of its headings.
+# Checkers, in a copy of the sources.  What psql prints has white space after its headings.
 run_white_space() {
     local found
     found=$(sources '*' | grep -zvE '^\./((test/isolation/)?expected/|bench/results/)|\.svg$' | xargs -0 grep -nIE '[[:blank:]]+$')
