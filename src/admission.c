@@ -16,9 +16,7 @@
  * above the limit, so that the gate never keeps an administrator out.
  *
  * If BEGIN is refused, the block begins nevertheless, and its first statement
- * that needs a slot fails with the error.  An error of BEGIN itself would
- * leave the session outside a block, and a client that goes on would commit
- * the statements of its transaction one by one.
+ * that needs a slot fails with the error (docs/design.md has the reason).
  *
  * Everything here is local to the backend: no locks.
  *

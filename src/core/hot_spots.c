@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hot_spots.c
- *		What backends contend for, and who of them is at work at a time.
+ *		What backends contend for, and which of them are at work at a time.
  *
  * Where backends wait for each other, a hot spot forms: a relation whose rows
  * they want, an advisory lock, a lock inside the server.  It has a queue and a
@@ -16,7 +16,6 @@
  * for others, whatever it lends of the server: another contender in its stead
  * would only make the line longer.  It gives it back where it does nothing, or
  * waits for a backend that does nothing.
- *
  * NOTIFY takes a lock in the commit, when the slot has been released.  So those
  * in line for that lock are marked without a slot, and its contenders keep their
  * place, though not the slot, until the transaction has ended.
@@ -50,7 +49,8 @@
 #define INTERVAL_PER_BACKEND	10
 #define MAX_SAMPLE_INTERVAL		200000
 #define OPEN_INTERVALS			4	/* of these while none waits */
-#define FEW_INTERVALS			100 /* the same if so few hold a slot: */
+#define FEW_INTERVALS			100 /* the same while at most so few have a
+									 * slot: */
 #define FEW_AT_WORK				4
 
 /* A sample adds this to the mark of one in line; it takes 1 from one at work. */
@@ -82,7 +82,7 @@ sample_interval(void)
 
 /*
  * Is it time to take a sample?  Returns true to one caller per interval.
- * even_if_few: not less often while few work, also if there are no hot spots.
+ * even_if_few: as often while few work as while many do, without hot spots, too.
  */
 bool
 slots_claim_sample(bool even_if_few)
@@ -117,7 +117,7 @@ slots_note_place_taken(int place)
 }
 
 /*
- * Move a holder to that place of a hot spot, or to none (NO_QUEUE), unless it
+ * Move a holder, or one that commits, to that place of a hot spot, or to none (NO_QUEUE), unless it
  * has one in its pool.  state: what its state was; it may have left since.
  */
 static void
@@ -392,7 +392,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	else if (is_holder && activity == ACTIVITY_STUCK)
 	{
 		entry->mark = 0;
-		entry->hot_spot = STUCK;
+		entry->hot_spot = state_in(state) == SLOT_NONE ? 0 : STUCK;
 	}
 	else if (hot_spot_of(entry) < 0 && (is_holder || entry->hot_spot != STUCK))
 		entry->hot_spot = entry->mark = 0;

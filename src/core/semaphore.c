@@ -25,11 +25,11 @@
  *	 NONE -> RUNNING, LENT			its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
- *	 RUNNING -> NONE with its place	its backend, by compare-and-exchange
+ *	 RUNNING, LENT -> NONE with its place	its backend, by compare-and-exchange
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
  *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
  *	 LONG -> RUNNING, LENT			its backend, under the lock
- *	 RUNNING, LENT, LONG -> NONE	its backend, by exchange
+ *	 RUNNING, LENT, LONG, NONE with a place -> NONE	its backend, by exchange
  * A backend may leave while others lend its slot (lending.c) or make it long
  * (long_share.c).  The exchanges decide which comes first: it releases what
  * the state that it found says.
@@ -456,7 +456,7 @@ drop_slot(bool completed)
 		slots_forget_lending(place);
 	else
 	{
-		/* It kept the place only: hand it off like one with a slot. */
+		/* It kept a place at most: with a slot, that can be handed off. */
 		pg_atomic_fetch_add_u32(&Slots->usage, 1);
 		free_slot(place);
 	}
@@ -485,8 +485,8 @@ slots_resume(void)
 }
 
 /*
- * The commit begins.  If this backend contends for what it will lock, release
- * the slot, but keep the place until slots_release(), and return true.
+ * The commit begins: does this backend contend for what it will lock?  Then
+ * release the slot, but keep the place until slots_release().
  */
 bool
 slots_keep_place(void)
@@ -495,13 +495,17 @@ slots_keep_place(void)
 
 	if (likely(!is_of_hot_spot(place_in(held))) || !hot_spot_at(place_in(held))->locked_in_commit)
 		return false;
-	while (state_in(held) == SLOT_RUNNING)
+	while (state_in(held) == SLOT_RUNNING || state_in(held) == SLOT_LENT)
 	{
 		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
 											state_with_place(SLOT_NONE, place_in(held))))
 			continue;
+		MySlotEntry->reserved = false;
 		add_to_own(TOTAL_COMPLETED, 1);
-		free_slot(NO_QUEUE);
+		if (state_in(held) == SLOT_RUNNING)
+			free_slot(NO_QUEUE);
+		else
+			slots_forget_lending(NO_QUEUE);
 		break;
 	}
 	return true;

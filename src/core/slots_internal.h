@@ -150,8 +150,7 @@ typedef struct HotSpot
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
 	int			part_of;		/* the one that it was merged into, whose
 								 * queue and limit hold for it, or itself */
-	bool		locked_in_commit;	/* it, or a part of it: a hint without
-									 * lock */
+	bool		locked_in_commit;	/* or what was a part of it: a hint */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line;
 								 * written by samples without a lock */

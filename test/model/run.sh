@@ -57,7 +57,7 @@ last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
 *hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT COMMIT=1 ROUNDS=2 BACKENDS=2
-kept places, limit 2      |states|HOT=1 LIMIT=2 BYSTANDERS=1 COMMIT=1
+kept places, lending      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=2 DO=25 COMMIT=1
 kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 COMMIT=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
@@ -89,7 +89,7 @@ none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
 # is replaced, and by what; what finds it, in which configuration.
 mutants='
 a kept place is handed off without a slot      |drop_slot|Slots.usage = Slots.usage + 1|skip|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
-a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE;|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE;|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
+a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE)|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE)|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2

@@ -643,10 +643,10 @@ inline drop_slot()
 inline slots_keep_place()
 {
 	atomic {
-		ok = (MySlotEntry.state == SLOT_RUNNING && MySlotEntry.place != NO_QUEUE);
-		WHEN(ok, MySlotEntry.state = SLOT_NONE; place = NO_QUEUE)
+		was = MySlotEntry.state; place = NO_QUEUE; ok = (MySlotEntry.place == NO_QUEUE);
+		WHEN(!ok, MySlotEntry.state = SLOT_NONE)
 	};
-	WHEN(ok, free_slot())
+	WHEN(!ok, EITHER(was == SLOT_LENT, slots_forget_lending(), free_slot()))
 }
 inline slots_refuse_grant() { finish_handoff(); drop_slot() }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }

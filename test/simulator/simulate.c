@@ -44,7 +44,7 @@
 #define SECOND			1000.0
 #define TICK			5.0		/* between samples while some wait */
 #define OPEN_TICKS		4		/* ticks between them while none does */
-#define FEW_TICKS		40		/* the same while up to FEW_AT_WORK work */
+#define FEW_TICKS		100		/* the same while up to FEW_AT_WORK work */
 /* Seconds that do not count: it takes long to get out of circles. */
 #define WARM_UP(group)	((group)->locks > 1 ? load->seconds / 2 : 5)
 #define DEADLOCK_TIMEOUT	(1 * SECOND)

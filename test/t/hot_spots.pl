@@ -107,7 +107,7 @@ $gate->set(handoff_after => 20, pools => 'web; batch: max_active = 16', synchron
 $gate->ok_comes(
 	"count(*) > 0 FROM pg_stat_activity LEFT JOIN pg_stat_admission_gate_backends USING (pid)
 	WHERE wait_event = 'SyncRep' AND gate_state IS NULL",
-	'what a commit waits for, no slot does');
+	'a contender holds no slot while its commit waits for a standby');
 $gate->set(synchronous_standby_names => '');
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
@@ -155,7 +155,7 @@ $gate->set(pools => 'web: max_queue_length = -1; batch: max_active = 16', max_qu
 $session->query('SET admission_gate.queue_timeout = 0');
 $error = error_at_hot_spot($session, '53400');
 is($error->{H}, 'Try again later, or increase admission_gate.max_queue_length.', 'so does that of a full queue');
-is($gate->session->query('SELECT 1'), '1', 'who does not contend is not refused');
+is($gate->session->query('SELECT 1'), '1', 'one that does not contend is not refused');
 $gate->set(max_queue_length => -1);
 ok(waits_at_hot_spot($session), 'one that waits');
 $session->cancel;
@@ -171,7 +171,6 @@ $gate->ok_comes(
 $session = $gate->session;
 ok(waits_at_hot_spot($session), 'another waits');
 $session->hang_up;
-
 # At work, with a place
 foreach my $function ('pg_cancel_backend', 'pg_terminate_backend')
 {
@@ -198,13 +197,14 @@ is(spots('ROW(datname, relation, classid, objid, objsubid)', q{kind = 'advisory'
 	'(postgres,,3,42,2)', 'it has the key that pg_locks shows');
 $gate->ok_stops($crowd);
 
-# What commits lock, when the slot has been given back but not the place
-$crowd = $gate->crowd(24, q{SELECT pg_notify('sale', 'sold')});
+# What commits lock, when the slot is back but not the place: they last 2 ms
+$gate->set(fsync => 'on', commit_delay => 2000, commit_siblings => 0);
+$crowd = $gate->crowd(24, q{SELECT pg_notify('sale', ''), pg_logical_emit_message(true, '', '')});
 await_spot('so can what commits with NOTIFY lock', 'max_active * waiting * blocked > 0', q{kind = 'object'});
 is(spots('ROW(datname, classid, objid, objsubid)', q{kind = 'object'}), '(,1262,0,0)', 'it has its key, too');
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'after the commits, nobody has a place');
-
+$gate->set(fsync => 'off', commit_delay => 0);
 # Two of few rows of two tables, in any order
 $crowd = $gate->crowd(
 	24, '\set a random(1, 4)
