@@ -15,8 +15,8 @@ use File::Basename qw(dirname);
 # Every file, the bottom first: it may use those in the lines above, not those in its own.
 my @layers = map { [split] } split /\n/, <<'END';
 compat
-core/limit_control
 core/slots
+core/limit_control
 core/slots_internal
 core/wait_queue
 core/hot_spots core/counters
