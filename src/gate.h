@@ -70,7 +70,6 @@ extern int	gate_handoff_after; /* ms; 0 = strictly first come */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 
 extern bool bypass_in_force;	/* does this session pass without a slot? */
-
 extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
