@@ -117,8 +117,8 @@ slots_note_place_taken(int place)
 }
 
 /*
- * Move a holder, or one that commits, to that place of a hot spot, or to none (NO_QUEUE), unless it
- * has one in its pool.  state: what its state was; it may have left since.
+ * Move a holder, or one that commits, to that place of a hot spot, or to none
+ * (NO_QUEUE), if it has none in its pool.  state: its, but it may have left.
  */
 static void
 move_to_place(int procno, int to, uint32 state)
