@@ -500,7 +500,6 @@ slots_keep_place(void)
 		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
 											state_with_place(SLOT_NONE, place_in(held))))
 			continue;
-		MySlotEntry->reserved = false;
 		add_to_own(TOTAL_COMPLETED, 1);
 		if (state_in(held) == SLOT_RUNNING)
 			free_slot(NO_QUEUE);
