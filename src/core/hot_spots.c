@@ -49,8 +49,7 @@
 #define INTERVAL_PER_BACKEND	10
 #define MAX_SAMPLE_INTERVAL		200000
 #define OPEN_INTERVALS			4	/* of these while none waits */
-#define FEW_INTERVALS			100 /* the same while at most so few have a
-									 * slot: */
+#define FEW_INTERVAL			500000	/* us, while so few have a slot: */
 #define FEW_AT_WORK				4
 
 /* A sample adds this to the mark of one in line; it takes 1 from one at work. */
@@ -90,12 +89,12 @@ slots_claim_sample(bool even_if_few)
 	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
 	uint32		at_work = slots_in_use() + *(volatile int *) &Slots->lent;
 	bool		few = !even_if_few && !others_wait && !Slots->contended && at_work <= FEW_AT_WORK;
-	int			intervals = others_wait ? 1 : few ? FEW_INTERVALS : OPEN_INTERVALS;
+	uint64		interval = sample_interval() * (others_wait ? 1 : OPEN_INTERVALS);
 	bool		claimed;
 
 	if (!(even_if_few || slots_have_hot_spots()))
 		return false;
-	claimed = claim_turn(&Slots->sample.claimed, intervals * sample_interval());
+	claimed = claim_turn(&Slots->sample.claimed, few ? Max(interval, FEW_INTERVAL) : interval);
 	if (claimed || few)
 		pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
 	return claimed;
@@ -162,6 +161,8 @@ forget(int hot_spot)
 
 	spot->key.kind = HOT_SPOT_NONE;
 	spot->part_of = hot_spot;
+	if (Slots->hot_spot_of_commits == hot_spot)
+		Slots->hot_spot_of_commits = -1;
 	pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + hot_spot)->limit, NO_LIMIT);
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 		spot->crossings[i] = Slots->hot_spots[i].crossings[hot_spot] = 0;
@@ -214,7 +215,6 @@ find_or_form(const HotSpotKey *key, uint64 now)
 				queue_at(SLOTS_MAX_POOLS + i)->waiters.length > 0)
 				continue;
 			spot->key = *key;
-			spot->locked_in_commit = is_lock_of_commit(key);
 			spot->since = section.timestamp;
 			limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
 			pg_atomic_write_u32(&spot->completed, 0);
@@ -222,6 +222,8 @@ find_or_form(const HotSpotKey *key, uint64 now)
 			pg_atomic_write_u64(&spot->wait_time, 0);
 			spot->seen = now;
 			found = formed = i;
+			if (is_lock_of_commit(key))
+				Slots->hot_spot_of_commits = i;
 		}
 		slots_unlock(&section);
 		if (formed >= 0)
@@ -284,7 +286,6 @@ merge(int part, int whole)
 				Slots->hot_spots[i].part_of = whole;
 			Slots->hot_spots[part].crossings[i] = Slots->hot_spots[i].crossings[part] = 0;
 		}
-		Slots->hot_spots[whole].locked_in_commit |= Slots->hot_spots[part].locked_in_commit;
 		pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + part)->limit, NO_LIMIT);
 	}
 	slots_unlock(&section);

@@ -411,13 +411,18 @@ slots_leave_queue(PoolTotal reason)
 	return left;
 }
 
-/* Release a slot that had that place, which is counted out, to waiters. */
+/*
+ * Release a slot that had that place, which is counted out, to waiters: one
+ * that is counted, or not any more.
+ */
 static pg_noinline void
-free_slot_to_waiters(int had_place)
+free_slot_to_waiters(int had_place, bool is_counted)
 {
 	LockedSection section;
 
 	slots_lock(&section);
+	if (!is_counted)
+		pg_atomic_fetch_add_u32(&Slots->usage, 1);
 	slots_hand_off(MySlotEntry, had_place, &section);
 	slots_unlock(&section);
 }
@@ -433,7 +438,7 @@ free_slot(int place)
 	while (likely(!others_wait) && (usage & USAGE_WAITERS) == 0)
 		if (pg_atomic_compare_exchange_u32(&Slots->usage, &usage, usage - 1))
 			return;
-	free_slot_to_waiters(place);
+	free_slot_to_waiters(place, true);
 }
 
 /* End this backend's hold on its slot.  completed: its work has been done. */
@@ -454,12 +459,8 @@ drop_slot(bool completed)
 		slots_forget_long(my_slot_procno);
 	else if (state == SLOT_LENT)
 		slots_forget_lending(place);
-	else
-	{
-		/* It kept a place at most: with a slot, that can be handed off. */
-		pg_atomic_fetch_add_u32(&Slots->usage, 1);
-		free_slot(place);
-	}
+	else if (count_place_out(place))	/* it kept the place only */
+		free_slot_to_waiters(place, false);
 }
 
 /* Pass a slot on that was granted too late to be of use. */
@@ -492,8 +493,10 @@ bool
 slots_keep_place(void)
 {
 	uint32		held = MySlotEntry != NULL ? pg_atomic_read_u32(&MySlotEntry->state) : 0;
+	int			of_commits = is_of_hot_spot(place_in(held)) ?
+	*(volatile int *) &Slots->hot_spot_of_commits : -1;
 
-	if (likely(!is_of_hot_spot(place_in(held))) || !hot_spot_at(place_in(held))->locked_in_commit)
+	if (likely(of_commits < 0) || slots_hot_spot_queue(of_commits) != place_in(held))
 		return false;
 	while (state_in(held) == SLOT_RUNNING || state_in(held) == SLOT_LENT)
 	{
@@ -667,6 +670,7 @@ slots_shmem_init(void)
 	SpinLockInit(&Slots->mutex);
 	Slots->long_paused = empty;
 	Slots->watcher = INVALID_PROC_NUMBER;
+	Slots->hot_spot_of_commits = -1;
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
 	{

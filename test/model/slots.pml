@@ -616,7 +616,12 @@ inline slots_leave_queue()
 	slots_unlock()
 }
 
-inline free_slot_to_waiters() { slots_lock(); slots_hand_off(); slots_unlock() }
+inline free_slot_to_waiters(is_counted)
+{
+	slots_lock();
+	WHEN(!is_counted, Slots.usage = Slots.usage + 1);
+	slots_hand_off(); slots_unlock()
+}
 
 inline free_slot()
 {
@@ -627,7 +632,7 @@ inline free_slot()
 		ok = (!told && !waiters_flag_is_set());
 		Slots.usage = Slots.usage - ok
 	};
-	WHEN(!ok, free_slot_to_waiters())
+	WHEN(!ok, free_slot_to_waiters(true))
 }
 
 inline drop_slot()
@@ -636,8 +641,13 @@ inline drop_slot()
 		was = MySlotEntry.state; place = MySlotEntry.place;
 		MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE
 	};
-	WHEN(was == SLOT_NONE, Slots.usage = Slots.usage + 1);
-	EITHER(was == SLOT_LENT, slots_forget_lending(), assert(was != SLOT_WAITING); free_slot())
+	if
+	:: was == SLOT_NONE ->
+		had_place = place; count_place_out();
+		WHEN(told, free_slot_to_waiters(false))
+	:: was == SLOT_LENT -> slots_forget_lending()
+	:: else -> assert(was != SLOT_WAITING); free_slot()
+	fi
 }
 
 inline slots_keep_place()
