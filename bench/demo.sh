@@ -114,7 +114,7 @@ show_gate() {
     local spots
     sleep $((DURATION / 2))
     for _ in {1..3}; do
-        spots=$(PGUSER=monitor sql -c "SELECT format('    hot spot: %s, %s contenders, %s places, %s in its queue',
+        spots=$(PGUSER=monitor sql -c "SELECT format('    hot spot: %s, %s contenders, max_active %s, %s in its queue',
                 concat_ws(' ', kind, coalesce(relation, lwlock)), contenders, max_active, waiting)
             FROM pg_stat_admission_gate_hot_spots WHERE max_active IS NOT NULL ORDER BY contenders DESC LIMIT 3")
         [ -z "$spots" ] || break
@@ -198,12 +198,16 @@ print_table() {
         {
             title = $8; for (i = 9; i <= NF; i++) title = title " " $i
             printf "%-25s %7d   %8s %9s %9s   %8s %9s %9s\n", title, $7, f($1, 10), f($2, 100), f($3, 100), f($4, 10), f($5, 100), f($6, 100)
-            compare("%s transactions a second", $1, $4, 1)
+            if ($1 + $4 == 0)
+                said[0] = said[0] "  " title ": none ended\n"
+            else
+                compare("%s transactions a second", $1, $4, 1)
             if ($1 >= 10 && $4 >= 10) compare("99 of 100 end within %s ms", $3, $6, -1)
         }
         END { print ""; words("Better with the gate", 1); words("Worse", -1); words("The same, give or take 15 %", 0) }'
     say ""
     say "So short a run shows the direction, no more.  Sorts pause while short statements want the CPUs."
+    say "To look at a server of your own, where no session waits for that: docs/tutorial.md, A dry run."
 }
 
 print_machine() {
