@@ -89,6 +89,7 @@ none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
 # is replaced, and by what; what finds it, in which configuration.
 mutants='
 a kept place is handed off without a slot      |free_slot_to_waiters|WHEN(!is_counted, Slots.usage = Slots.usage + 1);|skip;|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
+a kept place is released without a call        |drop_slot|WHEN(told, free_slot_to_waiters(false))|skip|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
 a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE)|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE)|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
