@@ -49,7 +49,7 @@
 #define INTERVAL_PER_BACKEND	10
 #define MAX_SAMPLE_INTERVAL		200000
 #define OPEN_INTERVALS			4	/* of these while none waits */
-#define FEW_INTERVAL			500000	/* us, while so few have a slot: */
+#define FEW_INTERVAL			500000	/* us at least, while few are at work: */
 #define FEW_AT_WORK				4
 
 /* A sample adds this to the mark of one in line; it takes 1 from one at work. */

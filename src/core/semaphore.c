@@ -412,8 +412,8 @@ slots_leave_queue(PoolTotal reason)
 }
 
 /*
- * Release a slot that had that place, which is counted out, to waiters: one
- * that is counted, or not any more.
+ * Release a slot to waiters.  Its place, had_place, is counted out.
+ * is_counted: Slots->usage counts the slot; else count it again first.
  */
 static pg_noinline void
 free_slot_to_waiters(int had_place, bool is_counted)

@@ -196,7 +196,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	bool		hot_spots_on;	/* a hint without the lock */
-	int			hot_spot_of_commits;	/* of what they lock, or -1: likewise */
+	int			hot_spot_of_commits;	/* index for NOTIFY, or -1: likewise */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
