@@ -223,7 +223,7 @@ my $crowd = $gate->crowd(24, q{SELECT pg_notify('n', ''), pg_logical_emit_messag
 $gate->ok_comes(q{count(*) > 0 FROM pg_stat_admission_gate_hot_spots WHERE kind = 'object' AND waiting > 12},
 	'superusers queue at a hot spot of commits, but for the reserve');
 $gate->ok_stops($crowd);
-$gate->set(max_active_backends => 1, fsync => 'off', commit_delay => 0);
+$gate->set(max_active_backends => 1, fsync => 'off', commit_delay => 0, commit_siblings => 5);
 $gate->ok_quiet('after the superusers');
 
 # From PostgreSQL 16 on, a role has a reserve, too.
