@@ -199,7 +199,7 @@ print_table() {
             title = $8; for (i = 9; i <= NF; i++) title = title " " $i
             printf "%-25s %7d   %8s %9s %9s   %8s %9s %9s\n", title, $7, f($1, 10), f($2, 100), f($3, 100), f($4, 10), f($5, 100), f($6, 100)
             if ($1 + $4 == 0)
-                said[0] = said[0] "  " title ": none ended\n"
+                said[0] = said[0] "  " title ": none ended, with the gate or without\n"
             else
                 compare("%s transactions a second", $1, $4, 1)
             if ($1 >= 10 && $4 >= 10) compare("99 of 100 end within %s ms", $3, $6, -1)
@@ -207,7 +207,7 @@ print_table() {
         END { print ""; words("Better with the gate", 1); words("Worse", -1); words("The same, give or take 15 %", 0) }'
     say ""
     say "So short a run shows the direction, no more.  Sorts pause while short statements want the CPUs."
-    say "To look at a server of your own, where no session waits for that: docs/tutorial.md, A dry run."
+    say "To look at a server of your own without making a session wait: docs/tutorial.md, A dry run."
 }
 
 print_machine() {
