@@ -15,10 +15,9 @@
  * A contender at work has a place at its hot spot.  It keeps it while it waits
  * for others, whatever it lends of the server: another contender in its stead
  * would only make the line longer.  It gives it back where it does nothing, or
- * waits for a backend that does nothing.
- * NOTIFY takes a lock in the commit, when the slot has been released.  So those
- * in line for that lock are marked without a slot, and its contenders keep their
- * place, though not the slot, until the transaction has ended.
+ * waits for a backend that does nothing.  NOTIFY takes a lock in the commit,
+ * when the slot has been released: those in line for it are marked without a
+ * slot, and its contenders keep their place until the transaction has ended.
  *
  * A transaction that waits for another transaction's end, or for a lock inside
  * the server, does not tell by that which rows it wants; so such a wait keeps

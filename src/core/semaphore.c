@@ -411,10 +411,7 @@ slots_leave_queue(PoolTotal reason)
 	return left;
 }
 
-/*
- * Release a slot to waiters.  Its place, had_place, is counted out.
- * is_counted: Slots->usage counts the slot; else count it again first.
- */
+/* Release a slot, counted or not, to waiters; its place is counted out. */
 static pg_noinline void
 free_slot_to_waiters(int had_place, bool is_counted)
 {
