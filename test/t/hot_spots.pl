@@ -205,7 +205,8 @@ await_spot('so can what commits with NOTIFY lock', 'max_active * waiting * block
 is(spots('ROW(datname, classid, objid, objsubid)', q{kind = 'object'}), '(,1262,0,0)', 'it has its key, too');
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'after the commits, nobody has a place');
-$gate->set(fsync => 'off', commit_delay => 0);
+$gate->set(fsync => 'off', commit_delay => 0, commit_siblings => 5);
+
 # Two of few rows of two tables, in any order
 $crowd = $gate->crowd(
 	24, '\set a random(1, 4)
