@@ -99,21 +99,22 @@ static ExecutorFinish_hook_type next_ExecutorFinish;
 static ProcessUtility_hook_type next_ProcessUtility;
 
 /*
- * Release the slot when the transaction ends.  A command that commits inside
- * keeps its slot, and need not wait again, until it ends.
+ * Release the slot when the commit begins, and count the transaction when it
+ * has ended.  A command that commits inside keeps its slot, and need not wait
+ * again, until it ends.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)
 {
 	if (nesting_level > 0)
 		return;
-	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		admission_begin_commit();
+	else
 	{
 		admission_end_transaction(event == XACT_EVENT_ABORT);
 		long_statements_end_transaction();
 	}
-	else if (!slots_keep_place())
-		admission_leave(false);
 }
 
 /*

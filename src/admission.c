@@ -16,7 +16,8 @@
  * above the limit, so that the gate never keeps an administrator out.
  *
  * If BEGIN is refused, the block begins nevertheless, and its first statement
- * that needs a slot fails with the error (docs/design.md has the reason).
+ * that needs a slot fails with the error (docs/design.md has the reason); or
+ * its COMMIT, if what came in between needed none.
  *
  * Everything here is local to the backend: no locks.
  *
@@ -45,6 +46,9 @@
 
 /* Is this backend admitted?  Its slot may be lent, or given up as long. */
 static bool admitted = false;
+
+/* Has it released its slot for a commit of which the end is not known yet? */
+static bool commits = false;
 
 /*
  * Has the present transaction been admitted, even if it has left since, or
@@ -225,6 +229,7 @@ note_wait(const char *end)
 static void
 abandon_wait(int code, Datum arg)
 {
+	admitted = false;
 	if (!slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
 	note_wait("canceled");
@@ -271,11 +276,12 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		snapshot_release(query);
 		granted = sleep_in_queue(&limit);
 		error_context_stack = context.previous;
+		/* From here on, the end of the transaction releases the slot. */
+		if (granted)
+			admitted = passed_in_xact = true;
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 
-	if (granted)
-		admitted = passed_in_xact = true;
 	note_wait(granted ? "admitted" : "timed out");
 	if (!granted)
 	{
@@ -407,13 +413,13 @@ admission_enter(QueryDesc *query, bool begins_block)
 		slots_resume();
 		return;
 	}
+	if (unlikely(refusal != NULL))
+		ReThrowError(refusal);
 	if (bypass_in_force)
 	{
 		passed_in_xact = true;
 		return;
 	}
-	if (unlikely(refusal != NULL))
-		ReThrowError(refusal);
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_acquire(since)))
@@ -452,11 +458,29 @@ admission_resume(void)
 void
 admission_leave(bool failed)
 {
-	if (admitted)
+	if (admitted || commits)
 	{
-		admitted = false;
-		slots_release(failed);
+		admitted = commits = false;
+		slots_release();
+		slots_count_end(failed);
 	}
+}
+
+/*
+ * The transaction is about to commit: release its slot.  Whether it commits
+ * is not known yet.  Raises the error of a refused BEGIN: no statement has.
+ */
+void
+admission_begin_commit(void)
+{
+	if (unlikely(refusal != NULL))
+		ReThrowError(refusal);
+	if (!admitted)
+		return;
+	commits = true;
+	admitted = false;
+	if (!slots_keep_place())
+		slots_release();
 }
 
 /* The transaction has ended: the next one may wait. */

@@ -22,6 +22,7 @@ extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_pass(void);
 extern void admission_resume(void);
 extern void admission_leave(bool failed);
+extern void admission_begin_commit(void);
 extern void admission_end_transaction(bool failed);
 
 /* long_statements.c */

@@ -451,15 +451,24 @@ activity_of(int procno, bool is_holder, Sample *sample, HotSpotKey *key)
 	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
 	*key = samples[procno].key = group->key;
+	if (key->kind != HOT_SPOT_TRANSACTION)
+		return ACTIVITY_CONTENDS;
+
+	/*
+	 * First what it waits for now; only if that does not tell, what it, or the
+	 * owner, was marked for: else a mark would confirm itself.  Those that are
+	 * not asked now are not marked yet.
+	 */
+	if (sample->rows_asked++ >= MAX_ROWS_ASKED)
+	{
+		key->kind = HOT_SPOT_NONE;
+		return ACTIVITY_CONTENDS;
+	}
+	find_row_wanted(proc, key);
 	if (key->kind == HOT_SPOT_TRANSACTION)
 		slots_get_hot_spot_key(procno, key);
 	if (key->kind == HOT_SPOT_TRANSACTION && group->owner >= 0)
 		slots_get_hot_spot_key(group->owner, key);
-	/* Those that are not asked now are not marked yet. */
-	if (key->kind == HOT_SPOT_TRANSACTION && sample->rows_asked++ < MAX_ROWS_ASKED)
-		find_row_wanted(proc, key);
-	else if (key->kind == HOT_SPOT_TRANSACTION)
-		key->kind = HOT_SPOT_NONE;
 	return ACTIVITY_CONTENDS;
 }
 
@@ -559,12 +568,15 @@ find_groups(Sample *sample)
 	}
 }
 
-/* Take a sample of all backends. */
+/*
+ * Take a sample of all backends.  with_hot_spots: as evidence for them;
+ * with_holders: to find out what the holders have done.
+ */
 static pg_noinline void
-sample_all(bool with_holders)
+sample_all(bool with_hot_spots, bool with_holders)
 {
 	Sample		sample = {.now = monotonic_us()};
-	bool		hot_spots = slots_have_hot_spots();
+	bool		hot_spots = with_hot_spots && slots_have_hot_spots();
 	int			short_ones = 0;
 	int			long_ones = 0;
 
@@ -594,9 +606,9 @@ sample_all(bool with_holders)
 		long_ones += slots_long_works(procno, works, sample.now);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, is_slow, sample.now, &sample.counts);
-		if (is_holder && (with_holders ||
-						  (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
-						   slots_lend_after() >= 0)))
+		if (is_holder && slots_may_lend(procno) &&
+			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
+							  slots_lend_after() >= 0)))
 			sample_holder(procno, activity == ACTIVITY_STUCK);
 	}
 	if (long_ones > 0 || slots_first_paused() >= 0)
@@ -611,15 +623,22 @@ void
 sampler_sample(bool for_long)
 {
 	if (slots_claim_sample(for_long))
-		sample_all(false);
+		sample_all(true, false);
 }
 
-/* Take a sample that finds out what the holders have done, if that is due. */
+/*
+ * The same, and find out what the holders have done, if that is due: in one
+ * sample, since the same moment must not count twice.
+ */
 void
 sampler_sample_holders(void)
 {
-	if (slots_claim_holder_scan(holders_interval()))
-		sample_all(true);
+	bool		with_holders = slots_claim_holder_scan(holders_interval());
+
+	if (slots_claim_sample(false))
+		sample_all(true, with_holders);
+	else if (with_holders)
+		sample_all(false, true);
 }
 
 /* What the watcher does.  Returns how long it may sleep: ms. */
@@ -629,7 +648,6 @@ sampler_watch(void)
 	long		interval = Min(holders_interval(), WATCH_INTERVAL);
 
 	sampler_sample_holders();
-	sampler_sample(false);
 	slots_relieve_stall(interval);
 	return interval;
 }

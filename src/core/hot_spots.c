@@ -25,8 +25,9 @@
  * hot spot that is only known by such waits gives way to a relation.
  *
  * Backends that are marked for one hot spot and found in line for another one,
- * MERGE_AFTER times within some seconds, make them one, with one queue and one
- * limit, until that ends: a transaction that waits at one blocks the other.
+ * MERGE_AFTER times each way within some seconds, make them one, with one
+ * queue and one limit, until that ends: a transaction that waits at one blocks
+ * the other.  One way only, they have moved on.
  *
  * Locking: see slots_internal.h.  Marks, and what else only samples write, are
  * written without a lock: samples may overlap if one is delayed, and each
@@ -56,7 +57,7 @@
 #define MARK_LWLOCK				2	/* everybody waits for one now and then */
 #define MAX_MARK				40
 
-#define MERGE_AFTER				10	/* crossings make two hot spots one */
+#define MERGE_AFTER				5	/* crossings each way make two hot spots one */
 #define CROSSINGS_AGE			INT64CONST(5000000) /* us until half count */
 #define LINE_AFTER				INT64CONST(1000000) /* us, it explains others */
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
@@ -352,7 +353,8 @@ mark(SlotEntry *entry, const HotSpotKey *key, uint64 now)
 		found = marked;
 	else if (marked >= 0 && marked != found &&
 			 !is_vague(key->kind) && !is_vague(spots[marked].key.kind) &&
-			 ++spots[marked].crossings[found] + spots[found].crossings[marked] >= MERGE_AFTER)
+			 ++spots[marked].crossings[found] >= MERGE_AFTER &&
+			 spots[found].crossings[marked] >= MERGE_AFTER)
 	{
 		bool		is_older = spots[marked].since <= spots[found].since;
 

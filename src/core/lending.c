@@ -44,11 +44,14 @@ slots_lend_after(void)
 	return (int) pg_atomic_read_u32(&Slots->lend_after);
 }
 
-/* Should an arriving backend find out whether lenders work again? */
+/*
+ * No slot was free: should the arriving backend find out whether lenders work
+ * again?
+ */
 bool
 slots_claim_lender_scan(void)
 {
-	return (pg_atomic_read_u32(&Slots->usage) & USAGE_LENDERS) != 0 &&
+	return *(volatile int *) &Slots->lent > 0 &&
 		claim_turn(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER);
 }
 
@@ -65,8 +68,7 @@ forget_lender(SlotPool *pool)
 {
 	Assert(Slots->lent > 0);
 	pool->lent--;
-	if (--Slots->lent == 0)
-		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_LENDERS);
+	Slots->lent--;
 }
 
 /* This backend has ended while its slot was lent.  place: the one it kept. */
@@ -88,7 +90,18 @@ slots_note_lender(SlotPool *pool)
 	Slots->lent++;
 	pool->lent++;
 	pool->totals[TOTAL_LENDS]++;
-	pg_atomic_fetch_or_u32(&Slots->usage, USAGE_LENDERS);
+}
+
+/*
+ * Has this holder what others may wait for: a slot of a limit for all, or a
+ * place in its pool?  A hint, no lock.
+ */
+bool
+slots_may_lend(int procno)
+{
+	int			place = place_in(pg_atomic_read_u32(&entry_of(procno)->state));
+
+	return slots_are_limited() || (place != NO_QUEUE && !is_of_hot_spot(place));
 }
 
 /*

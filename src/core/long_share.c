@@ -154,7 +154,8 @@ slots_may_be_long(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	return (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
+	/* The leader may be a background worker, which has none. */
+	return state_of(entry) != SLOT_NONE && (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
 		Slots->max_active != 0 && !Slots->observing && !entry->keeps_slot &&
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }

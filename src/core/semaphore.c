@@ -438,9 +438,9 @@ free_slot(int place)
 	free_slot_to_waiters(place, true);
 }
 
-/* End this backend's hold on its slot.  completed: its work has been done. */
+/* End this backend's hold on its slot and place, as far as it has them. */
 static void
-drop_slot(bool completed)
+drop_slot(void)
 {
 	uint32		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 	SlotState	state = state_in(held);
@@ -448,8 +448,6 @@ drop_slot(bool completed)
 
 	Assert(state != SLOT_WAITING);
 	MySlotEntry->reserved = false;
-	if (unlikely(is_of_hot_spot(place)) && completed)
-		pg_atomic_fetch_add_u32(&hot_spot_at(place)->completed, 1);
 	if (likely(state == SLOT_RUNNING))
 		free_slot(place);
 	else if (state == SLOT_LONG)
@@ -467,7 +465,7 @@ slots_refuse_grant(void)
 	LockedSection section;
 
 	finish_handoff();
-	drop_slot(false);
+	drop_slot();
 	slots_lock(&section);
 	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
 	slots_unlock(&section);
@@ -500,7 +498,6 @@ slots_keep_place(void)
 		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
 											state_with_place(SLOT_NONE, place_in(held))))
 			continue;
-		add_to_own(TOTAL_COMPLETED, 1);
 		if (state_in(held) == SLOT_RUNNING)
 			free_slot(NO_QUEUE);
 		else
@@ -510,13 +507,30 @@ slots_keep_place(void)
 	return true;
 }
 
-/* This backend's work is done, well or not: release its slot. */
+/* Release this backend's slot and place, as far as it still has them. */
 void
-slots_release(bool failed)
+slots_release(void)
 {
-	if (likely(state_of(MySlotEntry) != SLOT_NONE))
-		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	drop_slot(!failed);
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+		drop_slot();
+}
+
+/*
+ * The work that this backend was admitted for has ended, and it has released
+ * its slot.  A limit is judged by what its contenders complete, whether they
+ * had a place or not: while there was no limit, none had.
+ */
+void
+slots_count_end(bool failed)
+{
+	int			queue;
+
+	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
+	if (likely(MySlotEntry->hot_spot == 0) || failed)
+		return;
+	queue = my_queue();
+	if (is_of_hot_spot(queue))
+		pg_atomic_fetch_add_u32(&hot_spot_at(queue)->completed, 1);
 }
 
 /*
@@ -532,7 +546,8 @@ slots_at_exit(int code, Datum arg)
 	{
 		pg_read_barrier();		/* as in slots_claim() */
 		finish_handoff();		/* a slot may have been granted meanwhile */
-		slots_release(true);
+		slots_release();
+		slots_count_end(true);
 	}
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);

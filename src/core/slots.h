@@ -186,7 +186,8 @@ extern bool slots_leave_queue(PoolTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern bool slots_keep_place(void);
-extern void slots_release(bool failed);
+extern void slots_release(void);
+extern void slots_count_end(bool failed);
 
 /* The watcher */
 extern bool slots_try_become_watcher(void);
@@ -304,6 +305,7 @@ slots_sample_is_due(TimestampTz since)
 /* Lending */
 extern int	slots_lend_after(void);
 extern bool slots_claim_lender_scan(void);
+extern bool slots_may_lend(int procno);
 extern bool slots_claim_holder_scan(long interval);
 extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);

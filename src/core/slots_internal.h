@@ -8,10 +8,10 @@
  * not mean the same in every process.  An entry is in one list at a time: its
  * queue, or the list of processes that pause.
  *
- * The semaphore is one 32-bit word: the number of slots in use, and two flags
- * in its highest bits.  While no flag is set, a slot is acquired and released
- * by one compare-and-exchange; as the flags are larger than any limit, "usage
- * < limit" tests all of it.  A queue with a limit of its own, that of a pool
+ * The semaphore is one 32-bit word: the number of slots in use, and a flag in
+ * its highest bit.  While that is clear, a slot is acquired and released by
+ * one compare-and-exchange; the flag is larger than any limit, so "usage <
+ * limit" tests all of it.  A queue with a limit of its own, that of a pool
  * or of a hot spot, has a word of its own: a slot is counted there first, then
  * in the word for all; if that fails, the first step is taken back.  Where a
  * backend is counted is its place; its state names it.
@@ -46,9 +46,8 @@
 #include "core/slots.h"
 
 #define USAGE_WAITERS	0x80000000	/* see SlotShared.usage, SlotQueue.usage */
-#define USAGE_LENDERS	0x40000000	/* backends have lent their slots */
-#define USAGE_COUNT		0x3FFFFFFF	/* slots in use, lent ones left out */
-#define NO_LIMIT		USAGE_COUNT /* smaller than any flag */
+#define USAGE_COUNT		0x7FFFFFFF	/* slots in use, lent ones left out */
+#define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
 /* Queues are known by index: those of the pools, then those of hot spots. */
@@ -180,7 +179,7 @@ typedef struct SlotShared
 	uint64		last_handoff;	/* when a slot given back was granted last */
 	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
 	uint64		watch_due;		/* when the watcher is to sample again */
-	int			lent;			/* entries in state LENT */
+	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms until one enters; 0 = as at first */
 	EntryList	long_paused;	/* entries in LONG_PAUSED */

@@ -26,8 +26,7 @@
  *	   queue has no place free any more, has yet to find that out.
  * (d) Flags and the watcher: whenever the lock is free, the flag of a queue says whether
  *	   backends wait in it; that of all whether there is a limit for all and a backend
- *	   waits whose queue has a place free (but see released places above); the lenders'
- *	   flag whether there are any.  If a backend waits, the watcher is one that waits.
+ *	   waits whose queue has a place free (but see released places above).  If a backend waits, the watcher is one that waits.
  *	   None waits in the queue of a merged hot spot, nor in any while the gate is off,
  *	   but for the time in which that change is on its way.
  * (e) Each waiter gets in, or leaves: with backends that never stop coming (FOREVER), by
@@ -100,8 +99,7 @@
 /* ---- slots.h, slots_internal.h ---- */
 
 #define USAGE_COUNT		15
-#define USAGE_LENDERS	16
-#define USAGE_WAITERS	32
+#define USAGE_WAITERS	16
 #define NO_LIMIT		USAGE_COUNT
 
 #define INVALID_PROC_NUMBER 4
@@ -444,11 +442,8 @@ inline slots_hand_off()
 
 /* ---- lending.c: lenders ---- */
 
-#define SET_LENDERS		Slots.usage = Slots.usage | USAGE_LENDERS
-#define CLEAR_LENDERS	Slots.usage = Slots.usage & ~USAGE_LENDERS
-
-inline slots_note_lender() { d_step { Slots.lent++; SET_LENDERS } }
-inline forget_lender() { d_step { Slots.lent--; WHEN(Slots.lent == 0, CLEAR_LENDERS) } }
+inline slots_note_lender() { Slots.lent++ }
+inline forget_lender() { Slots.lent-- }
 inline slots_forget_lending()
 {
 	slots_lock();
@@ -1047,8 +1042,7 @@ init
 #define FLAGS_ARE_RIGHT \
 	(ALL_QUEUES(FLAG_IS_RIGHT) && \
 	 (waiters_flag_is_set() -> slots_are_limited() && ANY_QUEUE(HAS_WAITERS) : \
-	  !slots_are_limited() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0) && \
-	 ((Slots.usage & USAGE_LENDERS) != 0) == (Slots.lent > 0))
+	  !slots_are_limited() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0))
 #define WATCHED \
 	(!ANY_QUEUE(HAS_WAITERS) || \
 	 (Slots.watcher != INVALID_PROC_NUMBER && IS_WAITING(Slots.watcher)))

@@ -60,10 +60,16 @@ sub shown_since
 	return is($gate->state($session, 'state_change BETWEEN (SELECT t FROM times) AND clock_timestamp()'), 't', $what);
 }
 
+# Another session, which passes the gate, commits what does not fit what the first has read.
+sub write_skew
+{
+	return $gate->value('BEGIN ISOLATION LEVEL SERIALIZABLE', 'INSERT INTO skew SELECT count(*) FROM skew', 'COMMIT');
+}
+
 my ($one, $two, $three) = map { $gate->session } 1 .. 3;
 
 # Reset
-$gate->value('CREATE TABLE times AS SELECT clock_timestamp() AS t');
+$gate->value('CREATE TABLE times AS SELECT clock_timestamp() AS t', 'CREATE TABLE skew (n int)');
 reset_totals();
 is($gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat_admission_gate, times'),
 	't', 'stats_reset is the time of the reset');
@@ -80,10 +86,15 @@ for (
 	[ 'BEGIN; SELECT 1; ROLLBACK', 0, admitted => 1, failed => 1 ],
 	[ 'BEGIN; SELECT 1/0', 0, admitted => 1, failed => 1 ],
 	[ 'ROLLBACK', 0 ],
+	# These fail when the slot has been released.
+	[ "BEGIN; SELECT 1; NOTIFY ch; PREPARE TRANSACTION 'p'", 0, admitted => 1, failed => 1 ],
+	[ 'BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO skew SELECT count(*) FROM skew', 1, admitted => 1 ],
+	[ \&write_skew, 1 ],
+	[ 'COMMIT', 0, failed => 1 ],
 	[ 'SET work_mem = 1024', 0 ])
 {
 	my ($sql, $running, %growth) = @$_;
-	$one->start($sql)->result;
+	ref $sql ? $sql->() : $one->start($sql)->result;
 	grew($sql, %growth);
 	gauges_are("$running|0|0", $sql);
 }
@@ -347,6 +358,25 @@ for (
 	$gate->stop_worker($next);
 	is($last->finish, '1', 'when it is below, the next one enters');
 	grew('the return of a lender', admitted => 1, completed => 1, failed => 2, queued => 1);
+}
+
+# Lenders are asked whether they work again when no slot is free: not while one is.
+{
+	$gate->value('SELECT pg_advisory_lock(1)');
+	my $lender = $gate->session;
+	$lender->start('DO $$ BEGIN PERFORM pg_advisory_lock(1); LOOP END LOOP; END $$');
+	$gate->await_wait_event_type($lender, 'Lock');
+	is($two->query('SELECT 1'), '1', 'a slot is lent');
+	$gate->value('SELECT pg_advisory_unlock(1)');
+	$gate->await('SELECT wait_event IS NULL FROM pg_stat_activity WHERE pid = ' . $lender->pid);
+	($two->query('SELECT 2'), usleep(15_000)) foreach 1 .. 5;
+	gauges_are('0|1|0', 'others use a free slot, whatever its lender does');
+	$two->query('BEGIN');
+	$gate->ok_queues($three, 'SELECT 3', 'when none is free, the lender has its slot back first');
+	gauges_are('2|0|1', 'then');
+	$gate->stop_worker($lender);
+	$two->query('COMMIT');
+	$three->finish;
 }
 
 $gate->set(lend_after => 60_000);

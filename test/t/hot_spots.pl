@@ -113,6 +113,17 @@ $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
 
+# The same sessions move on to another table, where two at a time meet on a row: a mark for
+# what they wanted before does not explain that.
+$gate->value('CREATE TABLE moved AS SELECT 0 AS moved');
+my $moving = join "\n", 'SELECT moved FROM moved \gset', '\set id :client_id / 2 + 1', '\if :moved',
+  'UPDATE other SET n = n + 1 WHERE id = :id RETURNING pg_sleep(0.02);', '\else', $hot_row, '\endif';
+$crowd = $gate->crowd(24, $moving);
+await_queue('a hot spot, before its sessions move on');
+$gate->value('UPDATE moved SET moved = 1');
+$gate->ok_comes(sub { spots('count(*)') eq '0' }, 'the hot spot that its sessions have left ends');
+$gate->ok_stops($crowd);
+
 # What ends a wait at a hot spot: runs the statement until it waits there, or fails.
 sub waits_at_hot_spot
 {

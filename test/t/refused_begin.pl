@@ -29,7 +29,10 @@ BEGIN; $one; $two; ROLLBACK => BEGIN T, refused E, 25P02 E, ROLLBACK I
 BEGIN; $one; $two; COMMIT => BEGIN T, refused E, 25P02 E, ROLLBACK I
 BEGIN; SAVEPOINT a; $one; ROLLBACK TO a; $one; COMMIT => BEGIN T, refused E, 25P02 E, 3B001 E, 25P02 E, ROLLBACK I
 BEGIN; $one; ROLLBACK AND CHAIN; SHOW work_mem; ROLLBACK => BEGIN T, refused E, ROLLBACK T, SHOW T, ROLLBACK I
-BEGIN; COMMIT => BEGIN T, COMMIT I
+BEGIN; COMMIT => BEGIN T, refused I
+BEGIN; NOTIFY ch; SET LOCAL work_mem = 1000; COMMIT => BEGIN T, NOTIFY T, SET T, refused I
+BEGIN; NOTIFY ch; PREPARE TRANSACTION 'p' => BEGIN T, NOTIFY T, refused I
+BEGIN; NOTIFY ch; ROLLBACK => BEGIN T, NOTIFY T, ROLLBACK I
 END
 push @scripts, map {
 	[
@@ -87,6 +90,11 @@ for my $what (sort keys %refusals)
 		$session->query('ROLLBACK');
 		ok_unchanged("$what, a pipeline with $sync Sync");
 	}
+
+	# A function called without SQL, as libpq calls those of large objects
+	is(answers($session, $refusal, 'start', 'BEGIN'), 'BEGIN T', "$what, a fast-path call: a block");
+	$session->call_function($gate->value(q{SELECT 'txid_current()'::regprocedure::oid}))->result;
+	is($session->start('COMMIT')->sqlstate, $refusal->{sqlstate}, "$what: its COMMIT fails");
 
 	# The message as it would have been, with where it happened
 	is(answers($session, $refusal, 'start', 'BEGIN'), 'BEGIN T', "$what, message: a block");
