@@ -150,7 +150,7 @@ run_tests() {
         soak)
             check soak "${prove[@]}" PROVE_TESTS=test/soak/soak.pl
             # What each minute was like is shown even if all went well.
-            sed -n 's/^# \(seed:\|minute\)/\1/p' "$WORK/log/soak.out"
+            sed -n 's/^# \(seed:\|minute\|wait of\)/\1/p' "$WORK/log/soak.out"
             ;;
         simulator) run_suite simulator env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
         model)

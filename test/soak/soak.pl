@@ -21,9 +21,13 @@ use Time::HiRes qw(alarm time usleep);
 my $minutes = $ENV{SOAK} || 10;
 
 # For how many seconds a backend may wait, and a session be without an answer.  Where all
-# holders wait for somebody in the queue, one more is let in after 1, 2, 4 ... 60 s, in a
-# full pool every 60 s: four times that, and then what the statement itself waits for.
+# holders wait for somebody in the queue, one more is let in after 1, 2, 4 ... 60 s, also in
+# that of a hot spot; in a full pool every 60 s: four times that, and then what the statement
+# itself waits for.
 my $longest_wait = 300;
+
+# Waits longer than this are to be explained by what is noted of them, s.
+my $short_wait = 5;
 
 # For how many seconds a process may be stopped
 my $longest_stop = 8;
@@ -332,17 +336,56 @@ sub disturb
 # The longest that anybody has been seen to wait that was not stopped, and the longest
 # without an answer, s; and the answers at the last look
 my ($waited, $unanswered, $answered) = (0, 0, 0);
+my $explain_due = 0;
 
 sub look
 {
 	$look_due = time + 0.5;
 	my $but = join ',', 0, keys %stopped;
-	$waited = max(
-		$waited,
-		$gate->value(
-			"SELECT coalesce(max(wait_time), 0) / 1000 FROM pg_stat_admission_gate_backends
-			WHERE gate_state = 'waiting' AND pid NOT IN ($but)"));
+	my $longest = $gate->value(
+		"SELECT coalesce(max(wait_time), 0) / 1000 FROM pg_stat_admission_gate_backends
+		WHERE gate_state = 'waiting' AND pid NOT IN ($but)");
+	$waited = max($waited, $longest);
+	explain($longest) if $longest > $short_wait && time > $explain_due;
 	$unanswered = max($unanswered, $crowd->longest_unanswered);
+	return;
+}
+
+# Notes why somebody waits for long, as far as can be seen: in one line what the others at
+# the gate do; then the settings, the queues, and each backend, but few of those that wait.
+sub explain
+{
+	my ($longest) = @_;
+	my $stopped = join ',', -1, keys %stopped;
+	my $does = "CASE WHEN s.pid IN ($stopped) THEN 'stopped' WHEN s.state <> 'active' THEN s.state
+		WHEN wait_event_type = 'Lock' THEN 'waits for lock of ' || coalesce((SELECT string_agg(DISTINCT
+			CASE WHEN pid IN ($stopped) THEN 'stopped' ELSE coalesce(gate_state, state, 'prepared') END, ', ')
+			FROM unnest(pg_blocking_pids(s.pid)) AS p (pid) LEFT JOIN pg_stat_activity USING (pid)
+			LEFT JOIN pg_stat_admission_gate_backends USING (pid)), 'nobody')
+		ELSE coalesce(wait_event, 'at work') END";
+
+	$explain_due = time + 10;
+	note sprintf "wait of %.1f s: %s", $longest, join "\n  ",
+	  map { lines($_) }
+	  "SELECT string_agg(concat_ws(' ', n, gate_state, what), '; ' ORDER BY n DESC)
+		FROM (SELECT count(*) AS n, gate_state, $does AS what
+			FROM pg_stat_admission_gate_backends JOIN pg_stat_activity s USING (pid)
+			WHERE gate_state <> 'waiting' GROUP BY 2, 3) h",
+	  q{SELECT string_agg(substr(name, 16) || ' = ' || setting, ', ') FROM pg_settings
+		WHERE name LIKE 'admission_gate.%' AND context = 'sighup'},
+	  q{SELECT format('pool %s: limit %s, running %s, lent %s, waiting %s, admitted %s, lends %s, stalls %s', pool,
+			max_active, running, lent, waiting, admitted, lends, stalls)
+		FROM pg_stat_admission_gate WHERE waiting > 0},
+	  q{SELECT format('hot spot %s %s: limit %s, running %s, blocked %s, waiting %s, admitted %s', kind,
+			coalesce(relation, lwlock), max_active, running, blocked, waiting, admitted)
+		FROM pg_stat_admission_gate_hot_spots WHERE waiting > 0},
+	  "SELECT concat_ws(' ', pid, pool, gate_state, round(age, 1) || ' s,', what, nullif(by, '{}'), '-', q)
+		FROM (SELECT pid, pool, gate_state, extract(epoch FROM now() - b.state_change) AS age, $does AS what,
+				(pg_blocking_pids(pid))[:3] AS by, left(regexp_replace(query, '\\s+', ' ', 'g'), 80) AS q,
+				rank() OVER (PARTITION BY gate_state ORDER BY b.state_change)
+			FROM pg_stat_activity s LEFT JOIN pg_stat_admission_gate_backends b USING (pid)
+			WHERE $others AND (gate_state IS NOT NULL OR state <> 'idle')) s
+		WHERE CASE gate_state WHEN 'waiting' THEN rank < 6 ELSE gate_state IS NOT NULL OR by = '{}' END ORDER BY gate_state, age DESC";
 	return;
 }
 
