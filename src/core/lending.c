@@ -13,9 +13,10 @@
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next
  * one enters above the limit, then another after 2, 4 ... 60 s, from the
- * beginning once the queue moves.  That clock tells nothing about a pool or a
- * hot spot whose own places are all in use, as other queues may move.  There,
- * the first enters if nobody has entered from its queue for 60 s.
+ * beginning once the queue moves.  That clock tells nothing about a queue
+ * whose own places are all in use, as others may move.  That of a hot spot has
+ * a clock of its own, as the limit is an estimate.  From that of a pool, whose
+ * limit is meant, the first enters if none has for 60 s.
  *
  * Locking: see slots_internal.h.
  *
@@ -218,28 +219,39 @@ slots_end_lending(void)
 	slots_unlock(&section);
 }
 
-/* The last resort: let the next waiter in if that is due.  Lock held. */
-static bool
-relieve_next(LockedSection *section)
+/*
+ * A waiter last entered at moved, and the next may after stall ms more, or as
+ * at first (0).  May it now, in the queue since then?  Returns after how many
+ * ms, 0 if not.
+ */
+static int
+stall_over(uint64 moved, int stall, uint64 queued, uint64 now)
 {
 	/* Both settings may delay waiters by right. */
 	int64		delay = Max((int) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
-	int			stall = Max(Slots->stall_after, first);
-	int			next = slots_next_waiter(section->now);
-	uint64		queued;
-
-	if (next == INVALID_PROC_NUMBER)
-		return false;
 
 	/*
 	 * After a time without waiters, it begins again; but not for each of
 	 * those that come one by one, or all of them would enter at once.
 	 */
-	queued = entry_of(next)->queued;
-	if (passed_since(Slots->moved, stall, queued))
+	stall = Max(stall, first);
+	if (passed_since(moved, stall, queued))
 		stall = first;
-	if (!passed_since(Max(Slots->moved, queued), stall, section->now))
+	return passed_since(Max(moved, queued), stall, now) ? stall : 0;
+}
+
+/* The last resort: let the next waiter in if that is due.  Lock held. */
+static bool
+relieve_next(LockedSection *section)
+{
+	int			next = slots_next_waiter(section->now);
+	int			stall;
+
+	if (next == INVALID_PROC_NUMBER)
+		return false;
+	stall = stall_over(Slots->moved, Slots->stall_after, entry_of(next)->queued, section->now);
+	if (stall == 0)
 		return false;
 	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
@@ -247,20 +259,47 @@ relieve_next(LockedSection *section)
 	return true;
 }
 
+/*
+ * Has the queue of a hot spot stood still for long enough?  It does not while
+ * its contenders complete transactions: more may have places than ought to,
+ * and go one by one.  Returns as stall_over().  Lock held.
+ */
+static int
+hot_spot_stall(int index, uint64 queued, uint64 now)
+{
+	SlotQueue  *queue = queue_at(index);
+	uint32		completed = pg_atomic_read_u32(&hot_spot_at(index)->completed);
+
+	if (queue->completed != completed)
+	{
+		queue->completed = completed;
+		queue->completed_seen = now;
+	}
+	return stall_over(Max(queue->moved, queue->completed_seen), queue->stall_after, queued, now);
+}
+
 /* The same for the first waiter of a queue without a free place. */
 static void
 relieve_full_queue(LockedSection *section)
 {
-	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
-		int			head = queue_at(queue)->waiters.head;
+		SlotQueue  *queue = queue_at(index);
+		int			head = queue->waiters.head;
+		uint64		queued = entry_of(head)->queued;
+		int			stall = 0;
 
-		if (!queue_has_place_free(queue) &&
-			passed_since(Max(queue_at(queue)->moved, entry_of(head)->queued), MAX_STALL, section->now))
-		{
-			slots_grant_above_limit(head, section);
-			return;
-		}
+		if (queue_has_place_free(index))
+			continue;
+		if (is_of_hot_spot(index))
+			stall = hot_spot_stall(index, queued, section->now);
+		if (stall == 0 && passed_since(Max(queue->moved, queued), MAX_STALL, section->now))
+			stall = MAX_STALL;
+		if (stall == 0)
+			continue;
+		slots_grant_above_limit(head, section);
+		queue->stall_after = Min(2 * stall, MAX_STALL);
+		return;
 	}
 }
 

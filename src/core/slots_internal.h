@@ -127,6 +127,9 @@ typedef struct SlotQueue
 
 	EntryList	waiters;
 	uint64		moved;			/* when a waiter last entered */
+	int			stall_after;	/* as SlotShared.stall_after; of a hot spot: */
+	uint32		completed;		/* HotSpot.completed at completed_seen */
+	uint64		completed_seen;
 	uint64		passed_over_since;	/* by higher priorities; 0 = not */
 } SlotQueue;
 

@@ -380,6 +380,7 @@ slots_make_holder(int procno, int place, LockedSection *section)
 	note_passed_over(pool_of(entry)->definition.priority, section->now);
 	queue_at(entry->queue)->passed_over_since = 0;
 	queue_at(entry->queue)->moved = section->now;
+	queue_at(entry->queue)->stall_after = 0;
 	if (is_of_hot_spot(entry->queue))
 		pg_atomic_fetch_add_u64(&hot_spot_at(entry->queue)->admitted, 1);
 	entry->quiet_since = section->now;	/* before is no reason to lend */

@@ -267,6 +267,32 @@ for my $bypass ('off', 'on')
 	$gate->ok_quiet("after $who");
 }
 
+# The last resort: all that have a place wait for each other, which nobody is to end soon.
+# The first two in the queue want something else.
+$gate->set(deadlock_timeout => 600_000);
+{
+	my @stuck = map { $gate->holder } 1 .. 8;
+	$stuck[$_]->query("UPDATE sale SET n = 0 WHERE id = $_") foreach 1, 2;
+	$stuck[$_]->start('UPDATE sale SET n = 0 WHERE id = ' . ($_ == 1 ? 2 : 1)) foreach 0 .. 7;
+	my $others = $gate->crowd(1, $other_row, %of_web);    # somebody has to look
+	await_spot('where all wait for each other, there is a limit, too', 'max_active < running');
+	my @waiters = map { $gate->session(session => { lock_timeout => '300ms' }) } 1 .. 2;
+	$_->start('UPDATE sale SET n = 0 WHERE id = 1')->result foreach @waiters;
+
+	my ($start, $stalls) = (time, $gate->counter('stalls'));
+	$gate->ok_queues($waiters[0], 'SELECT 1', 'who wanted the same queues with the next statement');
+	$gate->queue($waiters[1], 'SELECT 1');
+	my @entered = map { $_->result; time - $start } @waiters;
+	cmp_ok($entered[0], '>', 0.9, 'when nobody has entered from this queue for a second');
+	cmp_ok($entered[0], '<', 20, 'the first is let in');
+	cmp_ok($entered[1], '>', $entered[0] + 1.5, 'the next one after two more');
+	is($gate->counter('stalls') - $stalls, 2, 'above the limit');
+	$gate->stop_crowd($others);
+	$gate->end_sessions;
+}
+$gate->set(deadlock_timeout => 100);
+$gate->ok_quiet('after those that waited for each other');
+
 # Beside a limit, and beside those of pools
 $gate->set(max_active_backends => 16);
 $crowd = $gate->crowd(24, $hot_row);
