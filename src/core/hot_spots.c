@@ -10,7 +10,7 @@
  * A backend that a sample (src/sampler.c) finds in line for something is
  * marked: it counts as a contender of that hot spot at once, if it is at work,
  * and with each transaction that it begins.  Samples that find it at work take
- * the mark away, unless it may only be at work as others are kept away.
+ * the mark away, unless one at a time is let in: that is never in line.
  *
  * A contender at work has a place at its hot spot.  It keeps it while it waits
  * for others, whatever it lends of the server: another contender in its stead
@@ -419,7 +419,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 		move_to_place(procno, SLOTS_MAX_POOLS + found, state);
 	}
 	else if (activity == ACTIVITY_WORKS &&
-			 !limit_control_is_held_down(&Slots->hot_spots[found].control, now) &&
+			 Slots->hot_spots[found].control.limit != 1 &&
 			 (entry->mark == 0 || --entry->mark == 0))
 		entry->hot_spot = 0;
 }

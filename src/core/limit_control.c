@@ -17,13 +17,15 @@
  *	 - If all that have a place wait for each other and nothing is completed for
  *	   STANDSTILL, they wait in circles, and the deadlock detector is the clock.
  *	   Then the limit is halved, down to one, and not raised for a while.
- *	 - Once the limit is down, the rate of completed transactions is compared
- *	   with that before, again and again.  If it is lower by more than a tenth,
- *	   the contenders may mostly do something else: there is no limit any more,
- *	   and none is tried for a while, which is the longer the more often that
- *	   has happened, as is the one above.
- *	 - When no contender waits in the queue at nearly every sample for
- *	   OPEN_AFTER, or the limit has grown to the number of contenders, it ends.
+ *	 - Once the limit is down, a trial finds out whether it is better than none:
+ *	   it counts what is completed, then gives out more places in a few steps,
+ *	   up to all, and counts again at each.  The rates are of adjacent times,
+ *	   because the machine may be busy for other reasons at others.  If the rate
+ *	   falls, the limit stays, otherwise there is none.  Either is believed for
+ *	   a while, which doubles with each trial that finds the same.
+ *	 - When no contender waits in the queue for OPEN_AFTER, or the limit has
+ *	   grown to the number of contenders, it ends; also when more than that are
+ *	   at work for NO_EFFECT: there are contenders that do not queue.
  *
  * Nothing here knows of shared memory, locks, processes or clocks:
  * core/hot_spots.c calls it with a copy of what is shared, and test/simulator
@@ -34,6 +36,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "core/slots.h"
 
@@ -55,17 +59,12 @@
 #define CROWD			64		/* at least so many contenders, */
 #define CROWDED			90		/* more than this percentage blocked */
 
-#define CONTRARY_WEIGHT	2		/* of the time of a sample to the contrary */
-
 /*
  * So few contenders do not hinder each other: there is no limit for them, and
- * none below MIN_PLACES, as the others work while a newly admitted one waits
- * for a CPU.  Where most waits are slow, that is nothing, and each of the few
- * that wait keeps others from what it has locked: MIN_SLOW_PLACES are better.
+ * only a standstill leads below, because the others work while a newly
+ * admitted one waits for a CPU.
  */
-#define MIN_CONTENDERS	4
 #define MIN_PLACES		4
-#define MIN_SLOW_PLACES	2
 
 /*
  * A step is one place, plus one in PLACES_PER_STEP of the limit.  One down is
@@ -77,26 +76,24 @@
 #define ENOUGH_SEEN		64
 #define LONG_ENOUGH		(100 * MS)
 
-#define OPEN_AFTER		(1 * SECOND)	/* nobody has waited for so long */
-#define STANDSTILL		(300 * MS)	/* nothing has moved for so long */
-#define RARE			(5 * SECOND)	/* if the limit was good for so long */
+#define OPEN_AFTER		(3 * SECOND)	/* nobody has waited for so long */
+#define NO_EFFECT		(16 * SECOND)	/* more have had places for so long */
+
+/* A disk that stalls is no circle: wait nearly as long as the detector does. */
+#define STANDSTILL		(700 * MS)
+#define HALVED_FOR		(8 * SECOND)	/* no raise, no trial */
 
 /*
- * Completed transactions are counted for JUDGE_AFTER to judge a limit; longer
- * if the higher one of both rates makes less than ENOUGH_DONE in that time.
+ * A trial gives out TRIAL_STEP times as many places, lets them have an effect
+ * for SETTLE_FOR, and counts for COUNT_FOR.  If so few are completed that it
+ * may be by chance, the limit gains nothing.
  */
-#define JUDGE_AFTER		(2 * SECOND)
-#define ENOUGH_DONE		32
-#define NO_LOSS			0.9		/* of the rate before, at least */
-#define RATE_WEIGHT		3		/* a later count weighs one in this many */
-
-/*
- * How long it is believed that fewer places are a loss, or that more would
- * stand still: MIN_BACKOFF, doubled every time
- */
-#define MIN_BACKOFF		(2 * SECOND)
-#define MAX_BACKOFF		(64 * SECOND)	/* a loss */
-#define MAX_HALVED		(16 * SECOND)	/* a standstill */
+#define TRIAL_STEP		4
+#define SETTLE_FOR		(300 * MS)
+#define COUNT_FOR		(1 * SECOND)
+#define MIN_GAIN		1.05	/* the limit gains as much, and not by chance */
+#define MIN_BELIEVED	(10 * SECOND)
+#define MAX_BELIEVED	(640 * SECOND)
 
 /* Begin without a limit.  now: us. */
 void
@@ -106,7 +103,7 @@ limit_control_init(LimitControl *control, bool hurries, int64 now)
 	control->limit = LIMIT_OPEN;
 	control->hurries = hurries;
 	control->moved = control->last.now = now;
-	control->open_for = control->halved_for = MIN_BACKOFF;
+	control->believed_for = MIN_BELIEVED / 2;
 }
 
 /* Add up the contenders seen from now on, for the next step. */
@@ -114,25 +111,7 @@ static void
 start_seeing(LimitControl *control, int64 now)
 {
 	control->seen.now = now;
-	control->seen.working = control->seen.blocked = control->seen.slow = 0;
-}
-
-/* Count completed transactions from this sample on. */
-static void
-start_counting(LimitControl *control, const LoadSample *sample)
-{
-	control->count_start = sample->now;
-	control->count_completed = sample->completed;
-}
-
-/* Transactions completed per second since start_counting(), 0 if unknown. */
-static double
-rate_since_start(const LimitControl *control, const LoadSample *sample)
-{
-	int64		passed = sample->now - control->count_start;
-
-	return passed <= 0 ? 0 :
-		(double) (sample->completed - control->count_completed) * SECOND / passed;
+	control->seen.working = control->seen.blocked = 0;
 }
 
 /* Do more than this percentage of those at work wait for each other? */
@@ -142,17 +121,27 @@ blocked_above(const LoadSample *sample, int part)
 	return (uint64) sample->blocked * 100 > (uint64) sample->working * part;
 }
 
+/* Have a limit from now on: a new one, or the one before a trial. */
+static void
+begin_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
+{
+	control->limit = limit;
+	control->kept = 0;
+	control->has_settled = false;
+	control->quiet = 0;
+	control->moved = control->effective = sample->now;
+	start_seeing(control, sample->now);
+}
+
 static void
 open_up(LimitControl *control)
 {
 	control->limit = LIMIT_OPEN;
 	control->contended_for = 0;
+	control->kept = 0;
 }
 
-/*
- * There is no limit: is there reason for one?  Completed transactions are
- * counted as long as there is contention, to know the rate without a limit.
- */
+/* There is no limit: is there reason for one? */
 static void
 sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 {
@@ -162,41 +151,22 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 
 	if (!blocked_above(sample, CONTENDED))
 	{
-		control->contended_for = Max(control->contended_for - CONTRARY_WEIGHT * passed, 0);
+		control->contended_for = 0;
 		return;
 	}
 	if (control->contended_for == 0)
-	{
-		start_counting(control, sample);
 		start_seeing(control, sample->now);
-	}
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
 	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
-	if (control->contended_for < limit_after || sample->now < control->open_until ||
-		Min(sample->in_use, sample->working) <= MIN_CONTENDERS)
+	if (control->contended_for < limit_after || sample->now < control->believed_until ||
+		Min(sample->in_use, sample->working) <= MIN_PLACES)
 		return;
 
 	/* TARGET percent of those seen would wait with that. */
 	free = 1.0 - (double) control->seen.blocked / control->seen.working;
-	control->limit = Max((uint32) (sample->in_use * free * 100 / (100 - TARGET)), MIN_PLACES);
-	control->open_rate = rate_since_start(control, sample);
-	control->limited_rate = 0;
-	control->has_settled = false;
-	control->moved = sample->now;
-	control->quiet = 0;
-	start_seeing(control, sample->now);
-}
-
-/*
- * Is the limit so low after a standstill that a contender may not be blocked
- * due to it?  now: us.
- */
-bool
-limit_control_is_held_down(const LimitControl *control, int64 now)
-{
-	return control->limit != LIMIT_OPEN &&
-		(control->limit == 1 || now < control->halved_until);
+	begin_limit(control, sample,
+				Max((uint32) (sample->in_use * free * 100 / (100 - TARGET)), MIN_PLACES));
 }
 
 /* One step down */
@@ -205,56 +175,81 @@ lower(LimitControl *control, const LoadSample *sample)
 {
 	uint32		base = Min(control->limit, sample->in_use);
 	uint32		step = 1 + base / PLACES_PER_STEP;
-	bool		is_slow = control->seen.slow > control->seen.blocked / 2;
-	uint32		lowest = Min(control->limit, is_slow ? MIN_SLOW_PLACES : MIN_PLACES);
 
-	control->limit = Max(base - Min(base, step), lowest);
+	control->limit = Max(base - Min(base, step), Min(control->limit, MIN_PLACES));
 }
 
-/*
- * All that have a place wait in circles: give out half of the places, unless
- * that is rare with so many.
- */
+/* All that have a place wait in circles: give out half of the places. */
 static void
 end_standstill(LimitControl *control, const LoadSample *sample)
 {
-	bool		is_rare = sample->now - control->changed >= RARE;
-
-	control->moved = control->changed = sample->now;
-	start_seeing(control, sample->now);
-	if (is_rare)
-		return;
-	if (sample->now - control->halved_until > control->halved_for)
-		control->halved_for = MIN_BACKOFF;
-	control->halved_until = sample->now + control->halved_for;
-	control->halved_for = Min(2 * control->halved_for, MAX_HALVED);
 	control->limit = Max(control->limit / 2, 1);
+	control->halved_until = sample->now + HALVED_FOR;
+	control->moved = sample->now;
+	start_seeing(control, sample->now);
 }
 
-/* Once enough has been counted, judge the limit. */
+/* Keep the limit, or end it, and believe for some time that this is better. */
+static void
+conclude(LimitControl *control, const LoadSample *sample, bool is_better)
+{
+	control->believed_for = control->is_better != is_better ? MIN_BELIEVED :
+		Min(2 * control->believed_for, MAX_BELIEVED);
+	control->believed_until = sample->now + control->believed_for;
+	control->is_better = is_better;
+	if (is_better)
+		begin_limit(control, sample, control->kept);
+	else
+		open_up(control);
+}
+
+/* Try more places, or all. */
+static void
+step_up(LimitControl *control, const LoadSample *sample)
+{
+	if (control->limit < sample->contenders / TRIAL_STEP)
+		control->limit *= TRIAL_STEP;
+	else
+		control->limit = LIMIT_OPEN;
+	control->stepped = sample->now;
+}
+
+/* A trial is under way: is it worse with more places? */
+static void
+sample_in_trial(LimitControl *control, const LoadSample *sample)
+{
+	int64		passed = sample->now - control->counted.now;
+	double		completed = sample->completed - control->counted.completed;
+	double		expected = control->limited_rate * passed;
+
+	if (sample->now - control->moved >= STANDSTILL)
+		conclude(control, sample, true);
+	else if (sample->now - control->stepped < SETTLE_FOR)
+		control->counted = *sample;
+	else if (passed < COUNT_FOR)
+		return;
+	else if (expected > MIN_GAIN * (completed + sqrt(completed)))
+		conclude(control, sample, true);
+	else if (control->limit == LIMIT_OPEN)
+		conclude(control, sample, false);
+	else
+		step_up(control, sample);
+}
+
+/* Count what is completed with the limit, until it is time for a trial. */
 static void
 judge(LimitControl *control, const LoadSample *sample)
 {
-	int64		passed = sample->now - control->count_start;
-	double		rate = rate_since_start(control, sample);
+	int64		passed = sample->now - control->counted.now;
 
-	if (passed < JUDGE_AFTER || Max(rate, control->open_rate) * passed < ENOUGH_DONE * SECOND)
+	if (passed < COUNT_FOR)
 		return;
-
-	if (control->limited_rate == 0)
-		control->limited_rate = rate;
-	else
-		control->limited_rate += (rate - control->limited_rate) / RATE_WEIGHT;
-	start_counting(control, sample);	/* again: it may have been lucky */
-
-	if (control->limited_rate < NO_LOSS * control->open_rate)
-	{
-		control->open_until = sample->now + control->open_for;
-		control->open_for = Min(2 * control->open_for, MAX_BACKOFF);
-		open_up(control);
-	}
-	else
-		control->open_for = MIN_BACKOFF;
+	control->limited_rate = (double) (sample->completed - control->counted.completed) / passed;
+	control->counted = *sample;
+	if (sample->now < Max(control->believed_until, control->halved_until))
+		return;
+	control->kept = control->limit;
+	step_up(control, sample);
 }
 
 /* There is a limit: adapt it, and judge its effect. */
@@ -266,10 +261,15 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	bool		seen_enough;
 	bool		too_many;
 
-	if (sample->waiting > 0 || !has_taken_effect)
-		control->quiet = Max(control->quiet - CONTRARY_WEIGHT * passed, 0);
-	else
-		control->quiet += passed;
+	control->quiet = sample->waiting > 0 ? 0 : control->quiet + passed;
+	if (has_taken_effect)
+		control->effective = sample->now;
+	if (!has_taken_effect &&
+		(control->quiet >= OPEN_AFTER || sample->now - control->effective >= NO_EFFECT))
+	{
+		conclude(control, sample, false);
+		return;
+	}
 	if (control->quiet >= OPEN_AFTER)
 	{
 		open_up(control);
@@ -278,7 +278,6 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
-	control->seen.slow += sample->slow;
 	seen_enough = long_enough || control->seen.working >= ENOUGH_SEEN;
 	too_many = blocked_above(&control->seen, TOO_MANY);
 
@@ -305,7 +304,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	else if (has_taken_effect && seen_enough && (!too_many || control->limit <= MIN_PLACES))
 	{
 		control->has_settled = true;
-		start_counting(control, sample);
+		control->counted = *sample;
 	}
 }
 
@@ -315,7 +314,6 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 {
 	/* Samples may overlap; and time that counts is never 0. */
 	int64		passed = Max(sample->now - control->last.now, 1);
-	uint32		old_limit = control->limit;
 
 	if (sample->completed != control->last.completed || sample->blocked < sample->working ||
 		sample->working == 0)
@@ -332,18 +330,18 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 		if (passed > PAUSE)		/* start anew */
 		{
 			control->contended_for = control->quiet = 0;
-			control->moved = sample->now;
-			start_counting(control, sample);
+			control->moved = control->effective = sample->now;
+			control->counted = *sample;
 			start_seeing(control, sample->now);
 		}
 		passed = Min(passed, LONGEST_GAP);
 	}
 	control->last = *sample;
 
-	if (control->limit == LIMIT_OPEN)
+	if (control->kept > 0)
+		sample_in_trial(control, sample);
+	else if (control->limit == LIMIT_OPEN)
 		sample_while_open(control, sample, passed);
 	else
 		sample_while_limited(control, sample, Min(passed, LONGEST_GAP));
-	if (control->limit != old_limit)
-		control->changed = sample->now;
 }

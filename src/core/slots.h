@@ -214,35 +214,35 @@ typedef struct LoadSample
 	uint32		blocked;		/* of these, those that wait */
 	uint32		slow;			/* of these, those that have waited for long */
 	uint32		waiting;		/* those in the queue */
-	uint32		completed;		/* transactions so far, modulo 2^32 */
+	uint32		completed;		/* transactions so far, modulo 2^32: the same
+								 * ones whether there is a limit or not */
 } LoadSample;
 
 /* What the control remembers; times in us */
 typedef struct LimitControl
 {
 	uint32		limit;			/* places, or LIMIT_OPEN */
+	uint32		kept;			/* the limit that a trial compares with more
+								 * places; 0 = none is under way */
 	bool		hurries;		/* a blocked crowd is evidence enough soon */
+	bool		has_settled;	/* few are blocked now: the rate is counted */
+	bool		is_better;		/* so the last trial found the limit to be */
 	LoadSample	last;			/* the last sample */
 	LoadSample	seen;			/* sums since its now, for the next step */
-	int64		contended_for;	/* how long there has been contention; 0 =
-								 * completed transactions are not counted */
+	LoadSample	counted;		/* completed ones are counted since then */
+	double		limited_rate;	/* of them per us with the limit */
+	int64		contended_for;	/* how long there has been contention */
 	int64		moved;			/* when one was completed, or a contender was
 								 * not blocked */
 	int64		quiet;			/* how long nobody has waited in the queue */
-	int64		count_start;	/* since when completed ones are counted */
-	uint32		count_completed;	/* how many there were then */
-	double		open_rate;		/* per second before the limit; 0 = unknown */
-	double		limited_rate;	/* the same since then; 0 = unknown */
-	bool		has_settled;	/* few are blocked now: the rate is judged */
-	int64		open_until;		/* fewer places are known to be a loss */
-	int64		open_for;		/* how long that is believed next time */
-	int64		changed;		/* when the limit became what it is */
-	int64		halved_until;	/* after a standstill: it is not raised before */
-	int64		halved_for;		/* how long it is not next time */
+	int64		effective;		/* when no more than the limit had places */
+	int64		stepped;		/* when the trial last gave out more places */
+	int64		believed_until; /* there is no trial, or no limit, before */
+	int64		believed_for;	/* how long the last result was believed */
+	int64		halved_until;	/* after a standstill: no raise, no trial */
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, bool hurries, int64 now);
-extern bool limit_control_is_held_down(const LimitControl *control, int64 now);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 
 /* What a sample finds an admitted backend doing */
