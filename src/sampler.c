@@ -52,7 +52,6 @@
 
 #include "gate.h"
 
-#define SLOW_WAIT		INT64CONST(100000)	/* a longer wait is slow, us */
 #define STUCK_AFTER		INT64CONST(2000000) /* see above, us */
 #define MIN_IDLE		100		/* no backend is idle for less, ms */
 
@@ -77,7 +76,6 @@ typedef struct BackendSample
 	HotSpotKey	key;			/* what the heavyweight lock is for, if known */
 	TimestampTz since;			/* start of that wait, to tell it; 0 = unknown */
 	uint64		moved;			/* when its group did last, or became known */
-	uint64		began;			/* when that wait was first seen */
 	uint64		blocked;		/* when any of the backend was last seen */
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* of a wait for the outside; 0 = of none */
@@ -195,7 +193,7 @@ read_backend(int procno, Sample *sample)
 	if (seen.lock != NULL)
 	{
 		seen.since = pg_atomic_read_u64(&proc->waitStart);
-		seen.began = seen.blocked = sample->now;
+		seen.blocked = sample->now;
 		seen.failures = slots_failures(procno);
 	}
 	else if (is_for_lwlock(event))
@@ -208,8 +206,6 @@ read_backend(int procno, Sample *sample)
 	{
 		seen.key = last->key;
 		seen.moved = last->moved;
-		if (seen.since == last->since)
-			seen.began = last->began;
 	}
 	if (goes_on || (last_lock != NULL && slots_failures(procno) == last->failures))
 		group = group_of(sample, last_lock);
@@ -590,7 +586,6 @@ sample_all(bool with_hot_spots, bool with_holders)
 		const PGPROC *leader = *(PGPROC *const volatile *) &proc->lockGroupLeader;
 		uint32		event = wait_event_of(proc);
 		bool		waits = samples[procno].lock != NULL;
-		bool		is_slow = waits && (int64) (sample.now - samples[procno].began) >= SLOW_WAIT;
 		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
 									   event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
 		Activity	activity = state == SLOT_NONE || is_holder ?
@@ -605,7 +600,7 @@ sample_all(bool with_hot_spots, bool with_holders)
 			slots_long_resume(procno);
 		long_ones += slots_long_works(procno, works, sample.now);
 		if (hot_spots)
-			slots_note_activity(procno, activity, &key, is_slow, sample.now, &sample.counts);
+			slots_note_activity(procno, activity, &key, sample.now, &sample.counts);
 		if (is_holder && slots_may_lend(procno) &&
 			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 							  slots_lend_after() >= 0)))

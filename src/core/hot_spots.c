@@ -370,11 +370,11 @@ mark(SlotEntry *entry, const HotSpotKey *key, uint64 now)
 
 /*
  * Note what a sample found a backend doing, and add it to *counts.  key: what
- * it contends for, if it does; is_slow: it has for long.  Those of pools that
- * have a limit of their own are left to the administrator.
+ * it contends for, if it does.  Those of pools that have a limit of their own
+ * are left to the administrator.
  */
 void
-slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool is_slow,
+slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
 					uint64 now, HotSpotCounts *counts)
 {
 	SlotEntry  *entry = entry_of(procno);
@@ -415,7 +415,6 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, bool i
 	if (activity == ACTIVITY_CONTENDS)
 	{
 		load->blocked++;
-		load->slow += is_slow;
 		move_to_place(procno, SLOTS_MAX_POOLS + found, state);
 	}
 	else if (activity == ACTIVITY_WORKS &&

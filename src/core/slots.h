@@ -212,7 +212,6 @@ typedef struct LoadSample
 	uint32		in_use;			/* those that have a place */
 	uint32		working;		/* that work, rest or wait for each other */
 	uint32		blocked;		/* of these, those that wait */
-	uint32		slow;			/* of these, those that have waited for long */
 	uint32		waiting;		/* those in the queue */
 	uint32		completed;		/* transactions so far, modulo 2^32: the same
 								 * ones whether there is a limit or not */
@@ -284,7 +283,7 @@ extern GATE_HIDDEN SampleTime *slots_sample_time;
 extern bool slots_have_hot_spots(void);
 extern bool slots_claim_sample(bool even_if_few);
 extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
-								bool is_slow, uint64 now, HotSpotCounts *counts);
+								uint64 now, HotSpotCounts *counts);
 extern bool slots_is_stuck(int procno);
 extern void slots_get_hot_spot_key(int procno, HotSpotKey *key);
 extern void slots_let_in(int procno);

@@ -60,7 +60,6 @@
 #define MAX_MARK		40
 #define FORGET_AFTER	(5 * SECOND)
 #define STUCK_AFTER		(1 * SECOND)
-#define SLOW			100.0
 #define IDLE_AFTER		100.0
 #define MAX_CHAIN		16
 
@@ -565,7 +564,6 @@ note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
 	if (contends)
 	{
 		sample->blocked++;
-		sample->slow += now - s->since >= SLOW;
 		if (s->place != s->spot)
 		{
 			leave_place(s);
