@@ -19,10 +19,11 @@
  *	   Then the limit is halved, down to one, and not raised for a while.
  *	 - Once the limit is down, a trial finds out whether it is better than none:
  *	   it counts what is completed, then gives out more places in a few steps,
- *	   up to all, and counts again at each.  The rates are of adjacent times,
- *	   because the machine may be busy for other reasons at others.  If the rate
- *	   falls, the limit stays, otherwise there is none.  Either is believed for
- *	   a while, which doubles with each trial that finds the same.
+ *	   up to all, and counts again at each.  If the rate falls, the limit stays.
+ *	   Otherwise it counts once more with the limit: the machine may have been
+ *	   busy for other reasons before.  If the limit is better than none neither
+ *	   before nor after, there is none.  Either is believed for a while, which
+ *	   doubles with each trial that finds the same.
  *	 - When no contender waits in the queue for OPEN_AFTER, or the limit has
  *	   grown to the number of contenders, it ends; also when more than that are
  *	   at work for NO_EFFECT: there are contenders that do not queue.
@@ -189,7 +190,7 @@ end_standstill(LimitControl *control, const LoadSample *sample)
 	start_seeing(control, sample->now);
 }
 
-/* Keep the limit, or end it, and believe for some time that this is better. */
+/* End the limit unless it is better, and believe for some time what it is. */
 static void
 conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 {
@@ -197,10 +198,18 @@ conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 		Min(2 * control->believed_for, MAX_BELIEVED);
 	control->believed_until = sample->now + control->believed_for;
 	control->is_better = is_better;
-	if (is_better)
-		begin_limit(control, sample, control->kept);
-	else
+	control->open_rate = 0;
+	if (!is_better)
 		open_up(control);
+	else if (control->kept > 0)
+		begin_limit(control, sample, control->kept);
+}
+
+/* Is so much more completed with the limit that it is not by chance? */
+static bool
+gains(double limited, double open)
+{
+	return limited > MIN_GAIN * (open + sqrt(open));
 }
 
 /* Try more places, or all. */
@@ -220,7 +229,6 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 {
 	int64		passed = sample->now - control->counted.now;
 	double		completed = sample->completed - control->counted.completed;
-	double		expected = control->limited_rate * passed;
 
 	if (sample->now - control->moved >= STANDSTILL)
 		conclude(control, sample, true);
@@ -228,28 +236,38 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 		control->counted = *sample;
 	else if (passed < COUNT_FOR)
 		return;
-	else if (expected > MIN_GAIN * (completed + sqrt(completed)))
+	else if (gains(control->limited_rate * passed, completed))
 		conclude(control, sample, true);
-	else if (control->limit == LIMIT_OPEN)
-		conclude(control, sample, false);
-	else
+	else if (control->limit != LIMIT_OPEN)
 		step_up(control, sample);
+	else
+	{
+		control->open_rate = Max(completed, 1) / passed;
+		begin_limit(control, sample, control->kept);
+	}
 }
 
-/* Count what is completed with the limit, until it is time for a trial. */
+/*
+ * Count what is completed with the limit, until it is time for a trial, and
+ * once after it.
+ */
 static void
 judge(LimitControl *control, const LoadSample *sample)
 {
 	int64		passed = sample->now - control->counted.now;
+	double		completed = sample->completed - control->counted.completed;
 
 	if (passed < COUNT_FOR)
 		return;
-	control->limited_rate = (double) (sample->completed - control->counted.completed) / passed;
+	control->limited_rate = completed / passed;
 	control->counted = *sample;
-	if (sample->now < Max(control->believed_until, control->halved_until))
-		return;
-	control->kept = control->limit;
-	step_up(control, sample);
+	if (control->open_rate > 0)
+		conclude(control, sample, gains(completed, control->open_rate * passed));
+	else if (sample->now >= Max(control->believed_until, control->halved_until))
+	{
+		control->kept = control->limit;
+		step_up(control, sample);
+	}
 }
 
 /* There is a limit: adapt it, and judge its effect. */

@@ -230,6 +230,8 @@ typedef struct LimitControl
 	LoadSample	seen;			/* sums since its now, for the next step */
 	LoadSample	counted;		/* completed ones are counted since then */
 	double		limited_rate;	/* of them per us with the limit */
+	double		open_rate;		/* the same in the last trial, until it is
+								 * compared with the limit once more; or 0 */
 	int64		contended_for;	/* how long there has been contention */
 	int64		moved;			/* when one was completed, or a contender was
 								 * not blocked */
