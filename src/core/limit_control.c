@@ -19,11 +19,12 @@
  *	   Then the limit is halved, down to one, and not raised for a while.
  *	 - Once the limit is down, a trial finds out whether it is better than none:
  *	   it counts what is completed, then gives out more places in a few steps,
- *	   up to all, and counts again at each.  If the rate falls, the limit stays.
- *	   Otherwise it counts once more with the limit: the machine may have been
- *	   busy for other reasons before.  If the limit is better than none neither
- *	   before nor after, there is none.  Either is believed for a while, which
- *	   doubles with each trial that finds the same.
+ *	   up to all, and counts again at each.  If the rate falls, or does not
+ *	   rise with all, the limit stays.  Otherwise it counts once more with the limit: the machine
+ *	   may have been busy for other reasons before.  If the limit is a loss both
+ *	   times, there is none.  Either is believed for a while, which doubles with
+ *	   each trial that finds the same.  A limit that gains nothing is no loss:
+ *	   nobody else waits for it, and it bounds the line.
  *	 - When no contender waits in the queue for OPEN_AFTER, or the limit has
  *	   grown to the number of contenders, it ends; also when more than that are
  *	   at work for NO_EFFECT: there are contenders that do not queue.
@@ -60,6 +61,9 @@
 #define CROWD			64		/* at least so many contenders, */
 #define CROWDED			90		/* more than this percentage blocked */
 
+/* Where a row changes hands, all that want it may be awake for a moment. */
+#define CONTRARY_WEIGHT	2		/* of the time of a sample to the contrary */
+
 /*
  * So few contenders do not hinder each other: there is no limit for them, and
  * only a standstill leads below, because the others work while a newly
@@ -86,13 +90,12 @@
 
 /*
  * A trial gives out TRIAL_STEP times as many places, lets them have an effect
- * for SETTLE_FOR, and counts for COUNT_FOR.  If so few are completed that it
- * may be by chance, the limit gains nothing.
+ * for SETTLE_FOR, and counts for COUNT_FOR.
  */
 #define TRIAL_STEP		4
 #define SETTLE_FOR		(300 * MS)
 #define COUNT_FOR		(1 * SECOND)
-#define MIN_GAIN		1.05	/* the limit gains as much, and not by chance */
+#define NO_LOSS			0.95	/* of what is compared, at least */
 #define MIN_BELIEVED	(10 * SECOND)
 #define MAX_BELIEVED	(640 * SECOND)
 
@@ -152,7 +155,7 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 
 	if (!blocked_above(sample, CONTENDED))
 	{
-		control->contended_for = 0;
+		control->contended_for = Max(control->contended_for - CONTRARY_WEIGHT * passed, 0);
 		return;
 	}
 	if (control->contended_for == 0)
@@ -205,11 +208,11 @@ conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 		begin_limit(control, sample, control->kept);
 }
 
-/* Is so much more completed with the limit that it is not by chance? */
+/* Is so much less completed than before that it is not by chance? */
 static bool
-gains(double limited, double open)
+is_loss(double completed, double before)
 {
-	return limited > MIN_GAIN * (open + sqrt(open));
+	return completed + sqrt(completed) < NO_LOSS * before;
 }
 
 /* Try more places, or all. */
@@ -229,6 +232,7 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 {
 	int64		passed = sample->now - control->counted.now;
 	double		completed = sample->completed - control->counted.completed;
+	double		limited = control->limited_rate * passed;
 
 	if (sample->now - control->moved >= STANDSTILL)
 		conclude(control, sample, true);
@@ -236,13 +240,15 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 		control->counted = *sample;
 	else if (passed < COUNT_FOR)
 		return;
-	else if (gains(control->limited_rate * passed, completed))
+	else if (is_loss(completed, limited))
 		conclude(control, sample, true);
 	else if (control->limit != LIMIT_OPEN)
 		step_up(control, sample);
+	else if (!is_loss(limited, completed))
+		conclude(control, sample, true);
 	else
 	{
-		control->open_rate = Max(completed, 1) / passed;
+		control->open_rate = completed / passed;
 		begin_limit(control, sample, control->kept);
 	}
 }
@@ -262,7 +268,7 @@ judge(LimitControl *control, const LoadSample *sample)
 	control->limited_rate = completed / passed;
 	control->counted = *sample;
 	if (control->open_rate > 0)
-		conclude(control, sample, gains(completed, control->open_rate * passed));
+		conclude(control, sample, !is_loss(completed, control->open_rate * passed));
 	else if (sample->now >= Max(control->believed_until, control->halved_until))
 	{
 		control->kept = control->limit;
