@@ -27,8 +27,8 @@ script=$here/$(basename "$0")
 # What to look for is "states" for the assertions and dead ends, else the name of a
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
-	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 SAMPLES=0 DO=0
-	COMMIT=0 HOLDER=0'
+	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
+	DO=0 KEEP=0 HOLDER=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -56,9 +56,9 @@ last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 *last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
 last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
-*hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT COMMIT=1 ROUNDS=2 BACKENDS=2
-kept places, lending      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=2 DO=25 COMMIT=1
-kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 COMMIT=1
+*hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT KEEP=1 ROUNDS=2 BACKENDS=2
+kept places, lending      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
+kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 KEEP=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
 hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
@@ -71,11 +71,24 @@ hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=2
 hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0 SAMPLES=1 DO=16
 two hot spots, four       |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2 BARGING=0
 two, limit 1, none, 1     |states|HOT=2 BACKENDS=2 MARK=1+i%2 RESIZERS=1 RESIZE_1=NO_LIMIT
-*two hot spots, merged    |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2 ROUNDS=2
-two, merged, three        |states|HOT=2 LIMIT=NO_LIMIT SAMPLES=1 DO=32 MARK=2
-two, merged, moves, limits|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=56 BARGING=0
+two, moves, limits        |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 BARGING=0
+*in the middle            |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1 ROUNDS=2
+*in the middle, some      |states|HOT=1 BYSTANDERS=2 WANT=1
+in the middle, limit 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
+in the middle, strict     |states|HOT=1 BYSTANDERS=3 WANT=1 LIMIT=2 BARGING=0
+in the middle, no limit   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT INTERRUPTS=1
+*in the middle, full queue|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 MAX_QUEUE=0 BACKENDS=2
+*in the middle, moves     |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=29
+in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=1
+in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=0
+*in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
+two, in the middle        |states|HOT=2 BYSTANDERS=3 WANT=1+i%2 LIMIT=2
+two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
 *holder waits for a waiter|finish|HOLDER=WAITS
 *holder waits, hot spot   |finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+*holder waits, middle     |finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2
+holder waits, middle, no  |finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT
+holder waits, middle, mix |finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1
 holder waits, full pool   |finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
 *holder stays             |finish|HOLDER=STAYS
 holder stays, hot spot    |finish|HOLDER=STAYS HOT=1 LIMIT=NO_LIMIT
@@ -83,14 +96,17 @@ holder stays, full pool   |finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 *none starves             |served|FOREVER BACKENDS=2
 none starves, strict      |served|FOREVER BARGING=0
 none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
+*none starves, middle     |served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
+none starves, middle, 1   |served|FOREVER HOT=1 LIMIT=1 BYSTANDERS=2 WANT=1 BACKENDS=2
+none starves, middle, 2   |served|FOREVER HOT=1 LIMIT=2 BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 
 # Mistake; the inline or macro of slots.pml in which it is made, and the text there that
 # is replaced, and by what; what finds it, in which configuration.
 mutants='
-a kept place is handed off without a slot      |free_slot_to_waiters|WHEN(!is_counted, Slots.usage = Slots.usage + 1);|skip;|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
-a kept place is released without a call        |drop_slot|WHEN(told, free_slot_to_waiters(false))|skip|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
-a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE)|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE)|states|HOT=1 LIMIT=NO_LIMIT COMMIT=1
+a kept place is handed off without a slot      |free_slot_to_waiters|WHEN(!is_counted, Slots.usage = Slots.usage + 1);|skip;|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+a kept place is released without a call        |drop_slot|WHEN(told, free_slot_to_waiters(false))|skip|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE)|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE)|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
@@ -129,9 +145,19 @@ a contender is moved though it has left        |move_to_place|entry_of(p).state 
 a contender is moved to a place uncounted      |move_to_place|count_place(to)|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |forget|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
-the waiters of a merged hot spot stay          |move_waiters|ok = (next_one != INVALID_PROC_NUMBER)|ok = false|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
-a waiter is moved to a queue with a clear flag |slots_queue_move|SET_FLAG(queue_at(to).usage)|skip|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=32 MARK=2
 no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+the same for one in the middle                 |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+a kept place is counted again with the slot    |QUEUE_TO_COUNT_IN|MySlotEntry.place != NO_QUEUE|false|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
+none is readmitted unless a slot is free       |slots_unlock|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
+no call if a free slot is taken meanwhile      |slots_unlock|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
+the slot is not given up for the wait          |slots_give_up_for|drop_slot()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
+the last of those in the middle leaves unnoted |take_out_of_queue|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+those in the middle go last                    |add_to_queue|entry_of(p).admitted_before && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
+a failed subtransaction does not count out     |slots_release_place|count_place_out()|place = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+a failed subtransaction does not call          |slots_release_place|free_slot_to_waiters(false)|calls_owed--; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
+a failed subtransaction does not hand off      |slots_release_place|free_slot_to_waiters(false)|slots_lock(); slots_unlock()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 
 die() { echo "$0: $*" >&2; exit 2; }

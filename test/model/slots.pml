@@ -6,55 +6,57 @@
  * A few backends run one statement after the other through the gate.  Others cancel
  * them, change the limit, switch the gate off, and take samples: these lend slots and
  * take them back, let waiters in, mark contenders of hot spots, move them to places,
- * change the limits of hot spots, merge and forget them.  spin visits every state that
- * any interleaving of their steps leads to.  What it proves, for the sizes in run.sh:
+ * change the limits of hot spots and forget them.  spin visits every state that any
+ * interleaving of their steps leads to.  What it proves, for the sizes in run.sh:
  *
- * (a) No slot and no place leaks: when all processes are done, however their waits and
- *	   statements ended, nothing is counted, all flags are clear, all queues are empty,
- *	   and there is neither a watcher nor a lender.
- * (b) The limits hold: in every state, each count has at least the backends whose
- *	   state says that they hold a slot or a place there, and at most its limit.  A slot
- *	   is handed off only below the limit.  Exempt from the limits are a forced entry, a
- *	   waiter that is let in, a lender that works again, a contender that is moved to a
- *	   place or ends its commit, and holders when a limit is lowered or the gate is off.
+ * (a) No slot and no place leaks: when all processes are done, nothing is counted, all
+ *	   flags are clear, all queues are empty, there is neither a watcher nor a lender.  A
+ *	   backend whose wait in the middle of a transaction has ended holds a slot.
+ * (b) The limits hold: each count has at least the backends whose state says that they
+ *	   hold a slot or a place there, and at most its limit.  A slot is handed off only
+ *	   below the limit.  Exempt are a forced entry, a waiter that is let in, a lender that
+ *	   works again, a contender that is moved to a place, and holders when a limit is
+ *	   lowered or the gate is off; from the limit for all, but not from that of a hot
+ *	   spot, one that waited in the middle of its transaction, or that kept a place.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
- *	   And whenever the lock is free, a slot is free, and a backend waits whose queue has
- *	   a place free, then the next one has been called and has not answered yet; without
- *	   a limit for all, the first of each such queue.  Exempt is the time in which a
+ *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
+ *	   place free, the next one has been called and has not answered yet; without a limit
+ *	   for all, the first of each such queue.  If no slot is free, no first of a queue
+ *	   waits that needs only a place, and has one free.  Exempt is the time in which a
  *	   change of limits is on its way, if there is no limit for all; in which a backend
- *	   that released a place has yet to take the lock; and in which another waiter, whose
- *	   queue has no place free any more, has yet to find that out.
+ *	   that released a place has yet to take the lock; and in which another waiter that
+ *	   was called has yet to find that it came too late.
  * (d) Flags and the watcher: whenever the lock is free, the flag of a queue says whether
- *	   backends wait in it; that of all whether there is a limit for all and a backend
- *	   waits whose queue has a place free (but see released places above).  If a backend waits, the watcher is one that waits.
- *	   None waits in the queue of a merged hot spot, nor in any while the gate is off,
- *	   but for the time in which that change is on its way.
+ *	   backends wait in it; that of all, as far as (c) demands, whether there is a limit
+ *	   for all and a backend waits whose queue has a place free.  If a backend waits, the
+ *	   watcher is one that waits.  None waits while the gate is off and no change of that
+ *	   is on its way.
  * (e) Each waiter gets in, or leaves: with backends that never stop coming (FOREVER), by
- *	   weak fairness.  If a holder waits for a backend in the queue (HOLDER=WAITS), all
- *	   are done in the end; if one never releases its slot (HOLDER=STAYS), all others.
+ *	   weak fairness; but with a limit for all, one whose transaction begins may be passed
+ *	   by two that wait in the middle of theirs, in turn.  If a holder waits for a backend
+ *	   in the queue (HOLDER=WAITS), all are done in the end; if one never releases its
+ *	   slot (HOLDER=STAYS), all others.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
- * (g) Hot spots: one that is gone has no limit; in the end, each is a part of one that
- *	   is there and has its own queue.
+ *	   With a limit for all, those in the middle of a transaction go first.
+ * (g) A hot spot that is gone has no limit.
  *
  * How to read it: an inline, or a macro in lower case, is the function of its name in
  * src (run.sh checks that there is one); members and constants have their names, too.
  * Macros in capitals are the model's own.  What a C function returns is in "ok", or in
- * the local variable of that name in its caller, such as "place".  Every atomic
- * instruction on a count, and every look at a state, a limit, a mark or a wake-up without
- * the lock, is one step.  A step has more only where the rest is local or guarded by the
- * lock, or where that is as good, as to compare and exchange until it succeeds.  Ghosts,
- * which the code does not have, change within the step they belong to.
+ * the local variable of that name in its caller.  Every atomic instruction on a count,
+ * and every look at a state, a limit, a mark or a wake-up without the lock, is one step.
+ * A step has more only where the rest is local or guarded by the lock, or where that is
+ * as good, as to compare and exchange until it succeeds.  Ghosts, which the code does not
+ * have, change within the step they belong to.
  *
  * Left out:
  *	 - Totals and times.  Whether handoff_after or lend_after has passed, a hot spot needs
- *	   another limit (limit_control.c) or a queue stands still is anybody's guess: all
+ *	   another limit, a statement wants it or a queue stands still is anybody's guess: all
  *	   answers are tried.  Only where a sample is what ends the run (HOLDER), it comes when
  *	   nothing else can happen, and the watcher has been awake since it was appointed.
- *	 - Samples are taken by a process of their own, not by waiters and arriving backends;
- *	   a watcher is never late.
- *	 - All pools but "default": priorities, aging, pools that change or are removed, and
- *	   backends that change theirs.  Which of several queues goes first is a guess,
- *	   renewed when a backend enters or leaves one.
+ *	 - Samples are taken by a process of their own; a watcher is never late.
+ *	 - All pools but "default": priorities, aging, and pools that change.  Which of several
+ *	   queues goes first is a guess, renewed when a backend enters or leaves one.
  *	 - Long statements (long_share.c); entering as a lender; the reserve of superusers,
  *	   which is a forced entry; limits that are only observed; sched_yield().
  *	 - Memory is sequentially consistent; semaphore.c argues why weaker hardware will do.
@@ -76,9 +78,10 @@
  * RESIZERS		processes that set the limit to RESIZE_1, then to RESIZE_2; 0: the gate
  *				is off
  * HOT			hot spots, up to 2, each with a limit of 1 at the start
- * MARK			hot_spot of all but the first BYSTANDERS
+ * MARK			hot_spot of all but the first BYSTANDERS: these want the place of WANT - 1
+ *				in the middle of their transactions, if that is not 0
  * SAMPLERS		processes that take SAMPLES, all together, of what DO says
- * COMMIT		1: contenders keep their place when they have released the slot
+ * KEEP			1: a transaction has two statements, and keeps only its place in between
  * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others
  */
 #define DO_HOLDERS		1		/* lend a slot, take a lent one back */
@@ -86,7 +89,6 @@
 #define DO_LET_IN		4		/* let a waiter in */
 #define DO_MARK			8		/* mark a backend, move it to a place */
 #define DO_ADAPT		16		/* change the limit of a hot spot, or forget it */
-#define DO_MERGE		32		/* make hot spot 1 a part of 0 */
 #ifndef SAMPLERS
 #define SAMPLERS		(SAMPLES > 0 || HOLDER != 0)
 #endif
@@ -94,6 +96,11 @@
 #define WAITS			1
 #define STAYS			2
 #define LENDING			(HOLDER == WAITS || DOES(DO_HOLDERS))
+#if BYSTANDERS > 0 && (WANT) != 0
+#define WANTING			1
+#else
+#define WANTING			0
+#endif
 #define PLACES			(HOT > 0 || POOL_LIMIT != NO_LIMIT)
 
 /* ---- slots.h, slots_internal.h ---- */
@@ -117,11 +124,13 @@
 #define SLOT_LENT		3
 
 typedef EntryList { byte head = INVALID_PROC_NUMBER; byte tail = INVALID_PROC_NUMBER; byte length };
-typedef SlotQueue { byte usage; byte limit = NO_LIMIT; EntryList waiters };
-typedef HotSpot { byte kind; byte part_of };	/* kind: key.kind */
+typedef SlotQueue {
+	byte usage; byte limit = NO_LIMIT; EntryList waiters; byte last_before = INVALID_PROC_NUMBER
+};
+typedef HotSpot { byte kind };	/* key.kind */
 typedef SlotEntry {
 	byte state; byte place = NO_QUEUE;	/* one word */
-	byte queue; byte hot_spot; bool wakeup_pending;
+	byte queue; byte hot_spot; bool admitted_before; bool wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER; byte next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -153,16 +162,16 @@ byte latches;					/* a bit for each backend whose latch is set */
 /* Ghosts and budgets */
 byte first_queue;				/* the one that goes before others */
 byte resizing;					/* limits changed, the waiters not yet let in */
-byte merging;					/* hot spots merged, the waiters not yet moved */
 byte calls_owed;				/* backends that released a place of a queue with
 								 * waiters, and have not released the lock since */
+byte exempt;					/* a bit for each backend counted above the limit for all */
 byte done;						/* processes at their end */
 byte interrupts = INTERRUPTS;
 byte samples = SAMPLES;
 bool watching;					/* HOLDER: the watcher has been awake */
 bool blocked, finished;			/* HOLDER=WAITS: 0 waits; 1 is done */
+bool overdue;					/* FOREVER: 0 has waited for handoff_after */
 #ifdef FOREVER
-bool overdue;					/* 0 has waited for handoff_after */
 byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 								 * handoffs_in_flight is 1 */
 #endif
@@ -179,6 +188,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define CAN(i)			(HAS_WAITERS(i) && queue_has_place_free(i))
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
+#define COUNT_EXEMPT(p)	d_step { Slots.usage++; exempt = exempt | BIT(p) }
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
 #define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
@@ -196,22 +206,20 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define ORDER_QUEUES	if OPTIONS(ORDER) :: NO_ORDER -> first_queue = 0 fi
 
 /*
- * What every process needs for itself: the place just counted or to be released, the one
- * released last, the state that an exchange found, the latches to set, a result, whether
- * the queue whose place was released has waiters, a queue or the like, the next waiter.
+ * What every process needs for itself: the place just counted or to be released, that of
+ * one that is readmitted, the one released last, the state that an exchange found, the
+ * latches to set, a result, whether the queue whose place was released has waiters, a
+ * queue or the like, the next waiter.
  */
 #define LOCALS \
-	byte place = NO_QUEUE; byte had_place; byte was; byte wakes; bool ok; bool told; \
-	byte index; byte next_one = INVALID_PROC_NUMBER
+	byte place = NO_QUEUE; byte room = NO_QUEUE; byte had_place; byte was; byte wakes; \
+	bool ok; bool told; bool was_free; byte index; byte next_one = INVALID_PROC_NUMBER
 
 /* ---- slots_internal.h ---- */
 
 inline count_up_if_free(cell, most, barge)
 {
-	d_step {
-		ok = ((barge -> cell & USAGE_COUNT : cell) < most);
-		cell = cell + ok
-	}
+	d_step { ok = ((barge -> cell & USAGE_COUNT : cell) < most); cell = cell + ok }
 }
 
 inline count_place_if_free(i, barge)
@@ -237,9 +245,7 @@ inline count_place_out()
 		 d_step {
 			assert(places_in_use(place) > 0);
 			told = ((queue_at(place).usage & USAGE_WAITERS) != 0);
-			calls_owed = calls_owed + told;
-			queue_at(place).usage--;
-			place = NO_QUEUE
+			calls_owed = calls_owed + told; queue_at(place).usage--; place = NO_QUEUE
 		 })
 }
 
@@ -262,7 +268,13 @@ inline slots_list_append(list, p)
 {
 	PREV(p) = list.tail; NEXT(p) = INVALID_PROC_NUMBER;
 	EITHER(list.tail == INVALID_PROC_NUMBER, list.head = p, NEXT(list.tail) = p);
-	list.tail = p;
+	list.tail = p; list.length++
+}
+
+inline list_insert(list, p, before)
+{
+	PREV(p) = PREV(before); NEXT(p) = before; PREV(before) = p;
+	EITHER(PREV(p) == INVALID_PROC_NUMBER, list.head = p, NEXT(PREV(p)) = p);
 	list.length++
 }
 
@@ -271,8 +283,7 @@ inline slots_list_remove(list, p)
 {
 	EITHER(PREV(p) == INVALID_PROC_NUMBER, list.head = NEXT(p), NEXT(PREV(p)) = NEXT(p));
 	EITHER(NEXT(p) == INVALID_PROC_NUMBER, list.tail = PREV(p), PREV(NEXT(p)) = PREV(p));
-	PREV(p) = INVALID_PROC_NUMBER; NEXT(p) = INVALID_PROC_NUMBER;
-	list.length--;
+	PREV(p) = INVALID_PROC_NUMBER; NEXT(p) = INVALID_PROC_NUMBER; list.length--;
 	assert((list.length == 0) == (list.head == INVALID_PROC_NUMBER))
 }
 
@@ -280,7 +291,9 @@ inline slots_list_remove(list, p)
 
 /* next_one is it; the look at the usage of each queue is a step. */
 #define LOOK_AT(i) \
-	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || (i) == first_queue), next_one = HEAD(i))
+	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || GOES_FIRST(i)), next_one = HEAD(i))
+#define GOES_FIRST(i) \
+	(overdue && (HEAD(i) == 0 || next_one == 0) -> HEAD(i) == 0 : (i) == first_queue)
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
 inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
 inline slots_wake_later(p) { wakes = wakes | BIT(p) }
@@ -310,9 +323,10 @@ inline wake_next()
 }
 
 #define CALL_NEXT \
-	WHEN(next_one != INVALID_PROC_NUMBER && slot_is_free() && !entry_of(next_one).wakeup_pending, \
+	WHEN(next_one != INVALID_PROC_NUMBER && (was_free || slot_is_free()) && \
+		 !entry_of(next_one).wakeup_pending, \
 		 entry_of(next_one).wakeup_pending = true; slots_wake_later(next_one)); \
-	next_one = INVALID_PROC_NUMBER
+	next_one = INVALID_PROC_NUMBER; was_free = false
 
 /*
  * Releasing the lock is as good as part of the step before, and a backend whose latch is
@@ -322,67 +336,86 @@ inline wake_next()
 	Slots.mutex = false; latches = latches | wakes; wakes = 0; \
 	calls_owed = calls_owed - told; told = false
 
-inline slots_unlock() { wake_next(); d_step { CALL_NEXT; RELEASE_LOCK } }
+#define MAY_READMIT(i)	(CAN(i) && entry_of(HEAD(i)).admitted_before)
+#define READMIT(i) \
+	:: d_step { \
+			MAY_READMIT(i) -> \
+			next_one = HEAD(i); WHEN(queue_counts(i), queue_at(i).usage++; room = i) \
+		}; \
+		COUNT_EXEMPT(next_one); grant(next_one, room)
+
+/* The caller has looked whether a slot is free; if one was, the next is called. */
+inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
+
+inline slots_unlock()
+{
+#if WANTING
+	EITHER(slot_is_free(), was_free = true, readmit());
+#endif
+	wake_next(); d_step { CALL_NEXT; RELEASE_LOCK }
+}
 
 #define appoint_watcher(p) Slots.watcher = p; watching = false
 
 #define TAIL_OR(i, other) (HAS_WAITERS(i) -> queue_at(i).waiters.tail : other)
 #define LAST_IN_A_QUEUE TAIL_OR(0, TAIL_OR(1, TAIL_OR(2, INVALID_PROC_NUMBER)))
 
+#define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
+
 inline take_out_of_queue(p)
 {
+	WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
 	slots_list_remove(queue_at(entry_of(p).queue).waiters, p);
 	WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage))
 }
 
-inline add_to_queue(p) { slots_list_append(queue_at(entry_of(p).queue).waiters, p) }
+/* next_one: the one that p goes before */
+inline add_to_queue(p)
+{
+	next_one = INVALID_PROC_NUMBER;
+	/* As if none of those behind had waited for handoff_after */
+	WHEN(entry_of(p).admitted_before && slots_are_limited(),
+		 next_one = (LAST_BEFORE(p) == INVALID_PROC_NUMBER ->
+					 HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
+		 LAST_BEFORE(p) = p);
+	EITHER(next_one != INVALID_PROC_NUMBER,
+		   list_insert(queue_at(entry_of(p).queue).waiters, p, next_one),
+		   slots_list_append(queue_at(entry_of(p).queue).waiters, p))
+}
 
 /* Part of a step */
 inline slots_queue_append(p)
 {
-	entry_of(p).wakeup_pending = false;
-	add_to_queue(p);
-	ORDER_QUEUES;
+	entry_of(p).wakeup_pending = false; add_to_queue(p); ORDER_QUEUES;
 	WHEN(Slots.watcher == INVALID_PROC_NUMBER, appoint_watcher(p))
 }
 
 inline slots_queue_remove(p)
 {
 	atomic {
-		assert(entry_of(p).state == SLOT_WAITING);
-		take_out_of_queue(p);
-		ORDER_QUEUES;
+		assert(entry_of(p).state == SLOT_WAITING); take_out_of_queue(p); ORDER_QUEUES;
 		WHEN(Slots.watcher == p,
 			 appoint_watcher(TAIL_OR(entry_of(p).queue, LAST_IN_A_QUEUE));
 			 WHEN(Slots.watcher != INVALID_PROC_NUMBER, slots_wake_later(Slots.watcher)))
 	}
 }
 
-inline slots_queue_move(p, to)
-{
-	d_step { take_out_of_queue(p); entry_of(p).queue = to };
-	SET_FLAG(queue_at(to).usage);
-	atomic { add_to_queue(p); ORDER_QUEUES }
-}
-
-/* With the place just counted */
-inline slots_make_holder(p)
+/* at: the place just counted */
+inline slots_make_holder(p, at)
 {
 	slots_queue_remove(p);
-	d_step { entry_of(p).state = SLOT_RUNNING; entry_of(p).place = place; place = NO_QUEUE }
+	d_step { entry_of(p).state = SLOT_RUNNING; entry_of(p).place = at; at = NO_QUEUE }
 }
 
-inline grant(p)
+inline grant(p, at)
 {
 	assert(p == HEAD(entry_of(p).queue));	/* (f) */
-	slots_make_holder(p);
-	slots_wake_later(p)
+	slots_make_holder(p, at); slots_wake_later(p)
 }
 
 inline slots_grant_above_limit(p)
 {
-	count_in(entry_of(p).queue);
-	slots_make_holder(p); slots_wake_later(p)
+	count_in(entry_of(p).queue); slots_make_holder(p, place); slots_wake_later(p)
 }
 
 #define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
@@ -398,7 +431,7 @@ inline grant_one()
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
 				  count_in_if_free(entry_of(next_one).queue), ok = false));
-	EITHER(ok, grant(next_one), resizing--);
+	EITHER(ok, grant(next_one, place), resizing--);
 	slots_unlock()
 }
 
@@ -437,7 +470,7 @@ inline slots_hand_off()
 		count_place_if_free(entry_of(next_one).queue, true)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
-	EITHER(ok, START_HANDOFF; grant(next_one), Slots.usage--)
+	EITHER(ok, START_HANDOFF; grant(next_one, place), Slots.usage--)
 }
 
 /* ---- lending.c: lenders ---- */
@@ -446,9 +479,7 @@ inline slots_note_lender() { Slots.lent++ }
 inline forget_lender() { Slots.lent-- }
 inline slots_forget_lending()
 {
-	slots_lock();
-	count_place_out(); forget_lender();
-	slots_unlock()
+	slots_lock(); count_place_out(); forget_lender(); slots_unlock()
 }
 
 /* That of a hot spot, or none; the place of a pool is lent as well. */
@@ -487,9 +518,7 @@ inline end_lending(p)
 
 inline slots_note_holder(p, worked)
 {
-	slots_lock();
-	EITHER(worked, end_lending(p), lend(p));
-	slots_unlock()
+	slots_lock(); EITHER(worked, end_lending(p), lend(p)); slots_unlock()
 }
 
 inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
@@ -497,14 +526,16 @@ inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 /* ---- semaphore.c: acquire ---- */
 
 #define MARK_OF(p)		entry_of(p).hot_spot
-#define slots_hot_spot_queue(h)	(SLOTS_MAX_POOLS + hot_spots[h].part_of)
+#define slots_hot_spot_queue(h)	(SLOTS_MAX_POOLS + (h))
 #define my_queue() \
 	(MARK_OF(me) == 0 -> DEFAULT_POOL : slots_hot_spot_queue(MARK_OF(me) - 1))
+/* One that has kept a place needs no other: the pool has no limit then. */
+#define QUEUE_TO_COUNT_IN (MySlotEntry.place != NO_QUEUE -> DEFAULT_POOL : my_queue())
 
 /* With count_in_with_place(), which comes to the same where there are no places */
 inline count_me_in(barge)
 {
-	WHEN(HOT > 0, index = my_queue());
+	WHEN(HOT > 0, index = QUEUE_TO_COUNT_IN);
 	count_place_if_free(index, barge);
 	WHEN(ok,
 		 count_up_if_free(Slots.usage, Slots.limit, barge);
@@ -514,8 +545,10 @@ inline count_me_in(barge)
 inline become_holder()
 {
 	d_step {
-		assert(MySlotEntry.state == SLOT_NONE && MySlotEntry.place == NO_QUEUE);
-		MySlotEntry.state = SLOT_RUNNING; MySlotEntry.place = place; place = NO_QUEUE
+		assert(MySlotEntry.state == SLOT_NONE);
+		assert(MySlotEntry.place == NO_QUEUE || place == NO_QUEUE);
+		MySlotEntry.state = SLOT_RUNNING;
+		WHEN(place != NO_QUEUE, MySlotEntry.place = place; place = NO_QUEUE)
 	}
 }
 
@@ -534,7 +567,7 @@ inline slots_try_barge()
 inline barge_or_force()
 {
 	count_me_in(true);
-	WHEN(!ok, index = my_queue(); count_in(index); ok = true);
+	WHEN(!ok, index = QUEUE_TO_COUNT_IN; count_place(index); COUNT_EXEMPT(me); ok = true);
 	become_holder()
 }
 
@@ -546,8 +579,14 @@ inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 /* ok: acquired; queued: waits; else the queue is full. */
 inline enter_queue()
 {
+#if WANTING
+	EITHER(MySlotEntry.admitted_before && !HAS_WAITERS(MY_QUEUE),
+		   count_place_if_free(MY_QUEUE, true); WHEN(ok, COUNT_EXEMPT(me)), ok = false);
+	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in_if_free(MY_QUEUE)));
+#else
 	slots_next_waiter();
 	EITHER(MAY_OVERTAKE, count_in_if_free(MY_QUEUE), ok = false);
+#endif
 	WHEN(RESIZERS > 0, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE); ok = true));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
@@ -559,13 +598,11 @@ inline enter_queue()
 inline slots_enqueue()
 {
 	atomic {
-		slots_lock();
-		MY_QUEUE = my_queue();
+		slots_lock(); MY_QUEUE = my_queue();
 		WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage))
 	};
 	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.usage)) };
-	enter_queue();
-	slots_unlock();
+	enter_queue(); slots_unlock();
 	WHEN(ok, become_holder())
 }
 
@@ -574,8 +611,7 @@ inline slots_enqueue()
 inline claim_free_slot()
 {
 	atomic {
-		slots_lock();
-		ok = (MySlotEntry.state != SLOT_WAITING);
+		slots_lock(); ok = (MySlotEntry.state != SLOT_WAITING);
 		MySlotEntry.wakeup_pending = false
 	};
 	if
@@ -583,7 +619,7 @@ inline claim_free_slot()
 	:: else ->
 		slots_next_waiter();
 		WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
-		WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me))
+		WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me, place))
 	fi;
 	slots_unlock()
 }
@@ -620,11 +656,9 @@ inline free_slot_to_waiters(is_counted)
 
 inline free_slot()
 {
-	had_place = place;
-	count_place_out();
+	had_place = place; count_place_out();
 	d_step {
-		assert(slots_in_use() > 0);
-		ok = (!told && !waiters_flag_is_set());
+		assert(slots_in_use() > 0); ok = (!told && !waiters_flag_is_set());
 		Slots.usage = Slots.usage - ok
 	};
 	WHEN(!ok, free_slot_to_waiters(true))
@@ -648,13 +682,55 @@ inline drop_slot()
 inline slots_keep_place()
 {
 	atomic {
-		was = MySlotEntry.state; place = NO_QUEUE; ok = (MySlotEntry.place == NO_QUEUE);
-		WHEN(!ok, MySlotEntry.state = SLOT_NONE)
+		was = MySlotEntry.state; ok = (MySlotEntry.place != NO_QUEUE);
+		WHEN(ok, MySlotEntry.state = SLOT_NONE)
 	};
-	WHEN(!ok, EITHER(was == SLOT_LENT, slots_forget_lending(), free_slot()))
+	EITHER(!ok, drop_slot(), EITHER(was == SLOT_LENT, slots_forget_lending(), free_slot()))
 }
+
 inline slots_refuse_grant() { finish_handoff(); drop_slot() }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
+
+/* ---- semaphore.c: places in the middle of a transaction ---- */
+
+inline slots_take_place(h)
+{
+	WHEN(LENDING, slots_resume());
+	ok = (!IS_RUNNING(me) || MySlotEntry.place != NO_QUEUE);
+	if
+	:: ok
+	:: else ->
+		count_place_if_free(slots_hot_spot_queue(h), BARGING);
+		WHEN(ok,
+			 MARK_OF(me) = h + 1;
+			 atomic {
+				WHEN(IS_RUNNING(me) && MySlotEntry.place == NO_QUEUE,
+					 MySlotEntry.place = place; place = NO_QUEUE)
+			 };
+			 count_place_out();	/* a sample was faster */
+			 WHEN(told, slots_lock(); slots_unlock()))
+	fi
+}
+
+inline slots_give_up_for(h)
+{
+	MARK_OF(me) = h + 1; drop_slot(); MySlotEntry.admitted_before = true
+}
+
+inline slots_end_readmission()
+{
+	WHEN(MySlotEntry.state == SLOT_NONE, MARK_OF(me) = 0; slots_force());
+	MySlotEntry.admitted_before = false
+}
+
+inline slots_release_place()
+{
+	atomic { place = MySlotEntry.place; MySlotEntry.place = NO_QUEUE };
+	WHEN(place != NO_QUEUE,
+		 MARK_OF(me) = 0;
+		 had_place = place; count_place_out();
+		 WHEN(told, free_slot_to_waiters(false)))
+}
 
 /* ---- hot_spots.c ---- */
 
@@ -671,91 +747,64 @@ inline move_to_place(p, to)
 			EITHER(entry_of(p).state == was && entry_of(p).place == from,
 				   entry_of(p).place = to; place = from, place = to)
 		};
-		count_place_out();
-		slots_unlock()
+		count_place_out(); slots_unlock()
 	:: else
 	fi
 }
 
 inline slots_let_in(p)
 {
-	slots_lock();
-	WHEN(entry_of(p).state == SLOT_WAITING, slots_grant_above_limit(p));
-	slots_unlock()
+	slots_lock(); WHEN(entry_of(p).state == SLOT_WAITING, slots_grant_above_limit(p)); slots_unlock()
 }
 
-#define QUEUE_OF(h)		(SLOTS_MAX_POOLS + (h))
+#define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		(hot_spots[h].kind != HOT_SPOT_NONE)
-#define IS_PART(h, whole) (IS_THERE(h) && hot_spots[h].part_of == (whole))
-#define has_own_queue(h) IS_PART(h, h)
 #define slots_have_hot_spots() (Slots.max_active != 0)
 #define CAN_FORM(h) \
 	(!IS_THERE(h) && places_in_use(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)))
 
 inline forget(h)
 {
-	hot_spots[h].kind = HOT_SPOT_NONE;
-	hot_spots[h].part_of = h;
-	queue_at(QUEUE_OF(h)).limit = NO_LIMIT
+	hot_spots[h].kind = HOT_SPOT_NONE; queue_at(QUEUE_OF(h)).limit = NO_LIMIT
 }
+
+#define UNMARK(p, h)	WHEN(MARK_OF(p) == (h) + 1, MARK_OF(p) = 0)
+
+inline clear_marks_for(h) { atomic { UNMARK(0, h); UNMARK(1, h); UNMARK(2, h); UNMARK(3, h) } }
 
 /* The one that is there already, or a new one */
 inline find_or_form(h)
 {
 	if
 	:: !IS_THERE(h) ->
-		slots_lock();
-		WHEN(CAN_FORM(h) && slots_have_hot_spots(), hot_spots[h].kind = HOT_SPOT_RELATION);
-		slots_unlock()
+		slots_lock(); ok = (CAN_FORM(h) && slots_have_hot_spots());
+		WHEN(ok, hot_spots[h].kind = HOT_SPOT_RELATION);
+		slots_unlock();
+		WHEN(ok, clear_marks_for(h))
 	:: else
 	fi
-}
-
-inline move_waiters(part, whole)
-{
-	do
-	:: slots_lock();
-		next_one = HEAD(QUEUE_OF(part));
-		ok = (next_one != INVALID_PROC_NUMBER);
-		EITHER(ok, slots_queue_move(next_one, QUEUE_OF(whole)), merging--);
-		slots_unlock();
-		WHEN(!ok, break)
-	od
-}
-
-inline merge(part, whole)
-{
-	slots_lock();
-	ok = (has_own_queue(part) && has_own_queue(whole));
-	WHEN(ok,
-		 d_step { hot_spots[part].part_of = whole; merging++ };
-		 queue_at(QUEUE_OF(part)).limit = NO_LIMIT);
-	slots_unlock();
-	WHEN(ok, move_waiters(part, whole))
 }
 
 /* A sample finds a holder contending for h, at work, or doing nothing. */
 inline slots_note_activity(p, h)
 {
-	READ_STATE(p);
-	to = NO_QUEUE;
+	READ_STATE(p); to = NO_QUEUE;
 	if
-	:: find_or_form(h);			/* mark() */
-		atomic {
-			WHEN(IS_THERE(h),
-				 MARK_OF(p) = hot_spots[h].part_of + 1; to = slots_hot_spot_queue(h))
-		}
-	:: MARK_OF(p) = 0
-	:: true
-	fi;
-	WHEN(was == SLOT_RUNNING || was == SLOT_LENT || from != NO_QUEUE, move_to_place(p, to))
+	:: was != SLOT_RUNNING && was != SLOT_LENT && from == NO_QUEUE
+	:: else ->
+		if
+		:: find_or_form(h);
+			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) }
+		:: MARK_OF(p) = 0
+		:: true
+		fi;
+		move_to_place(p, to)
+	fi
 }
 
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
 #define OWN_LIMIT		queue_at(QUEUE_OF(h)).limit
-#define IS_FREE_OF_LIMIT (has_own_queue(h) && OWN_LIMIT == NO_LIMIT)
-#define ANOTHER(new) \
-	has_own_queue(h) && OWN_LIMIT != new -> raised = (new > OWN_LIMIT); OWN_LIMIT = new
+#define ANOTHER(new)	OWN_LIMIT != new -> raised = (new > OWN_LIMIT); OWN_LIMIT = new
 
 inline adapt(h)
 {
@@ -763,14 +812,8 @@ inline adapt(h)
 	atomic {
 		if
 		:: !IS_THERE(h) || !slots_have_hot_spots()
-		:: else ->
-			if
-			:: !has_own_queue(h) -> forget(h)
-			:: IS_FREE_OF_LIMIT -> WHEN(h == 0 && IS_PART(1, 0), forget(1)); forget(h)
-			:: ANOTHER(1)
-			:: ANOTHER(2)
-			:: ANOTHER(NO_LIMIT)
-			fi
+		:: else -> if :: OWN_LIMIT == NO_LIMIT -> forget(h)
+			:: ANOTHER(1) :: ANOTHER(2) :: ANOTHER(NO_LIMIT) fi
 		fi;
 		resizing = resizing + raised
 	};
@@ -783,10 +826,11 @@ inline slots_schedule_samples()
 {
 	index = 0;
 	do
-	:: index < HOT -> slots_lock(); d_step { forget(index); index++ }; slots_unlock()
+	:: index < HOT ->
+		slots_lock(); d_step { forget(index) }; slots_unlock();
+		atomic { clear_marks_for(index); index++ }
 	:: else -> break
 	od;
-	atomic { MARK_OF(0) = 0; MARK_OF(1) = 0; MARK_OF(2) = 0; MARK_OF(3) = 0 };
 	slots_grant_free()
 }
 
@@ -798,8 +842,7 @@ inline slots_schedule_samples()
 /* Lets the next waiter in, or the first of a queue without a free place. */
 inline slots_relieve_stall()
 {
-	slots_lock();
-	slots_next_waiter();
+	slots_lock(); slots_next_waiter();
 	if
 	:: next_one != INVALID_PROC_NUMBER						/* relieve_next() */
 	OPTIONS(FIRST_OF_FULL)									/* relieve_full_queue() */
@@ -815,9 +858,8 @@ inline slots_set(new_limit)
 {
 	slots_lock();
 	d_step {
-		Slots.max_active = new_limit;
-		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit);
-		resizing++
+		Slots.max_active = new_limit; resizing++;
+		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit)
 	};
 	slots_unlock();
 	WHEN(HOT > 0 && Slots.max_active == 0, resizing++; slots_schedule_samples());
@@ -833,12 +875,7 @@ inline slots_set(new_limit)
 
 #define RESET_LATCH(p)	latches = latches & ~BIT(p)
 
-inline abandon_wait()
-{
-	slots_leave_queue();
-	WHEN(!ok, slots_refuse_grant());
-	ok = false
-}
+inline abandon_wait() { slots_leave_queue(); WHEN(!ok, slots_refuse_grant()); ok = false }
 
 /* ok: granted */
 inline sleep_in_queue()
@@ -889,17 +926,33 @@ inline admission_enter()
 		slots_try_barge();
 		if
 		:: ok
-		:: !ok ->				/* wait_for_slot() */
-			slots_enqueue();
-			WHEN(queued, queued = false; sleep_in_queue())
+		:: !ok -> wait_for_slot()
 		:: !ok && FORCE -> slots_force()
 		fi
 	fi
 }
 
+/* ok: granted, or acquired at once */
+inline wait_for_slot() { slots_enqueue(); WHEN(queued, queued = false; sleep_in_queue()) }
+inline wait_for_place(h) { slots_give_up_for(h); wait_for_slot(); slots_end_readmission() }
+
+inline admission_want(h)
+{
+	slots_take_place(h);
+	WHEN(!ok, wait_for_place(h));
+	assert(IS_HOLDER(me))			/* (a) */
+}
+
 /* ---- The processes ---- */
 
-proctype Backend(byte me)
+/* end_wanting(): it begins the next transaction as a contender, or not. */
+#if WANTING
+#define MAY_FORGET		if :: want == 0 || rounds > 0 :: want != 0 -> MARK_OF(me) = 0 fi
+#else
+#define MAY_FORGET		skip
+#endif
+
+proctype Backend(byte me, want)
 {
 	LOCALS;
 	byte rounds = ROUNDS;
@@ -914,14 +967,17 @@ proctype Backend(byte me)
 		admission_enter();
 		if
 		:: ok ->
+			WHEN(WANTING, WHEN(want != 0, admission_want(want - 1)));
 			WHEN(HOLDER == WAITS && me == 0, blocked = true; finished; blocked = false);
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
 			if
 			:: LENDING -> slots_resume()	/* another statement of its transaction */
+			:: WANTING -> slots_release_place()		/* a subtransaction fails */
 			:: true
 			fi;
-			WHEN(COMMIT, slots_keep_place());
-			drop_slot()
+			WHEN(KEEP, slots_keep_place(); slots_force(); slots_keep_place());
+			drop_slot();
+			atomic { exempt = exempt & ~BIT(me); MAY_FORGET }
 		:: else
 		fi
 	:: rounds == 0 -> break
@@ -955,17 +1011,14 @@ proctype Sampler()
 #else
 	:: samples == 0 -> break
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
-		worked = (entry_of(p).state == SLOT_LENT);
-		slots_note_holder(p, worked)
+		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
 	:: atomic { MAY_DO(DO_RELIEVE) -> samples-- }; slots_relieve_stall()
 	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND };
 		WHEN(entry_of(p).state == SLOT_WAITING, slots_let_in(p))
 	:: atomic { MAY_DO(DO_MARK) -> samples--; ANY_BACKEND; ANY_HOT_SPOT };
-		WHEN(IS_HOLDER(p), slots_note_activity(p, h))
+		slots_note_activity(p, h)
 	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT };
 		WHEN(IS_THERE(h), adapt(h))
-	:: atomic { MAY_DO(DO_MERGE) -> samples-- };
-		WHEN(has_own_queue(1) && has_own_queue(0), merge(1, 0))
 #endif
 	od;
 	done++
@@ -976,9 +1029,7 @@ proctype Resizer()
 {
 	LOCALS;
 
-	slots_set(RESIZE_1);
-	slots_set(RESIZE_2);
-	done++
+	slots_set(RESIZE_1); slots_set(RESIZE_2); done++
 }
 
 init
@@ -988,12 +1039,11 @@ init
 	atomic {
 		queue_at(DEFAULT_POOL).limit = POOL_LIMIT;
 		for (i : 0 .. MAX_HOT_SPOTS - 1) {
-			hot_spots[i].part_of = i;
 			WHEN(i < HOT, hot_spots[i].kind = HOT_SPOT_RELATION; queue_at(QUEUE_OF(i)).limit = 1)
 		};
 		for (i : 0 .. BACKENDS - 1) {
 			MARK_OF(i) = (HOT == 0 || i < BYSTANDERS -> 0 : MARK);
-			run Backend(i)
+			run Backend(i, (i < BYSTANDERS -> WANT : 0))
 		};
 		for (i : 1 .. 2) {
 			WHEN(i <= RESIZERS, run Resizer());
@@ -1005,25 +1055,27 @@ init
 
 /* ---- Properties ---- */
 
-/* (a), (g) */
+/* (a) */
 #define NOTHING_IS_LEFT(i) \
 	(queue_at(i).usage == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
-	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER)
-#define IS_WELL(h)		(!IS_THERE(h) || has_own_queue(hot_spots[h].part_of))
+	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER && \
+	 queue_at(i).last_before == INVALID_PROC_NUMBER)
 #define HAS_NO_LIMIT(h)	(IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
 	(Slots.usage == 0 && Slots.lent == 0 && Slots.watcher == INVALID_PROC_NUMBER && \
-	 calls_owed == 0 && ALL_QUEUES(NOTHING_IS_LEFT) && IS_WELL(0) && IS_WELL(1))
+	 calls_owed == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
 #define HAS(p, i)		(entry_of(p).place == i)
 #define IS_COUNTED(i)	(places_in_use(i) >= HAS(0, i) + HAS(1, i) + HAS(2, i) + HAS(3, i))
 #define ALL_COUNTED		(slots_in_use() >= SUM(IS_RUNNING) && ALL_QUEUES(IS_COUNTED))
+#define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
 #define MAY_EXCEED \
 	(FORCE || RESIZERS > 0 || HOLDER != 0 || DOES(DO_HOLDERS + DO_RELIEVE + DO_LET_IN))
 #define IS_WITHIN(i)	(SAMPLES > 0 || places_in_use(i) <= queue_at(i).limit)
-#define WITHIN_LIMITS \
-	(MAY_EXCEED || (slots_in_use() <= Slots.limit + COMMIT * BACKENDS && ALL_QUEUES(IS_WITHIN)))
+#define IN_PASSING		((KEEP || WANTING) && Slots.mutex)	/* free_slot_to_waiters() */
+#define IS_ALL_WITHIN	(slots_in_use() <= Slots.limit + SUM(IS_EXEMPT) + IN_PASSING)
+#define WITHIN_LIMITS	(MAY_EXCEED || (IS_ALL_WITHIN && ALL_QUEUES(IS_WITHIN)))
 
 /* (c) */
 #define FIRST_OR(i, other) (CAN(i) -> HEAD(i) : other)
@@ -1031,8 +1083,11 @@ init
 	FIRST_OR(first_queue, FIRST_OR(0, FIRST_OR(1, FIRST_OR(2, INVALID_PROC_NUMBER))))
 #define IS_CALLED(i)	(!CAN(i) || entry_of(HEAD(i)).wakeup_pending)
 #define CALLED_IN_VAIN(i) (HAS_WAITERS(i) && entry_of(HEAD(i)).wakeup_pending && !CAN(i))
+#define WILL_ANSWER(p)	(IS_WAITING(p) && entry_of(p).wakeup_pending)
+#define ALL_READMITTED \
+	(slot_is_free() || !ANY_QUEUE(MAY_READMIT) || calls_owed > 0 || SUM(WILL_ANSWER) > 0)
 #define NEXT_IS_CALLED \
-	(!slot_is_free() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0 || \
+	(!slot_is_free() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0 || overdue || \
 	 (slots_are_limited() -> \
 	  (entry_of(NEXT_WAITER).wakeup_pending || ANY_QUEUE(CALLED_IN_VAIN)) : \
 	  (resizing > 0 || ALL_QUEUES(IS_CALLED))))
@@ -1046,16 +1101,20 @@ init
 #define WATCHED \
 	(!ANY_QUEUE(HAS_WAITERS) || \
 	 (Slots.watcher != INVALID_PROC_NUMBER && IS_WAITING(Slots.watcher)))
-#define NONE_IS_LEFT \
-	((Slots.max_active != 0 || resizing > 0 || !ANY_QUEUE(HAS_WAITERS)) && \
-	 (hot_spots[1].part_of != 0 || HOT < 2 || merging > 0 || !HAS_WAITERS(QUEUE_OF(1))))
+#define NONE_IS_LEFT	(Slots.max_active != 0 || resizing > 0 || !ANY_QUEUE(HAS_WAITERS))
+
+/* (f) */
+#define IS_BEHIND(p) \
+	(IS_WAITING(p) && entry_of(p).admitted_before && PREV(p) != INVALID_PROC_NUMBER && \
+	 !entry_of(PREV(p)).admitted_before)
+#define IN_ORDER		(RESIZERS > 0 || !slots_are_limited() || SUM(IS_BEHIND) == 0)
 
 /* Sleeps until something is wrong, or all are done: then it looks about. */
 active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
-	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right;
-	bool watched, none_is_left, gone_have_no_limit;
+	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right, watched;
+	bool none_is_left, gone_have_no_limit, all_are_readmitted, in_order;
 
 end:
 	if
@@ -1066,6 +1125,10 @@ end:
 	:: atomic { !Slots.mutex && !FLAGS_ARE_RIGHT -> assert(flags_are_right) }
 	:: atomic { !Slots.mutex && !WATCHED -> assert(watched) }
 	:: atomic { !Slots.mutex && !NONE_IS_LEFT -> assert(none_is_left) }
+#if WANTING
+	:: atomic { !Slots.mutex && !ALL_READMITTED -> assert(all_are_readmitted) }
+	:: atomic { !Slots.mutex && !IN_ORDER -> assert(in_order) }
+#endif
 	:: atomic { !(HAS_NO_LIMIT(0) && HAS_NO_LIMIT(1)) -> assert(gone_have_no_limit) }
 	fi
 }
