@@ -10,6 +10,7 @@
  * The files, from here down; a file uses only those below it (make layers):
  *
  *	 admission_gate		when a statement meets the gate: the hooks
+ *	 wanted				what a statement wants of what is hot
  *	 admission			whether its backend needs a slot, and how it waits
  *	 long_statements	which statement is long, and where it pauses
  *	 sampler			what backends do: contend, idle, work
@@ -36,6 +37,9 @@
  * sees: conversion of Bind parameters, and fast-path function calls.  A
  * transaction that begins with these waits like any other, and SQL that their
  * code runs meets the gate.
+ *
+ * A statement that wants what is hot takes a place there when it starts, at any
+ * level: in functions, triggers and procedures, too (wanted.c).
  *
  * A slot is released when the commit begins, before its WAL is flushed, so
  * that other backends can use the CPU while this one waits for the disk.
@@ -101,13 +105,18 @@ static ProcessUtility_hook_type next_ProcessUtility;
 /*
  * Release the slot when the commit begins, and count the transaction when it
  * has ended.  A command that commits inside keeps its slot, and need not wait
- * again, until it ends.
+ * for one again, until it ends.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)
 {
-	if (nesting_level > 0)
+	/* At exit, nothing comes back up. */
+	if (nesting_level > 0 && !proc_exit_inprogress)
+	{
+		if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+			admission_end_inner_transaction(event == XACT_EVENT_ABORT);
 		return;
+	}
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		admission_begin_commit();
 	else
@@ -118,18 +127,21 @@ gate_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * A statement has failed inside a savepoint, or a part of one.  In statement
+ * A statement may have failed inside a savepoint, or a part of one.  In statement
  * scope, release the slot of a top-level one.
  */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		admission_commit_subtransaction();
 	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	long_statements_abort_subtransaction();
+	admission_abort_subtransaction();
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-		admission_leave(true);
+		admission_leave_statement(true);
 }
 
 /*
@@ -179,7 +191,7 @@ leave_statement(void)
 {
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 	{
-		admission_leave(false);
+		admission_leave_statement(false);
 		statement = NULL;
 	}
 }
@@ -225,13 +237,18 @@ static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
 	enter_statement(queryDesc, false);
+	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
+		wanted_begin(queryDesc, eflags);
 	if (gate_scope == SCOPE_TRANSACTION)
 		next_ExecutorStart(queryDesc, eflags);
 	else
 		CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
 }
 
-/* ExecutorStart_hook: for statements with a cached plan */
+/*
+ * ExecutorStart_hook: for statements with a cached plan, and at any level for
+ * those that want what is hot
+ */
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
@@ -389,6 +406,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	else if (kind == UTILITY_HEAVY && nesting_level == 0)
 		admission_pass();
+	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
+		wanted_lock_table((LockStmt *) stmt);
 	/* Others write only by what they have the executor run. */
 	if (kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
 		long_statements_note_write();

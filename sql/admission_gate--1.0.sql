@@ -90,7 +90,6 @@ GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
 CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT hot_spot int4,
-    OUT part_of int4,
     OUT kind text,
     OUT datid oid,
     OUT relid oid,
@@ -99,11 +98,15 @@ CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT objsubid int2,
     OUT lwlock text,
     OUT since timestamptz,
+    OUT hot_keys int4,
+    OUT page int8,
+    OUT tuple int4,
     OUT max_active int4,
     OUT contenders int4,
     OUT running int4,
     OUT blocked int4,
     OUT waiting int4,
+    OUT waiter int4,
     OUT admitted int8,
     OUT total_wait_time float8
 )
@@ -115,11 +118,12 @@ COMMENT ON FUNCTION pg_stat_get_admission_gate_hot_spots() IS
     'statistics: what backends contend for, and how many of them are at work at a time';
 
 CREATE VIEW pg_stat_admission_gate_hot_spots AS
-    SELECT h.hot_spot, h.part_of, h.kind, d.datname,
+    SELECT h.hot_spot, h.kind, d.datname,
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
-           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.max_active,
-           h.contenders, h.running, h.blocked, h.waiting, h.admitted, h.total_wait_time
+           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys,
+           ('(' || h.page || ',' || h.tuple || ')')::tid AS hottest_row, h.max_active,
+           h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time
     FROM pg_stat_get_admission_gate_hot_spots() h
     LEFT JOIN pg_database d ON d.oid = h.datid;
 

@@ -12,6 +12,12 @@
  * not detect the deadlock.  Anything else that a transaction did without being
  * admitted is no reason to let it in; else users could enter at will.
  *
+ * A statement that wants what is hot (wanted.c) takes a place there, at any
+ * level and in the middle of its transaction.  If none is free, its backend
+ * gives its slot up and waits for both.  That is no worse for others than the
+ * wait for the lock that it replaces: who waits for its locks lets it in at once
+ * (sampler.c), and then PostgreSQL's detector sees what there is.
+ *
  * Instead of waiting, up to superuser_reserved_connections superusers enter
  * above the limit, so that the gate never keeps an administrator out.
  *
@@ -34,6 +40,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -47,8 +54,14 @@
 /* Is this backend admitted?  Its slot may be lent, or given up as long. */
 static bool admitted = false;
 
-/* Has it released its slot for a commit of which the end is not known yet? */
-static bool commits = false;
+/* Was it admitted, and how that ended has not been counted? */
+static bool uncounted = false;
+
+/* The subtransaction that took its place at a hot spot; 0 = it has taken none */
+static int	place_level = 0;
+
+/* Does it wait for a place in the middle of its transaction? */
+static bool waits_for_place = false;
 
 /*
  * Has the present transaction been admitted, even if it has left since, or
@@ -152,8 +165,30 @@ queue_timeout_is_of_pool(void)
 	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
 }
 
+/* This backend has a slot from now on. */
+static inline void
+note_admission(void)
+{
+	admitted = passed_in_xact = uncounted = true;
+}
+
+/* The one that counts, ms; 0 = none */
+static int
+queue_timeout(void)
+{
+	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
+}
+
+/* Does lock_timeout end the wait first?  One for a place is one for a lock. */
+static bool
+lock_timeout_is_first(void)
+{
+	return waits_for_place && LockTimeout > 0 &&
+		(queue_timeout() == 0 || LockTimeout < queue_timeout());
+}
+
 /*
- * Sleep in the queue until there is a slot.  Returns false if queue_timeout
+ * Sleep in the queue until there is a slot.  Returns false if a time-out
  * expires first: the backend has then left the queue, and *limit receives what
  * kept it waiting.  Raises whatever interrupts bring.
  */
@@ -169,10 +204,8 @@ sleep_in_queue(SlotLimit *limit)
 	for (;;)
 	{
 		long		timeout = slots_try_become_watcher() ? sampler_watch() : GUARD_INTERVAL;
-		int			max_wait = gate_queue_timeout;
+		int			max_wait = lock_timeout_is_first() ? LockTimeout : queue_timeout();
 
-		if (queue_timeout_is_of_pool())
-			max_wait = slots_pool_queue_timeout();
 		if (max_wait > 0)
 		{
 			long		left = max_wait - (int64) (monotonic_us() - wait_start) / 1000;
@@ -238,10 +271,11 @@ abandon_wait(int code, Datum arg)
 /*
  * Wait in the queue for a slot, or acquire one at once if the limit is only
  * observed.  Raises an error if the queue is full or queue_timeout expires, and
- * whatever interrupts bring.
+ * whatever interrupts bring.  begins_block: for BEGIN; is_top_level: see
+ * snapshot_release().
  */
 static pg_noinline void
-wait_for_slot(QueryDesc *query, bool begins_block)
+wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 {
 	SlotLimit	limit;
 	const char *hot_spot;
@@ -264,7 +298,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	}
 	if (enqueued != SLOT_ENQUEUED)
 	{
-		admitted = passed_in_xact = true;
+		note_admission();
 		if (enqueued == SLOT_ENQUEUE_OBSERVED)
 			sampler_sample_holders();	/* there is no watcher */
 		return;
@@ -273,16 +307,20 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		snapshot_release(query);
+		snapshot_release(query, is_top_level);
 		granted = sleep_in_queue(&limit);
 		error_context_stack = context.previous;
 		/* From here on, the end of the transaction releases the slot. */
 		if (granted)
-			admitted = passed_in_xact = true;
+			note_admission();
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 
 	note_wait(granted ? "admitted" : "timed out");
+	if (!granted && lock_timeout_is_first())
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("canceling statement due to lock timeout")));
 	if (!granted)
 	{
 		hot_spot = describe_hot_spot(&limit.hot_spot, !begins_block);
@@ -311,7 +349,7 @@ wait_for_slot_at_begin(void)
 
 	PG_TRY();
 	{
-		wait_for_slot(NULL, true);
+		wait_for_slot(NULL, true, true);
 	}
 	PG_CATCH();
 	{
@@ -390,11 +428,11 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 		admitted = enter_reserved(since);
 
 	if (admitted)
-		passed_in_xact = true;
+		note_admission();
 	else if (begins_block)
 		wait_for_slot_at_begin();
 	else
-		wait_for_slot(query, false);
+		wait_for_slot(query, false, true);
 }
 
 /*
@@ -423,7 +461,7 @@ admission_enter(QueryDesc *query, bool begins_block)
 
 	since = GetCurrentStatementStartTimestamp();
 	if (likely(slots_try_acquire(since)))
-		admitted = passed_in_xact = true;
+		note_admission();
 	else
 		enter_or_wait(query, begins_block, since);
 	if (unlikely(slots_sample_is_due(since)))
@@ -450,48 +488,141 @@ admission_resume(void)
 	else if (!bypass_in_force)
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
-		admitted = passed_in_xact = true;
-	}
-}
-
-/* Release the slot, if there is one.  failed: the work counts as failed. */
-void
-admission_leave(bool failed)
-{
-	if (admitted || commits)
-	{
-		admitted = commits = false;
-		slots_release();
-		slots_count_end(failed);
+		note_admission();
 	}
 }
 
 /*
- * The transaction is about to commit: release its slot.  Whether it commits
- * is not known yet.  Raises the error of a refused BEGIN: no statement has.
+ * No place was free: wait for one, and for a slot.  If that fails, the backend
+ * has a slot again all the same: a subtransaction may catch the error.
+ */
+static pg_noinline void
+wait_for_place(QueryDesc *query, int hot_spot)
+{
+	admitted = false;
+	waits_for_place = true;
+	slots_give_up_for(hot_spot);
+	PG_TRY();
+	{
+		wait_for_slot(query, false, false);
+	}
+	PG_FINALLY();
+	{
+		waits_for_place = false;
+		slots_end_readmission(GetCurrentStatementStartTimestamp());
+		admitted = true;
+	}
+	PG_END_TRY();
+}
+
+/* Can a statement of this backend want a place now?  It has at most one. */
+bool
+admission_may_want(void)
+{
+	return admitted && place_level == 0;
+}
+
+/*
+ * A statement, at any level, is about to want that of a hot spot: key, see
+ * slots_want(); and admission_may_want().  If it is hot, take a place there, and wait for one if none is
+ * free; but not where interrupts are held off.  query: as for
+ * admission_enter().  Raises what admission_enter() does.
+ */
+void
+admission_want(QueryDesc *query, int hot_spot, uint32 key)
+{
+	if (!slots_want(hot_spot, key))
+		return;
+	if (!slots_take_place(hot_spot))
+	{
+		/* It would fail when it starts: others must not wait behind it. */
+		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress ||
+			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
+			return;
+		sched_yield();
+		if (!slots_take_place(hot_spot))
+			wait_for_place(query, hot_spot);
+	}
+	place_level = GetCurrentTransactionNestLevel();
+}
+
+/* If this backend was admitted, its work has ended now. */
+static inline void
+count_end(bool failed)
+{
+	admitted = false;
+	if (uncounted)
+		slots_count_end(failed);
+	uncounted = false;
+}
+
+/*
+ * In statement scope: release the slot, if there is one, but not the place.
+ * failed: the work counts as failed.
+ */
+void
+admission_leave_statement(bool failed)
+{
+	if (admitted)
+		slots_keep_place();
+	count_end(failed);
+}
+
+/*
+ * The transaction is about to commit: release its slot and place.  Whether it
+ * commits is not known yet.  Raises the error of a refused BEGIN: no statement
+ * has.
  */
 void
 admission_begin_commit(void)
 {
 	if (unlikely(refusal != NULL))
 		ReThrowError(refusal);
-	if (!admitted)
-		return;
-	commits = true;
 	admitted = false;
-	if (!slots_keep_place())
-		slots_release();
+	slots_release();
 }
 
 /* The transaction has ended: the next one may wait. */
 void
 admission_end_transaction(bool failed)
 {
-	admission_leave(failed);
+	slots_release();
+	count_end(failed);
+	slots_end_transaction(failed);
 	passed_in_xact = false;
+	place_level = 0;
 	if (unlikely(refusal != NULL))
 	{
 		FreeErrorData(refusal);
 		refusal = NULL;
 	}
+}
+
+/* The same inside a command that goes on, with its slot: only the place goes. */
+void
+admission_end_inner_transaction(bool failed)
+{
+	place_level = 0;
+	if (!admitted)
+		return;
+	slots_release_place();
+	slots_end_transaction(failed);
+}
+
+/* A subtransaction has ended well: its place is that of its parent. */
+void
+admission_commit_subtransaction(void)
+{
+	if (place_level >= GetCurrentTransactionNestLevel())
+		place_level = GetCurrentTransactionNestLevel() - 1;
+}
+
+/* It has failed, and so the lock is released that its place was for. */
+void
+admission_abort_subtransaction(void)
+{
+	if (place_level == 0 || place_level < GetCurrentTransactionNestLevel())
+		return;
+	place_level = 0;
+	slots_release_place();
 }

@@ -29,7 +29,8 @@
 #endif
 
 /*
- * 16: guc_malloc() allocates what the GUC machinery frees.  Members of a role
+ * 16: the privileges that a statement needs are in a list of their own.
+ * guc_malloc() allocates what the GUC machinery frees.  Members of a role
  * have a reserve of connections, too.  The lists of the lock manager are
  * dlists: gate_proclock_in() and gate_proclock_after() return the first and
  * the next PROCLOCK of one, NULL after the last; the caller holds the lock of
@@ -50,6 +51,8 @@
 #define gate_proclock_after(list, link, proclock) \
 	(dlist_has_next(list, &(proclock)->link) ? \
 	 dlist_container(PROCLOCK, link, dlist_next_node(list, &(proclock)->link)) : NULL)
+#define GATE_HAS_PRIVILEGES(statement) \
+	ExecCheckPermissions((statement)->rtable, (statement)->permInfos, false)
 #define GATE_FUNCTION_INFO_V1(name)	PG_FUNCTION_INFO_V1(name)
 #else
 #define GATE_GUC_MALLOC(size)	malloc(size)
@@ -60,6 +63,7 @@
 	((PROCLOCK *) SHMQueueNext(list, list, offsetof(PROCLOCK, link)))
 #define gate_proclock_after(list, link, proclock) \
 	((PROCLOCK *) SHMQueueNext(list, &(proclock)->link, offsetof(PROCLOCK, link)))
+#define GATE_HAS_PRIVILEGES(statement)	ExecCheckRTPerms((statement)->rtable, false)
 #undef PGDLLEXPORT
 #define PGDLLEXPORT	__attribute__((visibility("default")))
 extern PGDLLEXPORT void _PG_init(void);

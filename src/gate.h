@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "executor/execdesc.h"
+#include "nodes/parsenodes.h"
 
 #include "compat.h"
 #include "core/slots.h"
@@ -21,9 +22,18 @@
 extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_pass(void);
 extern void admission_resume(void);
-extern void admission_leave(bool failed);
+extern bool admission_may_want(void);
+extern void admission_want(QueryDesc *query, int hot_spot, uint32 key);
+extern void admission_leave_statement(bool failed);
 extern void admission_begin_commit(void);
 extern void admission_end_transaction(bool failed);
+extern void admission_end_inner_transaction(bool failed);
+extern void admission_commit_subtransaction(void);
+extern void admission_abort_subtransaction(void);
+
+/* wanted.c */
+extern void wanted_begin(QueryDesc *query, int eflags);
+extern void wanted_lock_table(const LockStmt *statement);
 
 /* long_statements.c */
 extern void long_statements_begin(const QueryDesc *query);
@@ -43,7 +53,7 @@ extern void sampler_sample_holders(void);
 extern void sampler_recall_lenders(void);
 
 /* snapshot.c */
-extern void snapshot_release(QueryDesc *query);
+extern void snapshot_release(QueryDesc *query, bool is_top_level);
 extern void snapshot_retake(void);
 
 /* settings.c */

@@ -97,6 +97,7 @@ typedef struct WaitGroup
 	int			waiter;			/* one of them; -1 = none any more */
 	uint64		moved;			/* when one left it; 0 = unknown */
 	HotSpotKey	key;			/* what they contend for */
+	WantedRow	row;			/* which row of it, if known */
 	int			owner;			/* one that has the lock and is not idle; -1 =
 								 * unknown */
 	Verdict		verdict;
@@ -250,13 +251,28 @@ key_of_lock(const LOCKTAG *tag)
 	}
 }
 
+/* The row that it is the lock of, if it is of one */
+static WantedRow
+row_of_lock(const LOCKTAG *tag)
+{
+	WantedRow	row = {0};
+
+	if (tag->locktag_type == LOCKTAG_TUPLE)
+	{
+		row.block = tag->locktag_field3;
+		row.offset = tag->locktag_field4;
+	}
+	return row;
+}
+
 /*
  * A backend waits for another transaction: which row does it want?  While it
- * waits for the one that has changed it, it holds the row's own lock.  Leaves
- * *key as it is if that is not so.
+ * waits for the one that has changed it, it holds the row's own lock, in a mode
+ * that tells whether it wants to share the row.  Leaves *key as it is if that is
+ * not so.
  */
 static void
-find_row_wanted(PGPROC *proc, HotSpotKey *key)
+find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
 {
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && key->kind == HOT_SPOT_TRANSACTION; i++)
 	{
@@ -267,8 +283,13 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key)
 		for (PROCLOCK *held = gate_proclock_in(&proc->myProcLocks[i], procLink); held != NULL;
 			 held = gate_proclock_after(&proc->myProcLocks[i], procLink, held))
 		{
-			if (held->tag.myLock->tag.locktag_type == LOCKTAG_TUPLE)
-				*key = key_of_lock(&held->tag.myLock->tag);
+			const LOCKTAG *tag = &held->tag.myLock->tag;
+
+			if (tag->locktag_type != LOCKTAG_TUPLE)
+				continue;
+			*key = key_of_lock(tag);
+			*row = row_of_lock(tag);
+			*is_shared = (held->holdMask & ~(LOCKBIT_ON(AccessShareLock) | LOCKBIT_ON(RowShareLock))) == 0;
 		}
 		LWLockRelease(lock);
 	}
@@ -340,6 +361,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
 		group->key = key_of_lock(&tag);
+		group->row = row_of_lock(&tag);
 		held = gate_proclock_in(&lock->procLocks, lockLink);
 	}
 	for (int read = 0; held != NULL && read < MAX_OWNERS;
@@ -417,19 +439,20 @@ judge(WaitGroup *first, Sample *sample)
 }
 
 /*
- * What does this backend do?  *key receives what it contends for.  One without
- * a slot contends only for what commits lock.
+ * What does this backend do?  *key receives what it contends for, and *row
+ * which row of that, as far as they are known.  One that waits for a lock that
+ * others may have besides contends for nothing: it would not queue for it.
  */
 static Activity
-activity_of(int procno, bool is_holder, Sample *sample, HotSpotKey *key)
+activity_of(int procno, Sample *sample, HotSpotKey *key, WantedRow *row)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	LOCK	   *lock = samples[procno].lock;
 	uint32		lwlock = samples[procno].lwlock;
 	WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
+	LOCKMODE	mode = *(volatile LOCKMODE *) &proc->waitLockMode;
+	bool		is_shared = false;
 
-	if (!is_holder && (group == NULL || !is_lock_of_commit(&group->key)))
-		return ACTIVITY_RESTS;
 	if (lock == NULL && lwlock == 0)
 		return is_idle(procno, sample) ? ACTIVITY_IDLE :
 			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
@@ -447,25 +470,14 @@ activity_of(int procno, bool is_holder, Sample *sample, HotSpotKey *key)
 	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
 	*key = samples[procno].key = group->key;
+	*row = group->row;
 	if (key->kind != HOT_SPOT_TRANSACTION)
-		return ACTIVITY_CONTENDS;
-
-	/*
-	 * First what it waits for now; only if that does not tell, what it, or the
-	 * owner, was marked for: else a mark would confirm itself.  Those that are
-	 * not asked now are not marked yet.
-	 */
-	if (sample->rows_asked++ >= MAX_ROWS_ASKED)
-	{
-		key->kind = HOT_SPOT_NONE;
-		return ACTIVITY_CONTENDS;
-	}
-	find_row_wanted(proc, key);
-	if (key->kind == HOT_SPOT_TRANSACTION)
-		slots_get_hot_spot_key(procno, key);
-	if (key->kind == HOT_SPOT_TRANSACTION && group->owner >= 0)
-		slots_get_hot_spot_key(group->owner, key);
-	return ACTIVITY_CONTENDS;
+		is_shared = mode > NoLock && mode < MAX_LOCKMODES && !DoLockModesConflict(mode, mode);
+	else if (sample->rows_asked++ < MAX_ROWS_ASKED)
+		find_row_wanted(proc, key, row, &is_shared);
+	else
+		key->kind = HOT_SPOT_NONE;	/* another time */
+	return is_shared ? ACTIVITY_RESTS : ACTIVITY_CONTENDS;
 }
 
 /* The time between two samples of the holders, ms */
@@ -582,14 +594,15 @@ sample_all(bool with_hot_spots, bool with_holders)
 		SlotState	state = slots_state(procno);
 		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
+		WantedRow	row = {0};
 		const PGPROC *proc = GetPGProcByNumber(procno);
 		const PGPROC *leader = *(PGPROC *const volatile *) &proc->lockGroupLeader;
 		uint32		event = wait_event_of(proc);
 		bool		waits = samples[procno].lock != NULL;
 		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
 									   event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
-		Activity	activity = state == SLOT_NONE || is_holder ?
-		activity_of(procno, is_holder, &sample, &key) : ACTIVITY_RESTS;
+		Activity	activity = slots_is_holder(procno) || (state == SLOT_NONE && waits) ?
+		activity_of(procno, &sample, &key, &row) : ACTIVITY_RESTS;
 
 		short_ones += state == SLOT_RUNNING &&
 			(activity == ACTIVITY_WORKS ||
@@ -600,7 +613,7 @@ sample_all(bool with_hot_spots, bool with_holders)
 			slots_long_resume(procno);
 		long_ones += slots_long_works(procno, works, sample.now);
 		if (hot_spots)
-			slots_note_activity(procno, activity, &key, sample.now, &sample.counts);
+			slots_note_activity(procno, activity, &key, &row, sample.now, &sample.counts);
 		if (is_holder && slots_may_lend(procno) &&
 			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 							  slots_lend_after() >= 0)))

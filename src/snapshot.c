@@ -12,6 +12,10 @@
  * ProcessUtility by the portal's portalSnapshot, and in both, if the portal
  * keeps the result, by its holdSnapshot.
  *
+ * A statement that waits in the middle of its transaction may be one inside a
+ * function, which runs with the snapshot of the statement that calls it.  So it
+ * keeps its snapshot, unless nothing else refers to that.
+ *
  * Above READ COMMITTED, the first snapshot lives to the end of the transaction
  * by definition, so a lone statement waits with it.  (In transaction scope, a
  * block is admitted at its BEGIN, when there is none.)  If more than one
@@ -41,12 +45,22 @@ static struct
 	Portal		holding_portal; /* its holdSnapshot; or NULL */
 }			users;
 
+/* Does nothing but this query, and the portal for it, refer to the snapshot? */
+static bool
+is_of_query_alone(const QueryDesc *query, Snapshot snapshot)
+{
+	uint32		references = ActivePortal != NULL && ActivePortal->holdSnapshot == snapshot ? 2 : 1;
+
+	return query != NULL && query->snapshot == snapshot && snapshot->regd_count == references;
+}
+
 /*
- * Release all snapshots of a top-level statement that is about to wait, as far
- * as possible.  query: the one about to be started, or NULL.
+ * Release all snapshots of a statement that is about to wait, as far as
+ * possible.  query: the one about to be started, or NULL; is_top_level: it is
+ * known to be a statement of the client.
  */
 void
-snapshot_release(QueryDesc *query)
+snapshot_release(QueryDesc *query, bool is_top_level)
 {
 	Portal		portal = ActivePortal;
 	bool		is_of_portal;
@@ -55,6 +69,8 @@ snapshot_release(QueryDesc *query)
 	memset(&users, 0, sizeof(users));
 	InvalidateCatalogSnapshot();
 	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet())
+		return;
+	if (!is_top_level && !is_of_query_alone(query, GetActiveSnapshot()))
 		return;
 
 	is_of_portal = portal != NULL && portal->portalSnapshot == GetActiveSnapshot();

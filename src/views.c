@@ -188,10 +188,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * One row per hot spot.  Columns that its kind does not use are null, and so
- * are those that only the whole has, where it is a part of another one.
- */
+/* One row per hot spot.  Columns that its kind does not use are null. */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
@@ -204,37 +201,41 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 	{
 		HotSpotView *view = &views[i];
 		HotSpotKind kind = view->key.kind;
-		bool		is_part = view->part_of != view->index;
+		bool		has_row = kind == HOT_SPOT_RELATION && view->row.offset != 0;
 		bool		has_fields = kind == HOT_SPOT_ADVISORY || kind == HOT_SPOT_OBJECT;
-		Datum		values[17] = {0};
-		bool		nulls[17] = {0};
+		Datum		values[20] = {0};
+		bool		nulls[20] = {0};
 
 		values[0] = Int32GetDatum(view->index + 1);
-		values[1] = Int32GetDatum(view->part_of + 1);
-		nulls[1] = !is_part;
-		values[2] = CStringGetTextDatum(kind_names[kind]);
-		values[3] = ObjectIdGetDatum(view->key.database);
-		nulls[3] = !OidIsValid(view->key.database);
+		values[1] = CStringGetTextDatum(kind_names[kind]);
+		values[2] = ObjectIdGetDatum(view->key.database);
+		nulls[2] = !OidIsValid(view->key.database);
+		values[3] = ObjectIdGetDatum(view->key.fields[0]);
+		nulls[3] = kind != HOT_SPOT_RELATION;
 		values[4] = ObjectIdGetDatum(view->key.fields[0]);
-		nulls[4] = kind != HOT_SPOT_RELATION;
-		values[5] = ObjectIdGetDatum(view->key.fields[0]);
-		values[6] = ObjectIdGetDatum(view->key.fields[1]);
-		values[7] = Int16GetDatum(view->key.fields[2]);
-		nulls[5] = nulls[6] = nulls[7] = !has_fields;
-		nulls[8] = kind != HOT_SPOT_LWLOCK;
-		if (!nulls[8])
-			values[8] = CStringGetTextDatum(pgstat_get_wait_event(view->key.fields[0]));
-		values[9] = TimestampTzGetDatum(view->since);
-		values[10] = Int32GetDatum(view->limit);
-		nulls[10] = is_part || view->limit == 0;
-		values[11] = Int32GetDatum(view->contenders);
-		values[12] = Int32GetDatum(view->running);
-		values[13] = Int32GetDatum(view->blocked);
-		values[14] = Int32GetDatum(view->waiting);
-		values[15] = Int64GetDatum(view->admitted);
-		values[16] = milliseconds(view->wait_time);
-		for (int column = 11; is_part && column < lengthof(values); column++)
-			nulls[column] = true;
+		values[5] = ObjectIdGetDatum(view->key.fields[1]);
+		values[6] = Int16GetDatum(view->key.fields[2]);
+		nulls[4] = nulls[5] = nulls[6] = !has_fields;
+		nulls[7] = kind != HOT_SPOT_LWLOCK;
+		if (!nulls[7])
+			values[7] = CStringGetTextDatum(pgstat_get_wait_event(view->key.fields[0]));
+		values[8] = TimestampTzGetDatum(view->since);
+		values[9] = Int32GetDatum(view->hot_keys);
+		nulls[9] = kind != HOT_SPOT_RELATION;
+		values[10] = Int64GetDatum((int64) view->row.block);
+		values[11] = Int32GetDatum(view->row.offset);
+		nulls[10] = nulls[11] = !has_row;
+		values[12] = Int32GetDatum(view->limit);
+		nulls[12] = view->limit == 0;
+		values[13] = Int32GetDatum(view->contenders);
+		values[14] = Int32GetDatum(view->running);
+		values[15] = Int32GetDatum(view->blocked);
+		values[16] = Int32GetDatum(view->waiting);
+		nulls[17] = view->waiter < 0;
+		if (!nulls[17])
+			values[17] = Int32GetDatum(GetPGProcByNumber(view->waiter)->pid);
+		values[18] = Int64GetDatum(view->admitted);
+		values[19] = milliseconds(view->wait_time);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -29,6 +29,7 @@ settings
 snapshot sampler
 long_statements
 admission
+wanted
 admission_gate
 END
 

@@ -1,33 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * hot_spots.c
- *		What backends contend for, and which of them are at work at a time.
+ *		What statements contend for, and which of them are at work at a time.
  *
- * Where backends wait for each other, a hot spot forms: a relation whose rows
- * they want, an advisory lock, a lock inside the server.  It has a queue and a
- * limit (limit_control.c) of its own for its contenders.
+ * Where backends wait for each other, a hot spot forms: a relation, or an
+ * advisory lock.  It has a queue and a limit (limit_control.c) of its own, for
+ * the statements that want it.  Other things that backends wait for, such as
+ * locks inside the server, are shown only: what a statement wants of them is
+ * not known before it runs.
  *
- * A backend that a sample (src/sampler.c) finds in line for something is
- * marked: it counts as a contender of that hot spot at once, if it is at work,
- * and with each transaction that it begins.  Samples that find it at work take
- * the mark away, unless one at a time is let in: that is never in line.
+ * What a statement wants of a relation has a key (src/wanted.c).  A backend
+ * that is about to run a statement on a hot relation publishes the key in its
+ * entry.  A sample (src/sampler.c) that finds it in line marks the key; one that
+ * finds it at work with a place takes from the mark, and so does time.  While
+ * the mark lasts, statements with that key take a place before they run, and
+ * wait for one if there is none; all others run as if nothing was hot.
  *
- * A contender at work has a place at its hot spot.  It keeps it while it waits
- * for others, whatever it lends of the server: another contender in its stead
- * would only make the line longer.  It gives it back where it does nothing, or
- * waits for a backend that does nothing.  NOTIFY takes a lock in the commit,
- * when the slot has been released: those in line for it are marked without a
- * slot, and its contenders keep their place until the transaction has ended.
+ * Marks are kept in a table with one entry for each value of the key modulo its
+ * size.  A key that is seen in line while another one has the entry takes from
+ * the mark of that; so of two keys that collide, the one that is seen more often
+ * has it, and the other goes as without the gate.  So do thousands of keys that
+ * are seen once each: they are no crowd at one thing.
  *
- * A transaction that waits for another transaction's end, or for a lock inside
- * the server, does not tell by that which rows it wants; so such a wait keeps
- * the mark that the backend has, as long as others are seen in line there.  A
- * hot spot that is only known by such waits gives way to a relation.
+ * A place is kept to the end of the transaction, as the lock is, or of the
+ * subtransaction that took it if that fails.  A transaction has one place, also
+ * if it wants several hot spots.  A backend that is found in line is moved to
+ * a place there, whatever its statement told.  It gives the place back where it
+ * does nothing, or waits for a backend that does nothing.
  *
- * Backends that are marked for one hot spot and found in line for another one,
- * MERGE_AFTER times each way within some seconds, make them one, with one
- * queue and one limit, until that ends: a transaction that waits at one blocks
- * the other.  One way only, they have moved on.
+ * A session whose last transactions all wanted a hot spot takes its place, or
+ * queues, when the next one begins: then it holds nothing yet.
  *
  * Locking: see slots_internal.h.  Marks, and what else only samples write, are
  * written without a lock: samples may overlap if one is delayed, and each
@@ -38,6 +40,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "storage/proc.h"
 
 #include "core/slots_internal.h"
 
@@ -52,18 +56,15 @@
 #define FEW_INTERVAL			500000	/* us at least, while few are at work: */
 #define FEW_AT_WORK				4
 
-/* A sample adds this to the mark of one in line; it takes 1 from one at work. */
+/* A sample adds this to the mark of a key in line; it takes 1 from one at work. */
 #define MARK_IN_LINE			4
-#define MARK_LWLOCK				2	/* everybody waits for one now and then */
 #define MAX_MARK				40
+#define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
 
-#define MERGE_AFTER				5	/* crossings each way make two hot spots one */
-#define CROSSINGS_AGE			INT64CONST(5000000) /* us until half count */
-#define LINE_AFTER				INT64CONST(1000000) /* us, it explains others */
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
-#define FORGET_PART_AFTER		INT64CONST(60000000)	/* the same, a part */
 
 SampleTime *slots_sample_time = NULL;
+pg_atomic_uint32 *slots_hot_kinds = NULL;
 
 /* Are there to be hot spots now?  A hint without the lock. */
 bool
@@ -100,11 +101,11 @@ slots_claim_sample(bool even_if_few)
 	return claimed;
 }
 
-/* The queue of a hot spot: its own, or that of the one it is a part of. */
-int
-slots_hot_spot_queue(int hot_spot)
+/* Can statements queue for what is of this kind? */
+static inline bool
+has_queue(HotSpotKind kind)
 {
-	return SLOTS_MAX_POOLS + *(volatile int *) &Slots->hot_spots[hot_spot].part_of;
+	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
 /* This backend has been counted in that place. */
@@ -116,8 +117,8 @@ slots_note_place_taken(int place)
 }
 
 /*
- * Move a holder, or one that commits, to that place of a hot spot, or to none
- * (NO_QUEUE), if it has none in its pool.  state: its, but it may have left.
+ * Move a backend to that place of a hot spot, or to none (NO_QUEUE), if it has
+ * none in its pool.  state: its, but it may have left.
  */
 static void
 move_to_place(int procno, int to, uint32 state)
@@ -151,39 +152,47 @@ slots_let_in(int procno)
 	slots_unlock(&section);
 }
 
-/* ---- Hot spots and marks ---- */
+/* ---- Hot spots ---- */
+
+/*
+ * Tell all backends for what kinds of hot spots they have to look at their
+ * statements: also where it is not known yet what they wait for.  Lock held.
+ */
+static void
+publish_kinds(void)
+{
+	uint32		kinds = 0;
+
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+		kinds |= 1 << Slots->hot_spots[i].key.kind;
+	kinds &= 1 << HOT_SPOT_RELATION | 1 << HOT_SPOT_ADVISORY | 1 << HOT_SPOT_TRANSACTION;
+	pg_atomic_write_u32(&Slots->hot_kinds, kinds);
+}
+
+/* Forget what was marked, or learned, for that hot spot. */
+static void
+clear_marks_for(int hot_spot)
+{
+	for (int i = 0; i < WANTED_KEYS; i++)
+		if (Slots->keys[i].hot_spot == hot_spot)
+			Slots->keys[i].mark = 0;
+	for (int procno = 0; procno < MaxBackends; procno++)
+		if (entry_of(procno)->hot_spot == hot_spot + 1)
+			entry_of(procno)->hot_spot = 0;
+}
 
 /* Let an index be free.  Its limit does not hold any more.  Lock held. */
 static void
 forget(int hot_spot)
 {
-	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-
-	spot->key.kind = HOT_SPOT_NONE;
-	spot->part_of = hot_spot;
-	if (Slots->hot_spot_of_commits == hot_spot)
-		Slots->hot_spot_of_commits = -1;
-	pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + hot_spot)->limit, NO_LIMIT);
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-		spot->crossings[i] = Slots->hot_spots[i].crossings[hot_spot] = 0;
-}
-
-/* Clear the marks for that index, or all (-1). */
-static void
-clear_marks_for(int hot_spot)
-{
-	for (int procno = 0; procno < MaxBackends; procno++)
-	{
-		SlotEntry  *entry = entry_of(procno);
-
-		if (hot_spot < 0 || entry->hot_spot == hot_spot + 1)
-			entry->hot_spot = entry->mark = 0;
-	}
+	Slots->hot_spots[hot_spot].key.kind = HOT_SPOT_NONE;
+	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
+	publish_kinds();
 }
 
 /* The index of the hot spot of that key, or -1.  Lock held, or a hint. */
-static int
-find(const HotSpotKey *key)
+int
+slots_find_hot_spot(const HotSpotKey *key)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
@@ -193,104 +202,52 @@ find(const HotSpotKey *key)
 	return -1;
 }
 
-/* The same, or that of what it is a part of.  Forms it if there is room. */
+/* May this index be that of a new hot spot?  Lock held. */
+static bool
+is_free(int hot_spot)
+{
+	int			queue = slots_hot_spot_queue(hot_spot);
+
+	/* Those that wanted the former one may be at work or wait. */
+	return Slots->hot_spots[hot_spot].key.kind == HOT_SPOT_NONE &&
+		places_in_use(queue) == 0 && queue_at(queue)->waiters.length == 0;
+}
+
+/* The same as slots_find_hot_spot(); forms it if there is room. */
 static int
 find_or_form(const HotSpotKey *key, uint64 now)
 {
-	int			found = find(key);
-	int			formed = -1;
+	int			found = slots_find_hot_spot(key);
+	LockedSection section;
 
 	if (found < 0)
 	{
-		LockedSection section;
+		int			formed = -1;
 
 		slots_lock(&section);
-		found = find(key);		/* samples may overlap */
+		found = slots_find_hot_spot(key);	/* samples may overlap */
 		for (int i = 0; i < MAX_HOT_SPOTS && found < 0 && slots_have_hot_spots(); i++)
 		{
 			HotSpot    *spot = &Slots->hot_spots[i];
 
-			/* Its former contenders may be at work or wait. */
-			if (spot->key.kind != HOT_SPOT_NONE || places_in_use(SLOTS_MAX_POOLS + i) > 0 ||
-				queue_at(SLOTS_MAX_POOLS + i)->waiters.length > 0)
+			if (!is_free(i))
 				continue;
 			spot->key = *key;
 			spot->since = section.timestamp;
-			limit_control_init(&spot->control, key->kind != HOT_SPOT_LWLOCK, now);
+			limit_control_init(&spot->control, true, now);
 			pg_atomic_write_u32(&spot->completed, 0);
 			pg_atomic_write_u64(&spot->admitted, 0);
 			pg_atomic_write_u64(&spot->wait_time, 0);
-			spot->seen = now;
 			found = formed = i;
-			if (is_lock_of_commit(key))
-				Slots->hot_spot_of_commits = i;
+			publish_kinds();
 		}
 		slots_unlock(&section);
 		if (formed >= 0)
 			clear_marks_for(formed);	/* of one that was there before */
 	}
-	if (found < 0)
-		return -1;
-	Slots->hot_spots[found].seen = now;
-	found = Slots->hot_spots[found].part_of;
-	Slots->hot_spots[found].seen = now;
+	if (found >= 0)
+		Slots->hot_spots[found].seen = now;
 	return found;
-}
-
-/* Do its waits not tell what the backends want? */
-static inline bool
-is_vague(HotSpotKind kind)
-{
-	return kind == HOT_SPOT_LWLOCK || kind == HOT_SPOT_TRANSACTION;
-}
-
-static inline bool
-has_own_queue(int hot_spot)
-{
-	return Slots->hot_spots[hot_spot].key.kind != HOT_SPOT_NONE &&
-		Slots->hot_spots[hot_spot].part_of == hot_spot;
-}
-
-/* Move the waiters of one hot spot behind those of another one. */
-static void
-move_waiters(int from, int to)
-{
-	LockedSection section;
-	int			waiter;
-
-	do
-	{
-		slots_lock(&section);
-		waiter = queue_at(SLOTS_MAX_POOLS + from)->waiters.head;
-		if (waiter != INVALID_PROC_NUMBER)
-			slots_queue_move(waiter, SLOTS_MAX_POOLS + to);
-		slots_unlock(&section);
-	} while (waiter != INVALID_PROC_NUMBER);
-}
-
-/* Make one hot spot a part of another one, if both have their own queue. */
-static void
-merge(int part, int whole)
-{
-	LockedSection section;
-	bool		done;
-
-	slots_lock(&section);
-	/* Another sample may have been faster. */
-	done = has_own_queue(part) && has_own_queue(whole);
-	if (done)
-	{
-		for (int i = 0; i < MAX_HOT_SPOTS; i++)
-		{
-			if (Slots->hot_spots[i].part_of == part)
-				Slots->hot_spots[i].part_of = whole;
-			Slots->hot_spots[part].crossings[i] = Slots->hot_spots[i].crossings[part] = 0;
-		}
-		pg_atomic_write_u32(&queue_at(SLOTS_MAX_POOLS + part)->limit, NO_LIMIT);
-	}
-	slots_unlock(&section);
-	if (done)
-		move_waiters(part, whole);
 }
 
 /* Did the last sample that read this backend find it stuck?  A hint. */
@@ -300,81 +257,122 @@ slots_is_stuck(int procno)
 	return entry_of(procno)->hot_spot == STUCK;
 }
 
-/* The index of its hot spot, one that has a queue, or -1. */
+/* The index of the hot spot that this backend contends for, or -1. */
 static int
 hot_spot_of(const SlotEntry *entry)
 {
 	int			hot_spot = *(volatile const uint8 *) &entry->hot_spot;
 
-	if (hot_spot == 0 || hot_spot == STUCK ||
-		Slots->hot_spots[hot_spot - 1].key.kind == HOT_SPOT_NONE)
-		return -1;
-	return slots_hot_spot_queue(hot_spot - 1) - SLOTS_MAX_POOLS;
+	return hot_spot == 0 || hot_spot == STUCK ||
+		Slots->hot_spots[hot_spot - 1].key.kind == HOT_SPOT_NONE ? -1 : hot_spot - 1;
 }
 
-/* What this backend contends for: *key is as before if unknown.  A hint. */
-void
-slots_get_hot_spot_key(int procno, HotSpotKey *key)
-{
-	int			hot_spot = hot_spot_of(entry_of(procno));
+/* ---- Keys ---- */
 
-	if (hot_spot >= 0 && !is_vague(Slots->hot_spots[hot_spot].key.kind))
-		*key = Slots->hot_spots[hot_spot].key;
+/*
+ * The statement that this backend is about to run will lock rows of that
+ * relation, if it is one.  Nothing is known of its key yet.
+ */
+void
+slots_want_relation(Oid relation)
+{
+	MySlotEntry->wanted_of = 0;
+	MySlotEntry->wanted_relation = relation;
 }
 
 /*
- * Does a contender of this hot spot that waits for such a thing go on to
- * contend for it?  If for a lock inside the server, only while others are in
- * line for what the hot spot itself is about.
+ * A backend waits for another transaction, which does not tell what it wants;
+ * but its statement may have told.  If so, *key is that.
  */
-static bool
-keeps_mark(HotSpot *spot, HotSpotKind waits_for, uint64 now)
+static void
+see_what_is_wanted(int procno, HotSpotKey *key)
 {
-	if (!is_vague(waits_for))
+	Oid			relation = *(volatile Oid *) &entry_of(procno)->wanted_relation;
+
+	if (key->kind == HOT_SPOT_TRANSACTION && OidIsValid(relation))
+	{
+		key->kind = HOT_SPOT_RELATION;
+		key->database = GetPGProcByNumber(procno)->databaseId;
+		key->fields[0] = relation;
+	}
+}
+
+/*
+ * This backend is about to run a statement that wants that of a hot spot: is it
+ * hot?  key: as WantedKey.key, or WANTS_ALL.
+ */
+bool
+slots_want(int hot_spot, uint32 key)
+{
+	const volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
+
+	MySlotEntry->wanted_of = hot_spot + 1;
+	MySlotEntry->wanted_key = key;
+	if (key != WANTS_ALL &&
+		(wanted->mark == 0 || wanted->key != key || wanted->hot_spot != hot_spot))
 		return false;
-	if (waits_for == HOT_SPOT_LWLOCK && spot->key.kind != HOT_SPOT_LWLOCK)
-		return (int64) (now - spot->seen) < LINE_AFTER;
-	spot->seen = now;
+	MySlotEntry->has_wanted = true;
 	return true;
 }
 
-/* Mark a backend that was found in line for that. */
+/* What this backend published is seen in line, for that row if it is known. */
 static void
-mark(SlotEntry *entry, const HotSpotKey *key, uint64 now)
+mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
 {
-	HotSpot    *spots = Slots->hot_spots;
-	int			marked = hot_spot_of(entry);
-	int			found = -1;
+	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
+	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
 
-	if (key->kind != HOT_SPOT_NONE &&
-		!(marked >= 0 && keeps_mark(&spots[marked], key->kind, now)))
-		found = find_or_form(key, now);
-	if (found < 0)
-		found = marked;
-	else if (marked >= 0 && marked != found &&
-			 !is_vague(key->kind) && !is_vague(spots[marked].key.kind) &&
-			 ++spots[marked].crossings[found] >= MERGE_AFTER &&
-			 spots[found].crossings[marked] >= MERGE_AFTER)
-	{
-		bool		is_older = spots[marked].since <= spots[found].since;
-
-		merge(is_older ? found : marked, is_older ? marked : found);
-		found = spots[found].part_of;
-	}
-	if (found < 0)
+	if (*(const volatile uint8 *) &entry->wanted_of != hot_spot + 1 || key == WANTS_ALL)
 		return;
-	entry->hot_spot = found + 1;
-	entry->mark = Min(entry->mark + (key->kind == HOT_SPOT_LWLOCK ? MARK_LWLOCK : MARK_IN_LINE),
-					  MAX_MARK);
+	if (wanted->key != key || wanted->hot_spot != hot_spot)
+	{
+		if (wanted->mark > 0)
+		{
+			wanted->mark--;		/* a collision: see above */
+			return;
+		}
+		wanted->key = key;
+		wanted->hot_spot = hot_spot;
+		wanted->offset = 0;
+	}
+	wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+	if (row->offset != 0)
+	{
+		wanted->block = row->block;
+		wanted->offset = row->offset;
+	}
+}
+
+/* It is seen at work, with a place. */
+static void
+unmark_key(const SlotEntry *entry, int hot_spot)
+{
+	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
+	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
+
+	if (*(const volatile uint8 *) &entry->wanted_of == hot_spot + 1 &&
+		wanted->key == key && wanted->hot_spot == hot_spot && wanted->mark > 0)
+		wanted->mark--;
+}
+
+static void
+age_marks(uint64 now)
+{
+	if ((int64) (now - Slots->keys_aged) < MARKS_AGE)
+		return;
+	Slots->keys_aged = now;
+	for (int i = 0; i < WANTED_KEYS; i++)
+		if (Slots->keys[i].mark > 0)
+			Slots->keys[i].mark--;
 }
 
 /*
  * Note what a sample found a backend doing, and add it to *counts.  key: what
- * it contends for, if it does.  Those of pools that have a limit of their own
- * are left to the administrator.
+ * it contends for, if it does, and row: which row of that.  Those of pools that
+ * have a limit of their own are left to the administrator.
  */
 void
-slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
+slots_note_activity(int procno, Activity activity, HotSpotKey *key, const WantedRow *row,
 					uint64 now, HotSpotCounts *counts)
 {
 	SlotEntry  *entry = entry_of(procno);
@@ -382,66 +380,67 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
 	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT ||
 	place_in(state) != NO_QUEUE;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
-	LoadSample *load;
+	int			queue = *(volatile uint8 *) &entry->queue;
+	bool		has_limit = queue_has_limit(entry->pool);
+	int			in_line_for = -1;
 	int			found;
 
-	if (!is_holder && entry->hot_spot == 0 && activity != ACTIVITY_CONTENDS)
-		return;
-	if (queue_has_limit(entry->pool))
-		entry->hot_spot = entry->mark = 0;
-	else if (activity == ACTIVITY_CONTENDS)
-		mark(entry, key, now);
-	else if (is_holder && activity == ACTIVITY_STUCK)
+	see_what_is_wanted(procno, key);
+	if (activity == ACTIVITY_CONTENDS && key->kind != HOT_SPOT_NONE &&
+		!(has_limit && has_queue(key->kind)))
 	{
-		entry->mark = 0;
-		entry->hot_spot = state_in(state) == SLOT_NONE ? 0 : STUCK;
+		found = find_or_form(key, now);
+		if (has_queue(key->kind))
+			in_line_for = found;
+		else if (found >= 0)
+		{
+			/*
+			 * Only shown; besides, it may have a place for what it has
+			 * locked.
+			 */
+			counts->of[found].contenders++;
+			counts->of[found].blocked++;
+		}
 	}
-	else if (hot_spot_of(entry) < 0 && (is_holder || entry->hot_spot != STUCK))
-		entry->hot_spot = entry->mark = 0;
+	if (!is_holder)
+	{
+		if (state_in(state) == SLOT_WAITING && is_of_hot_spot(queue))
+			counts->of[queue - SLOTS_MAX_POOLS].contenders++;
+		return;
+	}
+	if (has_limit)
+		entry->hot_spot = 0;
+	else if (in_line_for >= 0)
+	{
+		entry->hot_spot = in_line_for + 1;
+		entry->has_wanted = true;
+		mark_key(entry, in_line_for, row);
+	}
+	else if (activity == ACTIVITY_STUCK)
+		entry->hot_spot = STUCK;
 	found = hot_spot_of(entry);
+	if (found < 0 && entry->hot_spot != STUCK)
+		entry->hot_spot = 0;
 
-	if (is_holder && is_active)
-		counts->working++;
-	if (is_holder && (found < 0 || !is_active))
+	if (found < 0 || !is_active)
 		move_to_place(procno, NO_QUEUE, state);
 	if (found < 0)
 		return;
 
-	load = &counts->of[found];
-	load->contenders += is_holder || state_in(state) == SLOT_WAITING;
-	if (!is_holder || !is_active)
+	counts->of[found].contenders++;
+	if (!is_active)
 		return;
-	load->working++;
+	counts->of[found].working++;
 	if (activity == ACTIVITY_CONTENDS)
 	{
-		load->blocked++;
-		move_to_place(procno, SLOTS_MAX_POOLS + found, state);
+		counts->of[found].blocked++;
+		move_to_place(procno, slots_hot_spot_queue(found), state);
 	}
-	else if (activity == ACTIVITY_WORKS &&
-			 Slots->hot_spots[found].control.limit != 1 &&
-			 (entry->mark == 0 || --entry->mark == 0))
-		entry->hot_spot = 0;
+	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
+		unmark_key(entry, found);	/* one at a time is never in line */
 }
 
 /* ---- Limits, setting and showing ---- */
-
-/* Forget a hot spot not seen for long enough, with its parts.  Lock held. */
-static void
-forget_if_over(int hot_spot, uint64 now)
-{
-	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-	bool		is_part = spot->part_of != hot_spot;
-
-	if ((int64) (now - spot->seen) < (is_part ? FORGET_PART_AFTER : FORGET_AFTER) ||
-		(!is_part && spot->control.limit != LIMIT_OPEN))
-		return;
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
-		/* Nothing is part of a part. */
-		if (Slots->hot_spots[i].part_of == hot_spot || i == hot_spot)
-			forget(i);
-	}
-}
 
 /*
  * Adapt the limit of one hot spot to what a sample found.  Returns whether
@@ -452,7 +451,7 @@ static bool
 adapt(int hot_spot, const HotSpotCounts *counts, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-	SlotQueue  *queue = queue_at(SLOTS_MAX_POOLS + hot_spot);
+	SlotQueue  *queue = queue_at(slots_hot_spot_queue(hot_spot));
 	LoadSample	sample = counts->of[hot_spot];
 	uint32		old_limit = NO_LIMIT;
 	uint32		limit;
@@ -462,26 +461,28 @@ adapt(int hot_spot, const HotSpotCounts *counts, uint64 now)
 	LockedSection section;
 
 	slots_lock(&section);
-	forget_if_over(hot_spot, now);
-	is_due = slots_have_hot_spots() && has_own_queue(hot_spot);
+	if ((int64) (now - spot->seen) >= FORGET_AFTER && spot->control.limit == LIMIT_OPEN)
+		forget(hot_spot);
+	is_due = slots_have_hot_spots() && spot->key.kind != HOT_SPOT_NONE;
 	control = spot->control;
 	copied = control.last.now;
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
-	sample.in_use = places_in_use(SLOTS_MAX_POOLS + hot_spot);
+	sample.in_use = places_in_use(slots_hot_spot_queue(hot_spot));
 	sample.waiting = queue->waiters.length;
-	/* A lock inside the server concerns everybody. */
-	if (spot->key.kind == HOT_SPOT_LWLOCK)
-		sample.working = counts->working;
 	slots_unlock(&section);
 	if (!is_due)
 		return false;
 
-	limit_control_sample(&control, &sample);
+	if (has_queue(spot->key.kind))
+		limit_control_sample(&control, &sample);
+	else
+		control.last = sample;	/* for the view */
 	limit = Min(control.limit, NO_LIMIT);
 
 	slots_lock(&section);
-	if (slots_have_hot_spots() && has_own_queue(hot_spot) && spot->control.last.now == copied)
+	if (slots_have_hot_spots() && spot->key.kind != HOT_SPOT_NONE &&
+		spot->control.last.now == copied)
 	{
 		old_limit = pg_atomic_read_u32(&queue->limit);
 		spot->control = control;
@@ -506,14 +507,7 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 		contended |= counts->of[i].contenders > 0;
 	}
 	Slots->contended = contended;
-	/* Crossings of long ago count less. */
-	if ((int64) (now - Slots->crossings_aged) >= CROSSINGS_AGE)
-	{
-		Slots->crossings_aged = now;
-		for (int i = 0; i < MAX_HOT_SPOTS; i++)
-			for (int j = 0; j < MAX_HOT_SPOTS; j++)
-				Slots->hot_spots[i].crossings[j] /= 2;
-	}
+	age_marks(now);
 	if (raised)
 		slots_grant_free();
 }
@@ -535,9 +529,33 @@ slots_schedule_samples(void)
 		slots_lock(&section);
 		forget(i);
 		slots_unlock(&section);
+		clear_marks_for(i);
 	}
-	clear_marks_for(-1);
 	slots_grant_free();
+}
+
+/* Describe what is known of the keys of that hot spot. */
+static void
+describe_keys(int hot_spot, HotSpotView *view)
+{
+	int			most = 0;
+
+	view->hot_keys = 0;
+	view->row.offset = 0;
+	for (int i = 0; i < WANTED_KEYS; i++)
+	{
+		const volatile WantedKey *key = &Slots->keys[i];
+
+		if (key->hot_spot != hot_spot || key->mark == 0)
+			continue;
+		view->hot_keys++;
+		if (key->mark > most && key->offset != 0)
+		{
+			most = key->mark;
+			view->row.block = key->block;
+			view->row.offset = key->offset;
+		}
+	}
 }
 
 /* Describe the hot spots with contenders of late.  Returns how many. */
@@ -551,24 +569,28 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 	{
 		HotSpot    *spot = &Slots->hot_spots[i];
 		HotSpotView *view = &views[n];
+		EntryList  *waiters = &queue_at(slots_hot_spot_queue(i))->waiters;
 		LockedSection section;
 
 		slots_lock(&section);
 		view->index = i;
-		view->part_of = spot->part_of;
 		view->key = spot->key;
 		view->since = spot->since;
 		view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
 		view->contenders = spot->control.last.contenders;
-		view->running = places_in_use(SLOTS_MAX_POOLS + i);
+		view->running = places_in_use(slots_hot_spot_queue(i));
 		view->blocked = spot->control.last.blocked;
-		view->waiting = queue_at(SLOTS_MAX_POOLS + i)->waiters.length;
+		view->waiting = waiters->length;
+		view->waiter = waiters->head;
 		view->admitted = pg_atomic_read_u64(&spot->admitted);
 		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
-		if (spot->key.kind != HOT_SPOT_NONE && (view->part_of != i || view->contenders > 0) &&
-			(view->running > 0 || view->waiting > 0 || (int64) (now - spot->seen) < FORGET_AFTER))
+		if (spot->key.kind != HOT_SPOT_NONE &&
+			(view->running > 0 || view->waiting > 0 ||
+			 ((view->contenders > 0 || has_queue(spot->key.kind)) &&
+			  (int64) (now - spot->seen) < FORGET_AFTER)))
 			n++;
 		slots_unlock(&section);
+		describe_keys(i, view);
 	}
 	return n;
 }

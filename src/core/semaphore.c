@@ -26,6 +26,7 @@
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING, LENT -> NONE with its place	its backend, by compare-and-exchange
+ *	 NONE with a place -> RUNNING	its backend, by compare-and-exchange
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
  *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
  *	 LONG -> RUNNING, LENT			its backend, under the lock
@@ -46,6 +47,9 @@
 #include "storage/shmem.h"
 
 #include "core/slots_internal.h"
+
+/* SlotEntry.history of a session whose last transactions all wanted it */
+#define ALWAYS_WANTED	0xF
 
 /* The state, with its place, of a backend that has just been counted */
 static uint32 next_state;
@@ -68,7 +72,9 @@ attach_entry(void)
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process left */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
-	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
+	MySlotEntry->hot_spot = MySlotEntry->wanted_of = MySlotEntry->history = 0;
+	MySlotEntry->has_wanted = MySlotEntry->admitted_before = false;
+	MySlotEntry->wanted_relation = InvalidOid;
 	MySlotEntry->keeps_slot = false;
 	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
@@ -85,13 +91,21 @@ my_queue(void)
 	return slots_hot_spot_queue(hot_spot - 1);
 }
 
-/* count_me_in() if the queue counts, or for one found stuck, as a lender */
+/*
+ * count_me_in() if the queue counts, if this backend has kept a place, or for
+ * one found stuck, as a lender
+ */
 static pg_noinline bool
 count_in_with_place(bool barge)
 {
 	int			place;
 	LockedSection section;
 
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+	{
+		next_state = SLOT_RUNNING;
+		return count_up_if_free(&Slots->usage, &Slots->limit, barge);
+	}
 	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
 		slots_lend_after() >= 0 && slots_are_limited())
 	{
@@ -130,17 +144,25 @@ count_admission(void)
 {
 	show_statement();
 	(*(volatile uint16 *) &MySlotEntry->admission)++;
-	add_to_own(TOTAL_ADMITTED, 1);
+	if (likely(!MySlotEntry->admitted_before))
+		add_to_own(TOTAL_ADMITTED, 1);
 }
 
 /* This backend, which has just been counted, is a holder from now on. */
 static inline void
 become_holder(TimestampTz since)
 {
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
+	uint32		kept = pg_atomic_read_u32(&MySlotEntry->state);
+
+	Assert(state_in(kept) == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
-	pg_atomic_write_u32(&MySlotEntry->state, next_state);
+	if (likely(kept == SLOT_NONE))
+		pg_atomic_write_u32(&MySlotEntry->state, next_state);
+	else						/* samples may take the place away */
+		while (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &kept,
+											   state_with_place(SLOT_RUNNING, place_in(kept))))
+			 /* kept is what it is now */ ;
 }
 
 /* Count this backend if a slot is free; with barge, even if others wait. */
@@ -162,7 +184,7 @@ slots_try_acquire(TimestampTz since)
 {
 	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
-	if (unlikely(!my_pool_is_current()))
+	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
 		slots_join_pool();
 	if (!count_me_in(false))
 		return false;
@@ -197,8 +219,11 @@ barge_or_force(TimestampTz since)
 
 	if (forced)
 	{
-		int			place = count_in(my_queue());
+		int			place = NO_QUEUE;
 
+		if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE)
+			place = count_place(my_queue());	/* else it has kept one */
+		pg_atomic_fetch_add_u32(&Slots->usage, 1);
 		slots_note_place_taken(place);
 		next_state = state_with_place(SLOT_RUNNING, place);
 		add_to_own(TOTAL_FORCED, 1);
@@ -243,6 +268,14 @@ enter_queue(int max_queue_length, int *place, LockedSection *section)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
+
+	/* It holds locks that others may want: it needs a place, but no slot. */
+	if (MySlotEntry->admitted_before && queue->waiters.head == INVALID_PROC_NUMBER &&
+		count_place_if_free(MySlotEntry->queue, true, place))
+	{
+		pg_atomic_fetch_add_u32(&Slots->usage, 1);
+		return SLOT_ENQUEUE_ACQUIRED;
+	}
 
 	/* It may overtake waiters of lower priority. */
 	if (queue->waiters.head == INVALID_PROC_NUMBER &&
@@ -291,7 +324,8 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	LockedSection section;
 
 	slots_lock(&section);
-	while (!my_pool_is_current())
+	/* Its end is to be counted where its admission was. */
+	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
 	{
 		slots_unlock(&section);
 		slots_join_pool();
@@ -481,19 +515,15 @@ slots_resume(void)
 }
 
 /*
- * The commit begins: does this backend contend for what it will lock?  Then
- * release the slot, but keep the place until slots_release().
+ * Release this backend's slot, but keep its place at a hot spot, if it has one,
+ * until slots_release().
  */
-bool
+void
 slots_keep_place(void)
 {
-	uint32		held = MySlotEntry != NULL ? pg_atomic_read_u32(&MySlotEntry->state) : 0;
-	int			of_commits = is_of_hot_spot(place_in(held)) ?
-	*(volatile int *) &Slots->hot_spot_of_commits : -1;
+	uint32		held = pg_atomic_read_u32(&MySlotEntry->state);
 
-	if (likely(of_commits < 0) || slots_hot_spot_queue(of_commits) != place_in(held))
-		return false;
-	while (state_in(held) == SLOT_RUNNING || state_in(held) == SLOT_LENT)
+	while (is_of_hot_spot(place_in(held)) && state_in(held) != SLOT_NONE)
 	{
 		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
 											state_with_place(SLOT_NONE, place_in(held))))
@@ -502,35 +532,133 @@ slots_keep_place(void)
 			free_slot(NO_QUEUE);
 		else
 			slots_forget_lending(NO_QUEUE);
-		break;
+		return;
 	}
-	return true;
+	slots_release();
 }
 
 /* Release this backend's slot and place, as far as it still has them. */
 void
 slots_release(void)
 {
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+	if (MySlotEntry != NULL && pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
 		drop_slot();
 }
 
-/*
- * The work that this backend was admitted for has ended, and it has released
- * its slot.  A limit is judged by what its contenders complete, whether they
- * had a place or not: while there was no limit, none had.
- */
+/* The work that this backend was admitted for has ended: count it. */
 void
 slots_count_end(bool failed)
 {
-	int			queue;
-
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	if (likely(MySlotEntry->hot_spot == 0) || failed)
-		return;
-	queue = my_queue();
-	if (is_of_hot_spot(queue))
+}
+
+/*
+ * The transaction of a contender has ended.  Its session goes on to be one if
+ * all its last transactions were.  A limit is judged by what its contenders
+ * complete, whether they had a place or not.
+ */
+static pg_noinline void
+end_wanting(bool failed)
+{
+	SlotEntry  *me = MySlotEntry;
+	int			queue = my_queue();
+
+	if (is_of_hot_spot(queue) && !failed)
 		pg_atomic_fetch_add_u32(&hot_spot_at(queue)->completed, 1);
+	me->history = (me->history << 1 | me->has_wanted) & ALWAYS_WANTED;
+	me->has_wanted = false;
+	me->wanted_of = 0;
+	me->wanted_relation = InvalidOid;
+	if (me->history != ALWAYS_WANTED && me->hot_spot != STUCK)
+		me->hot_spot = 0;
+}
+
+/* The transaction has ended, and this backend has released what it had. */
+void
+slots_end_transaction(bool failed)
+{
+	if (MySlotEntry != NULL &&
+		unlikely((MySlotEntry->hot_spot | MySlotEntry->history | MySlotEntry->wanted_of) != 0 ||
+				 MySlotEntry->has_wanted))
+		end_wanting(failed);
+}
+
+/* ---- Places in the middle of a transaction ---- */
+
+/*
+ * This backend, which has a slot, is to take a place at that hot spot as well.
+ * Returns false if none is free.  One that has a place there or elsewhere keeps
+ * that; and those of pools with a limit of their own have theirs.
+ */
+bool
+slots_take_place(int hot_spot)
+{
+	int			queue = slots_hot_spot_queue(hot_spot);
+	bool		barges = pg_atomic_read_u32(&Slots->handoff_after) != 0;
+	uint32		state;
+	int			place;
+	LockedSection section;
+
+	slots_resume();
+	state = pg_atomic_read_u32(&MySlotEntry->state);
+	if (state != SLOT_RUNNING || my_pool.has_limit)
+		return true;
+	if (!count_place_if_free(queue, barges, &place))
+		return false;
+	MySlotEntry->hot_spot = hot_spot + 1;
+	if (pg_atomic_compare_exchange_u32(&MySlotEntry->state, &state,
+									   state_with_place(SLOT_RUNNING, place)))
+		slots_note_place_taken(place);
+	else if (count_place_out(place))	/* a sample has lent the slot, or
+										 * found a place */
+	{
+		slots_lock(&section);
+		slots_unlock(&section);
+	}
+	return true;
+}
+
+/*
+ * No place was free: release the slot, to wait for both.  Then slots_enqueue()
+ * and what comes with it work as ever, but the backend is not admitted anew;
+ * until slots_end_readmission().
+ */
+void
+slots_give_up_for(int hot_spot)
+{
+	MySlotEntry->hot_spot = hot_spot + 1;
+	drop_slot();
+	MySlotEntry->admitted_before = true;
+}
+
+/* The wait has ended; if it failed, acquire a slot, without a place. */
+void
+slots_end_readmission(TimestampTz since)
+{
+	if (state_of(MySlotEntry) == SLOT_NONE)
+	{
+		MySlotEntry->hot_spot = 0;
+		slots_force(since);
+	}
+	MySlotEntry->admitted_before = false;
+}
+
+/* What it was taken for is over: release the place, but keep the slot. */
+void
+slots_release_place(void)
+{
+	uint32		state = pg_atomic_read_u32(&MySlotEntry->state);
+
+	while (is_of_hot_spot(place_in(state)))
+	{
+		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &state,
+											state_with_place(state_in(state), NO_QUEUE)))
+			continue;
+		MySlotEntry->hot_spot = 0;
+		if (count_place_out(place_in(state)))
+			free_slot_to_waiters(place_in(state), false);
+		return;
+	}
 }
 
 /*
@@ -551,7 +679,8 @@ slots_at_exit(int code, Datum arg)
 	}
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
-	MySlotEntry->hot_spot = MySlotEntry->mark = 0;
+	MySlotEntry->hot_spot = 0;
+	MySlotEntry->admitted_before = false;
 	MySlotEntry->reserved = false;	/* it may end on the way to its slot */
 	MySlotEntry = NULL;
 }
@@ -608,6 +737,16 @@ slots_available(void)
 	return Slots != NULL;
 }
 
+/* Has that backend a slot, at work or lent, or a place?  A hint, no lock. */
+bool
+slots_is_holder(int procno)
+{
+	uint32		state = pg_atomic_read_u32(&entry_of(procno)->state);
+
+	return state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT ||
+		place_in(state) != NO_QUEUE;
+}
+
 /* The state of that backend.  A hint, no lock. */
 SlotState
 slots_state(int procno)
@@ -661,6 +800,7 @@ slots_shmem_init(void)
 
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
 	slots_sample_time = &Slots->sample;
+	slots_hot_kinds = &Slots->hot_kinds;
 	if (found)
 		return false;
 
@@ -682,7 +822,7 @@ slots_shmem_init(void)
 	SpinLockInit(&Slots->mutex);
 	Slots->long_paused = empty;
 	Slots->watcher = INVALID_PROC_NUMBER;
-	Slots->hot_spot_of_commits = -1;
+	pg_atomic_init_u32(&Slots->hot_kinds, 0);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
 	{
@@ -696,7 +836,6 @@ slots_shmem_init(void)
 	}
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		Slots->hot_spots[i].part_of = i;
 		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
@@ -706,6 +845,7 @@ slots_shmem_init(void)
 		pg_atomic_init_u32(&queue_at(i)->usage, 0);
 		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
 		queue_at(i)->waiters = empty;
+		queue_at(i)->last_before = INVALID_PROC_NUMBER;
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{

@@ -14,7 +14,6 @@
 
 #include <time.h>
 
-#include "catalog/pg_database_d.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 
@@ -90,7 +89,7 @@ typedef enum PoolTotal
 	POOL_TOTALS
 } PoolTotal;
 
-/* What backends contend for */
+/* What backends wait for; only for the first two they queue: see hot_spots.c */
 typedef enum HotSpotKind
 {
 	HOT_SPOT_NONE,
@@ -110,13 +109,14 @@ typedef struct HotSpotKey
 								 * event of a lock inside the server */
 } HotSpotKey;
 
-/* Is it the lock that a commit takes if its transaction has sent a NOTIFY? */
-static inline bool
-is_lock_of_commit(const HotSpotKey *key)
+/* A row of a relation */
+typedef struct WantedRow
 {
-	return key->kind == HOT_SPOT_OBJECT && key->database == InvalidOid &&
-		key->fields[0] == DatabaseRelationId && key->fields[1] == InvalidOid;
-}
+	uint32		block;
+	uint16		offset;			/* 0 = unknown */
+} WantedRow;
+
+#define WANTS_ALL	0			/* instead of a key: all that the hot spot is */
 
 /* When backends are sampled */
 typedef struct SampleTime
@@ -161,6 +161,7 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 /* Backends; this one's proc number, or invalid until it comes to the gate */
 extern GATE_HIDDEN int my_slot_procno;
 extern bool slots_available(void);
+extern bool slots_is_holder(int procno);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
@@ -185,9 +186,16 @@ extern bool slots_claim(void);
 extern bool slots_leave_queue(PoolTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
-extern bool slots_keep_place(void);
+extern void slots_keep_place(void);
 extern void slots_release(void);
 extern void slots_count_end(bool failed);
+extern void slots_end_transaction(bool failed);
+
+/* Places at hot spots, in the middle of a transaction */
+extern bool slots_take_place(int hot_spot);
+extern void slots_give_up_for(int hot_spot);
+extern void slots_end_readmission(TimestampTz since);
+extern void slots_release_place(void);
 
 /* The watcher */
 extern bool slots_try_become_watcher(void);
@@ -257,37 +265,41 @@ typedef enum Activity
 								 * extension, for less long */
 } Activity;
 
-/* What it finds of the contenders, by index; and of all holders */
+/* What it finds of the contenders, by index */
 typedef struct HotSpotCounts
 {
 	LoadSample	of[MAX_HOT_SPOTS];
-	uint32		working;
 } HotSpotCounts;
 
 /* A hot spot, for the views */
 typedef struct HotSpotView
 {
 	int			index;
-	int			part_of;		/* or index */
 	HotSpotKey	key;
+	int			hot_keys;		/* of what statements want of it */
+	WantedRow	row;			/* of the hottest one */
 	TimestampTz since;
 	int			limit;			/* places; 0 = no limit */
 	int			contenders;
 	int			running;
 	int			blocked;
 	int			waiting;
+	int			waiter;			/* the first of these: proc number */
 	uint64		admitted;
 	uint64		wait_time;		/* us */
 } HotSpotView;
 
 /* Hot spots */
 extern GATE_HIDDEN SampleTime *slots_sample_time;
+extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
 extern bool slots_claim_sample(bool even_if_few);
-extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
-								uint64 now, HotSpotCounts *counts);
+extern int	slots_find_hot_spot(const HotSpotKey *key);
+extern void slots_want_relation(Oid relation);
+extern bool slots_want(int hot_spot, uint32 key);
+extern void slots_note_activity(int procno, Activity activity, HotSpotKey *key,
+								const WantedRow *row, uint64 now, HotSpotCounts *counts);
 extern bool slots_is_stuck(int procno);
-extern void slots_get_hot_spot_key(int procno, HotSpotKey *key);
 extern void slots_let_in(int procno);
 extern void slots_adapt_hot_spots(const HotSpotCounts *counts);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);

@@ -14,7 +14,8 @@
  * limit" tests all of it.  A queue with a limit of its own, that of a pool
  * or of a hot spot, has a word of its own: a slot is counted there first, then
  * in the word for all; if that fails, the first step is taken back.  Where a
- * backend is counted is its place; its state names it.
+ * backend is counted is its place; its state names it.  One of a hot spot may be taken later,
+ * and kept longer, than the slot.
  *
  * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
  * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
@@ -81,13 +82,19 @@ typedef struct SlotEntry
 	uint8		pool;			/* changed in state NONE, or under the lock */
 	uint8		queue;			/* that it is in, or was in last: lock */
 	uint8		hot_spot;		/* whose contender it is, plus 1; 0, or STUCK;
-								 * written by samples, at begin and at end */
-	uint8		mark;			/* how certain that is: likewise */
+								 * written by samples and by itself */
+	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
+	uint8		history;		/* which of its last transactions have wanted
+								 * a hot spot: a bit each */
+	bool		has_wanted;		/* has the present one?  As hot_spot */
+	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, has not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* in the reserve; pools_lock to set */
 	uint8		long_state;		/* LongState: lock */
 	bool		keeps_slot;		/* not long, whatever it or its workers use */
+	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
+	Oid			wanted_relation;	/* or what it is about to lock rows of */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool; see
 												 * drop_pool() */
 
@@ -126,6 +133,8 @@ typedef struct SlotQueue
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	EntryList	waiters;
+	int			last_before;	/* of those at its head that were admitted
+								 * before, or INVALID_PROC_NUMBER */
 	uint64		moved;			/* when a waiter last entered */
 	int			stall_after;	/* as SlotShared.stall_after; of a hot spot: */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
@@ -150,18 +159,26 @@ typedef struct SlotPool
 typedef struct HotSpot
 {
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
-	int			part_of;		/* the one that it was merged into, whose
-								 * queue and limit hold for it, or itself */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line;
 								 * written by samples without a lock */
 	LimitControl control;		/* a hint without the lock */
-	pg_atomic_uint32 completed; /* transactions of those that had a place */
-	pg_atomic_uint64 admitted;	/* how many had one */
+	pg_atomic_uint32 completed; /* transactions of contenders */
+	pg_atomic_uint64 admitted;	/* how many had a place */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
-	uint8		crossings[MAX_HOT_SPOTS];	/* its contenders seen in line for
-											 * that one, of late: as seen */
 } HotSpot;
+
+/* What statements want of a hot spot: see hot_spots.c; written by samples */
+#define WANTED_KEYS		1024
+typedef struct WantedKey
+{
+	uint32		key;			/* a hash: see src/wanted.c */
+	uint8		hot_spot;		/* index */
+	uint8		mark;			/* how hot it is; 0 = cold */
+	uint16		offset;			/* of a row that it was seen in line for; 0 =
+								 * unknown */
+	uint32		block;			/* likewise */
+} WantedKey;
 
 typedef struct SlotShared
 {
@@ -198,12 +215,17 @@ typedef struct SlotShared
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	bool		hot_spots_on;	/* a hint without the lock */
-	int			hot_spot_of_commits;	/* index for NOTIFY, or -1: likewise */
 	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
 	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
 	bool		contended;		/* the last sample found contenders: as seen */
-	uint64		crossings_aged; /* when they were last halved: as seen */
+	uint64		keys_aged;		/* when marks were last lowered: as seen */
+	WantedKey	keys[WANTED_KEYS];
+
+	/* Read by every statement, but seldom written: a line of its own. */
+	char		padding2[PG_CACHE_LINE_SIZE];
+	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
+	char		padding3[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint32)];
 
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
@@ -255,6 +277,12 @@ static inline bool
 is_of_hot_spot(int queue)
 {
 	return queue >= SLOTS_MAX_POOLS;
+}
+
+static inline int
+slots_hot_spot_queue(int hot_spot)
+{
+	return SLOTS_MAX_POOLS + hot_spot;
 }
 
 static inline HotSpot *
@@ -489,7 +517,6 @@ extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(int place);
 extern void slots_schedule_samples(void);
-extern int	slots_hot_spot_queue(int hot_spot);
 extern void slots_note_place_taken(int place);
 
 #endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

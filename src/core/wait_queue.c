@@ -59,6 +59,7 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
 
 #define WATCH_GRACE		200		/* how late a watcher may be, ms */
 #define AGED_AFTER		1000	/* of being passed over, ms */
+#define MAX_READMITTED	4		/* by one section */
 
 /* ---- The order ---- */
 
@@ -197,10 +198,11 @@ slots_is_its_turn(int procno, uint64 now)
 
 /*
  * Set or clear the waiters' flag of Slots->usage: without a limit for all, no
- * waiter has a claim to it.  If a slot is free, call the next.  Lock held.
+ * waiter has a claim to it.  If a slot is free, or was so that readmit() did
+ * nothing, call the next.  Lock held.
  */
 static void
-wake_next(LockedSection *section)
+wake_next(bool was_free, LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
 
@@ -216,10 +218,38 @@ wake_next(LockedSection *section)
 
 	if (!slots_are_limited())
 		next = head_to_call();
-	if (next != INVALID_PROC_NUMBER && slot_is_free() && !entry_of(next)->wakeup_pending)
+	if (next != INVALID_PROC_NUMBER && (was_free || slot_is_free()) &&
+		!entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
 		slots_wake_later(section, next);
+	}
+}
+
+/*
+ * While no slot is free, let in waiters that need none: the first of a queue
+ * that has a place free, if it was admitted before.  When a limit ends, the rest
+ * comes with the next sections: those of the samples, at the latest.  Lock held.
+ */
+static void
+readmit(LockedSection *section)
+{
+	int			readmitted = 0;
+
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	{
+		int			head;
+		int			place;
+
+		while (readmitted < MAX_READMITTED &&
+			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
+			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &place))
+		{
+			pg_atomic_fetch_add_u32(&Slots->usage, 1);
+			slots_make_holder(head, place, section);
+			slots_wake_later(section, head);
+			readmitted++;
+		}
 	}
 }
 
@@ -227,7 +257,12 @@ wake_next(LockedSection *section)
 void
 slots_unlock(LockedSection *section)
 {
-	wake_next(section);
+	/* One that is free now may be taken before wake_next() looks. */
+	bool		was_free = slot_is_free();
+
+	if (!was_free)
+		readmit(section);
+	wake_next(was_free, section);
 	SpinLockRelease(&Slots->mutex);
 	for (int i = 0; i < section->nwakeups; i++)
 		SetLatch(&GetPGProcByNumber(section->wakeups[i])->procLatch);
@@ -304,14 +339,45 @@ slots_list_remove(EntryList *list, int procno)
 	Assert((list->length == 0) == (list->head == INVALID_PROC_NUMBER));
 }
 
-/* Put an entry into its queue, whose flag is set.  Lock held. */
+/* Put an entry into a list, before that one.  Lock held. */
+static void
+list_insert(EntryList *list, int procno, int before)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	entry->prev = entry_of(before)->prev;
+	entry->next = before;
+	entry_of(before)->prev = procno;
+	if (entry->prev == INVALID_PROC_NUMBER)
+		list->head = procno;
+	else
+		entry_of(entry->prev)->next = procno;
+	list->length++;
+}
+
+/*
+ * Put an entry into its queue, whose flag is set.  Where slots are scarce, one
+ * that holds locks goes before those that hold none, unless these have waited
+ * for handoff_after: nobody is overtaken for longer.  Lock held.
+ */
 static void
 add_to_queue(int procno)
 {
-	int			queue = entry_of(procno)->queue;
+	SlotEntry  *entry = entry_of(procno);
+	SlotQueue  *queue = queue_at(entry->queue);
+	int			next = queue->last_before == INVALID_PROC_NUMBER ? queue->waiters.head :
+	entry_of(queue->last_before)->next;
 
-	slots_list_append(&queue_at(queue)->waiters, procno);
-	Slots->waiting[queue / 64] |= UINT64CONST(1) << (queue % 64);
+	if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
+		!passed_since(entry_of(next)->queued, (int) pg_atomic_read_u32(&Slots->handoff_after),
+					  entry->queued))
+	{
+		list_insert(&queue->waiters, procno, next);
+		queue->last_before = procno;
+	}
+	else
+		slots_list_append(&queue->waiters, procno);
+	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 }
 
 /* Take an entry out of its queue.  Lock held. */
@@ -321,6 +387,8 @@ take_out_of_queue(int procno)
 	int			index = entry_of(procno)->queue;
 	SlotQueue  *queue = queue_at(index);
 
+	if (queue->last_before == procno)
+		queue->last_before = entry_of(procno)->prev;
 	slots_list_remove(&queue->waiters, procno);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
 	{

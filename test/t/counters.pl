@@ -372,8 +372,8 @@ for (
 	($two->query('SELECT 2'), usleep(15_000)) foreach 1 .. 5;
 	gauges_are('0|1|0', 'others use a free slot, whatever its lender does');
 	$two->query('BEGIN');
-	$gate->ok_queues($three, 'SELECT 3', 'when none is free, the lender has its slot back first');
-	gauges_are('2|0|1', 'then');
+	$gate->ok_queues($three, 'SELECT 3', 'when none is free, the lender has its slot back');
+	$gate->ok_comes(sub { $gate->gauges eq '2|0|1' }, 'and works above the limit');
 	$gate->stop_worker($lender);
 	$two->query('COMMIT');
 	$three->finish;

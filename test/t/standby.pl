@@ -111,6 +111,17 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->ok_quiet('after long statements');
 }
 
+# Hot spots: an advisory lock
+{
+	$standby->set(max_active_backends => -1);
+	my $crowd = $standby->crowd(24, 'SELECT pg_advisory_lock(1), pg_sleep(0.005), pg_advisory_unlock(1);');
+	$standby->ok_comes(
+		q{count(*) > 0 FROM pg_stat_admission_gate_hot_spots WHERE kind = 'advisory' AND max_active > 0 AND waiting > 0},
+		'on a standby, an advisory lock can be hot');
+	$standby->ok_stops($crowd);
+	$standby->set(max_active_backends => 1);
+}
+
 # Lending
 $standby->set(lend_after => 100);
 {

@@ -1,0 +1,494 @@
+/*-------------------------------------------------------------------------
+ *
+ * wanted.c
+ *		What a statement wants of what is hot: its key.
+ *
+ * A statement tells before it runs which rows it will lock, as far as its plan
+ * compares columns for equality with values that are known by then.  The key is
+ * a hash of the relation and of these columns and values: if the columns of the
+ * primary key are among them, of those alone, so that a row has the same key
+ * however it is asked for.  INSERT ... ON CONFLICT names the columns of the
+ * index, a plain INSERT is an INSERT into the relation, and a statement without
+ * any condition wants the whole relation, as LOCK TABLE does.  A call of
+ * pg_advisory_lock() and the like names the lock.
+ *
+ * Locks that many may hold at a time, such as those of foreign keys, are not
+ * wanted: to queue for them would take away what can be done side by side.
+ * Nor is what nobody waits for, with NOWAIT and SKIP LOCKED.  What cannot be
+ * known, as the values come from another table, is not wanted either: such a
+ * statement runs as it would without the gate.
+ *
+ * While something is hot, or backends wait for transactions and it is not known
+ * for what, each statement publishes which relation it will lock rows of.  Only
+ * those on relations that are hot come further than to a look into a list of at
+ * most MAX_HOT_SPOTS.  What is done for them is bounded, too.
+ *
+ * Everything here is local to the backend: no locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/sysattr.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_index.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/plannodes.h"
+#include "parser/parsetree.h"
+#include "storage/lock.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "gate.h"
+
+#define MAX_RELATIONS	64		/* of a statement that are looked at */
+#define MAX_NODES		64		/* of its plan, likewise */
+#define MAX_VALUES		32		/* columns whose values are known */
+
+/* What a key of a relation stands for, mixed into its hash */
+#define WANTS_ROW		0x524F5721
+#define WANTS_INSERT	0x494E5345
+#define WANTS_RELATION	0x52454C41
+
+/* The columns of a relation that a statement compares with known values */
+typedef struct KnownValues
+{
+	Index		rti;			/* in the range table of the plan */
+	ParamListInfo params;
+	int			nodes;			/* of the plan seen so far */
+	bool		has_conditions; /* other than these, too */
+	int			n;
+	AttrNumber	columns[MAX_VALUES];
+	uint32		hashes[MAX_VALUES]; /* of the values */
+} KnownValues;
+
+/* ---- Values ---- */
+
+/* Is this value known now, and not null?  Then *value and *type receive it. */
+static bool
+is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
+{
+	while (node != NULL && IsA(node, RelabelType))
+		node = (Node *) ((RelabelType *) node)->arg;
+	if (node == NULL)
+		return false;
+	if (IsA(node, Const))
+	{
+		*value = ((Const *) node)->constvalue;
+		*type = ((Const *) node)->consttype;
+		return !((Const *) node)->constisnull;
+	}
+	if (IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXTERN && params != NULL)
+	{
+		int			id = ((Param *) node)->paramid;
+		ParamExternData workspace;
+		const ParamExternData *param;
+
+		if (id <= 0 || id > params->numParams)
+			return false;
+		/* As the planner fetches it: raises no error if there is no value. */
+		param = params->paramFetch != NULL ?
+			params->paramFetch(params, id, true, &workspace) : &params->params[id - 1];
+		*value = param->value;
+		*type = param->ptype;
+		return OidIsValid(param->ptype) && !param->isnull;
+	}
+	return false;
+}
+
+/* If the value of that column is known, note it. */
+static bool
+note_value(KnownValues *known, AttrNumber column, Node *node)
+{
+	Datum		value;
+	Oid			type;
+	int16		length;
+	bool		by_value;
+
+	if (column <= 0 || known->n == MAX_VALUES || !is_known(node, known->params, &value, &type))
+		return false;
+	get_typlenbyval(type, &length, &by_value);
+	known->columns[known->n] = column;
+	known->hashes[known->n++] = datum_image_hash(value, by_value, length);
+	return true;
+}
+
+/* The column of the relation that this is, or 0 */
+static AttrNumber
+column_of(Node *node, const KnownValues *known)
+{
+	while (node != NULL && IsA(node, RelabelType))
+		node = (Node *) ((RelabelType *) node)->arg;
+	if (node == NULL || !IsA(node, Var) || ((Var *) node)->varno != known->rti)
+		return 0;
+	return ((Var *) node)->varattno;
+}
+
+/* Note the values with which these conditions compare columns for equality. */
+static void
+note_conditions(KnownValues *known, List *conditions)
+{
+	ListCell   *cell;
+
+	foreach(cell, conditions)
+	{
+		OpExpr	   *operation = (OpExpr *) lfirst(cell);
+		bool		is_noted = false;
+
+		if (IsA(operation, OpExpr) && list_length(operation->args) == 2)
+		{
+			Node	   *left = linitial(operation->args);
+			Node	   *right = lsecond(operation->args);
+			Oid			type = exprType(left);
+
+			if (op_mergejoinable(operation->opno, type) || op_hashjoinable(operation->opno, type))
+				is_noted = note_value(known, column_of(left, known), right) ||
+					note_value(known, column_of(right, known), left);
+		}
+		known->has_conditions |= !is_noted;
+	}
+}
+
+/* Note those of the scans of the relation in this part of a plan. */
+static void
+note_scans(KnownValues *known, Plan *plan)
+{
+	ListCell   *cell;
+	bool		is_scan = false;
+
+	if (plan == NULL || ++known->nodes > MAX_NODES)
+		return;
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			is_scan = ((Scan *) plan)->scanrelid == known->rti;
+			if (is_scan)
+				note_conditions(known, ((IndexScan *) plan)->indexqualorig);
+			break;
+		case T_BitmapHeapScan:
+			is_scan = ((Scan *) plan)->scanrelid == known->rti;
+			if (is_scan)
+				note_conditions(known, ((BitmapHeapScan *) plan)->bitmapqualorig);
+			break;
+		case T_SeqScan:
+			is_scan = ((Scan *) plan)->scanrelid == known->rti;
+			break;
+		case T_Append:
+			foreach(cell, ((Append *) plan)->appendplans)
+				note_scans(known, (Plan *) lfirst(cell));
+			break;
+		case T_ModifyTable:
+		case T_LockRows:
+			break;
+		default:
+			/* A join, a LIMIT or the like: it may not want all rows. */
+			known->has_conditions = true;
+			break;
+	}
+	if (is_scan)
+		note_conditions(known, plan->qual);
+	note_scans(known, outerPlan(plan));
+	note_scans(known, innerPlan(plan));
+}
+
+/* Is it one of these columns (NULL: of any)? */
+static inline bool
+is_among(AttrNumber column, const Bitmapset *columns)
+{
+	return columns == NULL ||
+		bms_is_member(column - FirstLowInvalidHeapAttributeNumber, columns);
+}
+
+/* Note the values that an INSERT gives to these columns. */
+static void
+note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
+{
+	ListCell   *cell;
+
+	if (source == NULL || !IsA(source, Result) || outerPlan(source) != NULL)
+		return;					/* more rows than one, perhaps */
+	foreach(cell, source->targetlist)
+	{
+		TargetEntry *entry = (TargetEntry *) lfirst(cell);
+
+		if (!entry->resjunk && is_among(entry->resno, columns))
+			(void) note_value(known, entry->resno, (Node *) entry->expr);
+	}
+}
+
+/* ---- Keys ---- */
+
+/* A key is never 0. */
+static uint32
+key_of(Oid relation, uint32 wants, uint32 values)
+{
+	return Max(murmurhash32(murmurhash32(relation ^ MyDatabaseId) ^ wants ^ values), 1);
+}
+
+/*
+ * The key of the row that has the values known of these columns (NULL: of any);
+ * 0 if they are not known of all of them.
+ */
+static uint32
+key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
+{
+	uint32		sum = 0;
+	int			found = 0;
+
+	for (int i = 0; i < known->n; i++)
+	{
+		bool		is_repeated = false;
+
+		for (int j = 0; j < i; j++)
+			is_repeated |= known->columns[j] == known->columns[i];
+		if (is_repeated || !is_among(known->columns[i], columns))
+			continue;
+		sum += murmurhash32(known->hashes[i] ^ (uint32) known->columns[i] * 0x9E3779B9);
+		found++;
+	}
+	if (found == 0 || (columns != NULL && found < bms_num_members(columns)))
+		return 0;
+	return key_of(relation, WANTS_ROW, sum);
+}
+
+/* The columns of that index, as in a relation's bitmaps */
+static Bitmapset *
+columns_of_index(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Bitmapset  *columns = NULL;
+	Form_pg_index form;
+
+	if (!HeapTupleIsValid(tuple))
+		return NULL;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	for (int i = 0; i < form->indnkeyatts; i++)
+		columns = bms_add_member(columns, form->indkey.values[i] - FirstLowInvalidHeapAttributeNumber);
+	ReleaseSysCache(tuple);
+	return columns;
+}
+
+/* The columns of that relation's primary key, NULL if it has none */
+static Bitmapset *
+columns_of_primary_key(Oid relid)
+{
+	Relation	relation = RelationIdGetRelation(relid);	/* locked by now */
+	Bitmapset  *columns;
+
+	if (relation == NULL)
+		return NULL;
+	columns = RelationGetIndexAttrBitmap(relation, INDEX_ATTR_BITMAP_PRIMARY_KEY);
+	RelationClose(relation);
+	return columns;
+}
+
+/* The key of what an INSERT wants of the relation that it is for */
+static uint32
+key_of_insert(const ModifyTable *plan, Oid relid, ParamListInfo params)
+{
+	Bitmapset  *columns = columns_of_primary_key(relid);
+	uint32		key = 0;
+
+	/* First the primary key, then what ON CONFLICT names. */
+	for (int i = 0; i < 2 && key == 0; i++)
+	{
+		KnownValues known = {.params = params};
+
+		if (columns != NULL)
+		{
+			note_inserted(&known, outerPlan(plan), columns);
+			key = key_of_row(&known, relid, columns);
+			bms_free(columns);
+		}
+		columns = i == 0 && plan->arbiterIndexes != NIL ?
+			columns_of_index(linitial_oid(plan->arbiterIndexes)) : NULL;
+	}
+	return key != 0 ? key : key_of(relid, WANTS_INSERT, 0);
+}
+
+/* The key of what a statement wants of this relation, or 0 if unknown */
+static uint32
+key_of_statement(const PlannedStmt *statement, Index rti, Oid relid, ParamListInfo params)
+{
+	KnownValues known = {.rti = rti,.params = params};
+	ModifyTable *plan = (ModifyTable *) statement->planTree;
+	Bitmapset  *columns;
+	uint32		key = 0;
+	ListCell   *cell;
+
+	/* Those of its WITH queries may do something else. */
+	if (IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
+		list_member_int(plan->resultRelations, rti))
+		return key_of_insert(plan, relid, params);
+
+	note_scans(&known, statement->planTree);
+	foreach(cell, statement->subplans)
+		note_scans(&known, (Plan *) lfirst(cell));
+
+	columns = columns_of_primary_key(relid);
+	if (columns != NULL)
+		key = key_of_row(&known, relid, columns);
+	bms_free(columns);
+	if (key == 0)
+		key = key_of_row(&known, relid, NULL);
+	if (key == 0 && !known.has_conditions && known.nodes <= MAX_NODES)
+		key = key_of(relid, WANTS_RELATION, 0);
+	return key;
+}
+
+/* ---- What is wanted ---- */
+
+/* The hot spot that this relation is, or -1 */
+static int
+hot_relation(Oid relation)
+{
+	HotSpotKey	key = {HOT_SPOT_RELATION, MyDatabaseId, {relation}};
+
+	return slots_find_hot_spot(&key);
+}
+
+/*
+ * If this relation of a statement is hot, take a place there for what the
+ * statement wants.  Returns false if it is not.
+ */
+static bool
+want_relation(QueryDesc *query, Index rti)
+{
+	const PlannedStmt *statement = query->plannedstmt;
+	const RangeTblEntry *entry = rt_fetch(rti, statement->rtable);
+	int			hot_spot;
+	uint32		key;
+
+	if (entry->rtekind != RTE_RELATION)
+		return false;
+	slots_want_relation(entry->relid);
+	hot_spot = hot_relation(entry->relid);
+	if (hot_spot < 0)
+		return false;
+	key = key_of_statement(statement, rti, entry->relid, query->params);
+	if (key != 0)
+		admission_want(query, hot_spot, key);
+	return true;
+}
+
+/* Find a call that takes an advisory lock, with known arguments: *wanted is it. */
+typedef struct WantedLock
+{
+	ParamListInfo params;
+	HotSpotKey	key;
+} WantedLock;
+
+static bool
+find_advisory_lock(Node *node, WantedLock *wanted)
+{
+	const FuncExpr *call = (const FuncExpr *) node;
+	Datum		value;
+	Oid			type;
+	uint32	   *fields = wanted->key.fields;
+
+	if (node == NULL)
+		return false;
+	if (!IsA(node, FuncExpr))
+		return expression_tree_walker(node, find_advisory_lock, wanted);
+	switch (call->funcid)
+	{
+			/* As in lockfuncs.c */
+		case F_PG_ADVISORY_LOCK_INT8:
+		case F_PG_ADVISORY_XACT_LOCK_INT8:
+			if (!is_known(linitial(call->args), wanted->params, &value, &type) || type != INT8OID)
+				return false;
+			fields[0] = (uint32) ((uint64) DatumGetInt64(value) >> 32);
+			fields[1] = (uint32) DatumGetInt64(value);
+			fields[2] = 1;
+			return true;
+		case F_PG_ADVISORY_LOCK_INT4_INT4:
+		case F_PG_ADVISORY_XACT_LOCK_INT4_INT4:
+			for (int i = 0; i < 2; i++)
+			{
+				if (!is_known(list_nth(call->args, i), wanted->params, &value, &type) || type != INT4OID)
+					return false;
+				fields[i] = (uint32) DatumGetInt32(value);
+			}
+			fields[2] = 2;
+			return true;
+		default:
+			return expression_tree_walker(node, find_advisory_lock, wanted);
+	}
+}
+
+static void
+want_advisory_lock(QueryDesc *query)
+{
+	Plan	   *plan = query->plannedstmt->planTree;
+	WantedLock	wanted = {query->params, {HOT_SPOT_ADVISORY, MyDatabaseId}};
+	int			hot_spot;
+
+	if (!find_advisory_lock((Node *) plan->targetlist, &wanted) &&
+		!(IsA(plan, FunctionScan) &&
+		  find_advisory_lock((Node *) ((RangeTblFunction *) linitial(((FunctionScan *) plan)->functions))->funcexpr, &wanted)))
+		return;
+	hot_spot = slots_find_hot_spot(&wanted.key);
+	if (hot_spot >= 0)
+		admission_want(query, hot_spot, WANTS_ALL);
+}
+
+/*
+ * The executor is about to start this query, at any level, while something is
+ * hot: if it wants that, take a place there first.  May wait and raise errors.
+ */
+void
+wanted_begin(QueryDesc *query, int eflags)
+{
+	const PlannedStmt *statement = query->plannedstmt;
+	int			seen = 0;
+	ListCell   *cell;
+
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !admission_may_want())
+		return;
+	slots_want_relation(InvalidOid);
+	foreach(cell, statement->resultRelations)
+		if (seen++ < MAX_RELATIONS && want_relation(query, lfirst_int(cell)))
+		return;
+	foreach(cell, statement->rowMarks)
+	{
+		const PlanRowMark *mark = (const PlanRowMark *) lfirst(cell);
+
+		if ((mark->markType == ROW_MARK_EXCLUSIVE || mark->markType == ROW_MARK_NOKEYEXCLUSIVE) &&
+			mark->waitPolicy == LockWaitBlock &&
+			seen++ < MAX_RELATIONS && want_relation(query, mark->rti))
+			return;
+	}
+	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL &&
+		(pg_atomic_read_u32(slots_hot_kinds) & (1 << HOT_SPOT_ADVISORY)) != 0)
+		want_advisory_lock(query);
+}
+
+/* The same for LOCK TABLE, in a mode that only one transaction can have. */
+void
+wanted_lock_table(const LockStmt *statement)
+{
+	ListCell   *cell;
+
+	if (!admission_may_want() || statement->nowait || statement->mode < ShareUpdateExclusiveLock || statement->mode == ShareLock)
+		return;
+	foreach(cell, statement->relations)
+	{
+		/* A hint: that it is locked, and may be, is for the command to see. */
+		Oid			relation = RangeVarGetRelid((RangeVar *) lfirst(cell), NoLock, true);
+		int			hot_spot = OidIsValid(relation) ? hot_relation(relation) : -1;
+
+		if (hot_spot >= 0 &&
+			pg_class_aclcheck(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE) == ACLCHECK_OK)
+		{
+			admission_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));
+			return;
+		}
+	}
+}

@@ -1,0 +1,372 @@
+# Proves that a statement queues for what it wants, and its session does not: whatever
+# shape it has, at any level and in the middle of a transaction; that what it does not want,
+# or what cannot be known, passes; and that a wait there can end in every way.
+
+use strict;
+use warnings;
+use lib 'test/perl';
+use GateTest;
+
+# Idle for less than lend_after, a session keeps its place.
+my $gate = GateTest->new(
+	'wanted',
+	max_active_backends => -1,
+	lend_after => 30_000,
+	max_connections => 100,
+	max_prepared_transactions => 1,
+	deadlock_timeout => '100ms',
+	max_queue_length => 0,
+	log_statement => 'none',
+	pools => 'crowd: max_queue_length = -1; waits: max_queue_length = -1; limited: max_active = 16');
+
+$gate->value(
+	'CREATE TABLE sale (id int PRIMARY KEY, n int, code text UNIQUE) WITH (fillfactor = 20)',
+	q{INSERT INTO sale SELECT id, 0, 'c' || id FROM generate_series(1, 100) id},
+	'CREATE TABLE other AS SELECT id, 0 AS n FROM generate_series(1, 100) id',
+	'CREATE TABLE child (id int REFERENCES sale)',
+	'CREATE TABLE log (id int)',
+	'CREATE FUNCTION sell(item int) RETURNS void LANGUAGE plpgsql AS
+		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = item; END $$',
+	'CREATE FUNCTION sell_sql(item int) RETURNS void LANGUAGE sql AS $$ UPDATE sale SET n = n + 1 WHERE id = item $$',
+	'CREATE FUNCTION sell_logged() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = new.id; RETURN NULL; END $$',
+	'CREATE TRIGGER sell AFTER INSERT ON log FOR EACH ROW EXECUTE FUNCTION sell_logged()',
+	'CREATE ROLE stranger',
+	'CREATE PROCEDURE sell_all(item int) LANGUAGE plpgsql AS
+		$$ BEGIN COMMIT; UPDATE sale SET n = n + 1 WHERE id = item; COMMIT; END $$',
+	'CREATE PROCEDURE sell_and_rest(item int) LANGUAGE plpgsql AS
+		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = item; COMMIT; PERFORM pg_sleep(0.2); END $$');
+
+# The hot row.  Its crowd holds it while it sleeps, so that others find no place free.
+my %of_crowd = (session => { 'admission_gate.pool' => 'crowd' });
+my $hot_row = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.01);';
+my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
+my $crowd = $gate->crowd(24, $hot_row, %of_crowd);
+
+sub spot
+{
+	my ($what, $kind) = @_;
+	$kind //= 'relation';
+	return $gate->value("SELECT $what FROM pg_stat_admission_gate_hot_spots WHERE kind = '$kind'");
+}
+
+sub await_queue
+{
+	my ($kind) = @_;
+	return $gate->ok_comes(sub { spot('max_active > 0 AND waiting > 3', $kind) eq 't' }, 'there is a queue') || die;
+}
+
+# Runs statements until one is refused, since the queue of the hot row is full: it may first
+# find a place.  Returns the error, or none if that never happens.
+sub refusal
+{
+	my ($session, $start, $tries) = @_;
+
+	foreach (1 .. $tries)
+	{
+		my $result = $start->($session);
+		$session->query('ROLLBACK') if $session->start('SELECT 1')->sqlstate eq '25P02' || ref $start;
+		return $result->{error} if $result->{error} && $result->{error}{C} eq '53400';
+		diag "$result->{error}{C}: $result->{error}{M}" if $result->{error};
+	}
+	return;
+}
+
+sub ok_queues_for
+{
+	my ($what, @sql) = @_;
+	my $session = $gate->session(session => { plan_cache_mode => 'force_generic_plan' });
+	my $last = pop @sql;
+
+	$session->query($_) foreach @sql;
+	my $error = refusal($session, sub { $_[0]->start($last)->result }, 300);
+	return like($error && $error->{D}, qr/^Backends contend for relation "sale": /, "$what queues");
+}
+
+sub ok_passes_by
+{
+	my ($what, $sql) = @_;
+	return is(refusal($gate->session, sub { $_[0]->start($sql)->result }, 20), undef, "$what does not queue");
+}
+
+await_queue();
+is(spot('hot_keys'), '1', 'one thing is hot there');
+is($gate->value('SELECT id FROM sale s, pg_stat_admission_gate_hot_spots h WHERE s.ctid = h.hottest_row') || 1,
+	'1', 'the view names the row');
+$gate->ok_comes(
+	"count(*) = 1 FROM pg_stat_activity a JOIN pg_stat_admission_gate_hot_spots h ON h.waiter = a.pid
+	WHERE a.query LIKE '%sale%'", 'and one that waits');
+
+# What wants it: what it is, and statements, of which the last one is refused
+for (
+	[ 'an UPDATE', $want ],
+	[ 'an UPDATE with other conditions', "$want AND n >= 0 AND code = 'c1'" ],
+	[ 'an UPDATE of another column', 'UPDATE sale SET code = code WHERE id = 1' ],
+	[ 'a DELETE', 'DELETE FROM sale WHERE id = 1 AND n < 0' ],
+	[ 'SELECT FOR UPDATE', 'SELECT n FROM sale WHERE 1 = id FOR UPDATE' ],
+	[ 'SELECT FOR NO KEY UPDATE', 'SELECT n FROM sale WHERE id = 1 FOR NO KEY UPDATE' ],
+	[ 'an UPDATE with a parameter', 'PREPARE p(int) AS UPDATE sale SET n = n + 1 WHERE id = $1', 'EXECUTE p(1)' ],
+	[ 'an UPDATE in a function', 'SELECT sell(1)' ],
+	[ 'an UPDATE in a function of SQL', 'SELECT sell_sql(1)' ],
+	[ 'an UPDATE in a trigger', 'INSERT INTO log VALUES (1)' ],
+	[ 'an UPDATE in a procedure that commits', 'CALL sell_all(1)' ],
+	[ 'an UPDATE in DO', "DO \$\$ BEGIN PERFORM 1; $want; END \$\$" ],
+	[ 'a CTE', "WITH c AS ($want RETURNING n) SELECT n FROM c" ],
+	[ 'a cursor', 'BEGIN; SELECT 1; DECLARE c CURSOR FOR SELECT n FROM sale WHERE id = 1 FOR UPDATE' ],
+	[ 'INSERT ... ON CONFLICT', 'INSERT INTO sale VALUES (1, 0) ON CONFLICT (id) DO UPDATE SET n = sale.n + 1' ],
+	[ 'one after other work', "BEGIN; SELECT 1; UPDATE other SET n = 0 WHERE id = 1; $want" ],
+	[ 'one in a savepoint', "BEGIN; SELECT 1; SAVEPOINT a; $want" ],
+	[
+		'one at REPEATABLE READ',
+		"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; SELECT n FROM sale WHERE id = 1 FOR UPDATE"
+	])
+{
+	ok_queues_for(@$_);
+}
+
+# What does not, what may go on beside others, and what is not known before it runs
+for (
+	[ 'a read', 'SELECT n FROM sale WHERE id = 1' ],
+	[ 'another row', 'UPDATE sale SET n = n + 1 WHERE id = 2' ],
+	[ 'an INSERT', 'INSERT INTO sale SELECT max(id) + 1 FROM sale' ],
+	[ 'another table', 'UPDATE other SET n = n + 1 WHERE id = 1' ],
+	[ 'a foreign key', 'INSERT INTO child VALUES (1)' ],
+	[ 'a child of another row', 'INSERT INTO child VALUES (2)' ],
+	[ 'FOR KEY SHARE', 'SELECT n FROM sale WHERE id = 1 FOR KEY SHARE' ],
+	[ 'SKIP LOCKED', 'SELECT n FROM sale WHERE id = 1 FOR UPDATE SKIP LOCKED' ],
+	[ 'an unknown row', 'UPDATE sale SET n = n + 1 WHERE id = (SELECT min(id) FROM other)' ],
+	[ 'EXPLAIN', "EXPLAIN $want" ],
+	[
+		'a WITH query of another row',
+		'WITH u AS (UPDATE sale SET n = n WHERE id = 77 RETURNING id) INSERT INTO log SELECT 2 FROM u'
+	])
+{
+	ok_passes_by(@$_);
+}
+my $stranger = $gate->session;
+$stranger->query('SET ROLE stranger');
+is($stranger->start($want)->sqlstate, '42501', 'a role without the privilege does not queue') foreach 1 .. 20;
+my $limited = $gate->session(session => { 'admission_gate.pool' => 'limited' });
+is(refusal($limited, sub { $_[0]->start($want)->result }, 20), undef, 'a pool with max_active has no hot spots');
+
+# A refusal in the middle of a transaction: the savepoint fails, and nothing else
+my $session = $gate->session;
+my $error;
+$gate->ok_comes(
+	sub {
+		$session->query('BEGIN', 'INSERT INTO other VALUES (0, 0)', 'SAVEPOINT a');
+		$error = $session->start($want)->result->{error};
+		$session->query('ROLLBACK') if !$error;
+		return $error;
+	},
+	'a statement in a savepoint is refused');
+is("$error->{C} $error->{M}", '53400 too many backends are waiting for admission', 'its error');
+is($error->{H}, 'Try again later, or increase admission_gate.max_queue_length.', 'and its hint');
+$session->query('ROLLBACK TO a');
+is($session->query('SELECT count(*) FROM other WHERE id = 0'), '1', 'the transaction goes on');
+is($gate->state($session), 'running', 'with its slot');
+$session->query('COMMIT');
+is($gate->value('SELECT count(*) FROM other WHERE id = 0'), '1', 'and commits');
+is( $gate->session->query(
+		"DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP BEGIN $want; EXCEPTION WHEN configuration_limit_exceeded THEN
+		INSERT INTO other VALUES (-1, 0); END; END LOOP; END \$\$; SELECT count(*) > 0 FROM other WHERE id = -1"),
+	't',
+	'a function can catch it');
+
+# A wait in the middle of a transaction: the slot is given up, and the place comes with
+# the slot.  Returns once the session waits there.
+sub waits_for_place
+{
+	my ($waiter, @before) = @_;
+	return $gate->await_true(
+		sub {
+			if ($waiter->done)
+			{
+				$waiter->query('ROLLBACK');
+				$waiter->query('BEGIN', 'SELECT 1', @before);
+				$waiter->start($want);
+			}
+			$gate->await_true(sub { $waiter->done || $gate->state($waiter) eq 'waiting' }, 'a wait or an end');
+			return $gate->state($waiter) eq 'waiting';
+		},
+		'a wait for a place');
+}
+
+my %waits = (session => { 'admission_gate.pool' => 'waits' });
+$session = $gate->session(%waits);
+ok(waits_for_place($session), 'a transaction waits in its middle');
+is($session->sqlstate, '00000', 'and has its turn');
+is($session->query("UPDATE other SET n = n + 1 WHERE id = 7; $want RETURNING true"), 't', 'it goes on');
+$session->query('COMMIT');
+
+ok(waits_for_place($session), 'again');
+$session->cancel;
+is($session->sqlstate, '57014', 'such a wait can be cancelled');
+is($session->start('SELECT 1')->sqlstate, '25P02', 'then the transaction has failed');
+$session->query('ROLLBACK');
+is($session->query('SELECT 1'), '1', 'and the session goes on');
+$session->query(q{SET admission_gate.queue_timeout = '1ms'});
+$gate->ok_comes(
+	sub {
+		$session->query('BEGIN', 'SELECT 1');
+		my $sqlstate = $session->start($want)->sqlstate;
+		$session->query('ROLLBACK');
+		return $sqlstate eq '53000';
+	},
+	'it can time out');
+$session->query('RESET admission_gate.queue_timeout', q{SET lock_timeout = '5ms'});
+$gate->ok_comes(
+	sub {
+		$session->query('BEGIN', 'SELECT 1');
+		my $error = $session->start($want)->result->{error};
+		$session->query('ROLLBACK');
+		return $error && $error->{C} eq '55P03' && ($error->{W} // '') !~ /while updating tuple/;
+	},
+	'as for the lock itself, lock_timeout counts');
+$session->query('RESET lock_timeout');
+# Its turn may come first.
+$gate->ok_comes(
+	sub {
+		waits_for_place($session);
+		$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
+		return $session->sqlstate eq '57P01' || !($session = $gate->session(%waits));
+	},
+	'it can be terminated');
+$session = $gate->session(%waits);
+ok(waits_for_place($session), 'another waits');
+$session->hang_up;
+
+# Who waits for a lock of one in the queue lets it in.
+my $lets_in = $gate->session;
+$session = $gate->session(%waits);
+$gate->ok_comes(
+	sub {
+		my $stalls = $gate->counter('stalls', 'waits');
+		waits_for_place($session, 'UPDATE other SET n = n + 1 WHERE id = 50');
+		$lets_in->start('UPDATE other SET n = n + 1 WHERE id = 50');
+		$session->sqlstate;
+		$session->query('COMMIT');
+		$lets_in->finish;
+		return $gate->counter('stalls', 'waits') > $stalls;
+	},
+	'one that holds a lock which others want is let in');
+
+# Places without a crowd: it leaves, and its row stays hot for a while.
+sub heat
+{
+	return if spot('running + waiting + blocked') eq '0';
+	my $heating = $gate->crowd(24, $hot_row, %of_crowd);
+	$gate->await(sub { spot('max_active > 0 AND waiting > 3') eq 't' }, 'a queue');
+	$gate->stop_crowd($heating);
+	return $gate->await(sub { spot('running + waiting') eq '0' }, 'no place is left behind');
+}
+
+$gate->stop_crowd($crowd);
+for (
+	[ 'transaction', 'a place is kept to the end of the transaction', [$want], 1 ],
+	[ 'transaction', 'a savepoint that fails gives it back', [ 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 0 ],
+	[ 'transaction', 'one that ends well does not', [ 'SAVEPOINT a', $want, 'RELEASE a' ], 1 ],
+	[ 'transaction', 'nor one after it', [ $want, 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 1 ],
+	[
+		'transaction',
+		'an inner one that fails later',
+		[ 'SAVEPOINT a', 'SAVEPOINT b', $want, 'RELEASE b', 'ROLLBACK TO a' ], 0
+	],
+	[ 'transaction', 'PREPARE TRANSACTION does, too', [ $want, q{PREPARE TRANSACTION 'p'} ], 0 ],
+	[ 'statement', 'also in statement scope', [ $want, 'SELECT 1' ], 1 ])
+{
+	my ($scope, $what, $sql, $places) = @$_;
+	my $owner = $gate->session(session => { 'admission_gate.scope' => $scope });
+	$gate->ok_comes(
+		sub {
+			heat();
+			$owner->query('BEGIN', 'SELECT 1', @$sql);
+			my $running = spot('running');
+			$owner->query('COMMIT');
+			$gate->end_prepared_transactions;
+			# The hot spot may have ended meanwhile.
+			return $running eq $places && spot('running') eq '0';
+		},
+		$what);
+}
+
+my $owner = $gate->session;
+$gate->ok_comes(
+	sub {
+		heat();
+		$owner->start('CALL sell_and_rest(1)');
+		$gate->await_wait_event_type($owner, 'Timeout');
+		my $running = spot('running');
+		$owner->result;
+		return $running eq '0';
+	},
+	'a procedure that commits gives it back');
+
+# Until what was learned of the row is forgotten
+sub forget
+{
+	my $session = $gate->session;
+	return $gate->ok_comes(sub { $session->query('SELECT 1'); spot('count(*)') eq '0' }, 'the hot spot ends');
+}
+
+# A limit for all: whoever has a place there does not wait for a slot with its locks.
+$gate->set(max_active_backends => 8, max_queue_length => -1, handoff_after => 0);
+forget();
+$crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");
+await_queue();
+$session = $gate->session;
+$session->query(q{BEGIN; SELECT 1; SET LOCAL statement_timeout = '20s'});
+my @workers = map { $gate->worker } 1 .. 7;
+is($session->start($want)->sqlstate, '00000', 'under a limit, one that has its place does not wait for a slot');
+$session->query('COMMIT');
+$gate->stop_worker($_) foreach @workers;
+$gate->ok_stops($crowd);
+
+# A dry run
+$gate->set(max_active_backends => -1, mode => 'observe', handoff_after => 20);
+forget();
+my $before = $gate->counter('would_queue');
+$crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");
+$gate->await("SELECT would_queue > $before + 100 FROM pg_stat_admission_gate WHERE pool = 'default'");
+is($gate->value('SELECT sum(waiting) FROM pg_stat_admission_gate'), '0', 'in a dry run, nobody waits, but would have');
+$gate->ok_stops($crowd);
+$gate->set(mode => 'enforce', max_queue_length => 0);
+
+# Advisory locks are known by their arguments; LOCK TABLE names its relation.
+$crowd = $gate->crowd(24, 'SELECT pg_advisory_xact_lock(3, 42), pg_sleep(0.005);', %of_crowd);
+await_queue('advisory');
+$session = $gate->session;
+for (
+	'SELECT pg_advisory_xact_lock(3, 42)',
+	'SELECT * FROM pg_advisory_xact_lock(3, 42)',
+	"DO \$\$ DECLARE i int := 42; BEGIN PERFORM pg_advisory_xact_lock(3, i); END \$\$")
+{
+	my $sql = $_;
+	like(
+		refusal($session, sub { $_[0]->start($sql)->result }, 300)->{D} // '',
+		qr/advisory lock \(3, 42, 2\)/,
+		"$sql queues");
+}
+for (
+	'SELECT pg_advisory_xact_lock(42, 3)',
+	'SELECT pg_advisory_xact_lock_shared(42, 3)',
+	'SELECT pg_try_advisory_xact_lock(3, 42)')
+{
+	my $sql = $_;
+	is(refusal($session, sub { $_[0]->start($sql)->result }, 20), undef, "$sql does not");
+}
+$gate->ok_stops($crowd);
+
+$crowd = $gate->crowd(24, "BEGIN; LOCK TABLE log IN EXCLUSIVE MODE;\n\\sleep 3 ms\nCOMMIT;", %of_crowd);
+$gate->ok_comes(sub { spot("bool_or(relation = 'log' AND max_active > 0 AND waiting > 3)") eq 't' },
+	'there is a queue');
+like(
+	refusal($session, sub { $_[0]->start('BEGIN; SELECT 1; LOCK TABLE log IN EXCLUSIVE MODE')->result }, 300)->{D}
+	  // '',
+	qr/relation "log"/,
+	'LOCK TABLE queues');
+is(refusal($session, sub { $_[0]->start('BEGIN; LOCK TABLE log IN ROW EXCLUSIVE MODE')->result }, 20),
+	undef, 'in a mode that is shared, it does not');
+$gate->ok_stops($crowd);
+
+$gate->finish;
