@@ -7,7 +7,7 @@
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
 -- max_queue_length, a cancel or the like. limit: max_active of the views, for
--- pools -1 if there is none but those of hot spots.
+-- pools -1 if there is none but those of hot spots. hottest row: its ctid.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -28,7 +28,7 @@
 \endif
 
 \set pool_format '%-12s %-8s %8s %8s %6s %6s %6s %8s %11s %9s %10s %9s'
-\set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s  %s'
+\set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s  %-12s %s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
 -- \watch repeats a single query, and only a setting of the session outlives it:
@@ -54,16 +54,11 @@ WITH look AS MATERIALIZED (
 		(look.total_wait_time - last.total_wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
 	FROM look LEFT JOIN last
 		ON last.pool = look.pool AND last.stats_reset IS NOT DISTINCT FROM look.stats_reset
-), named AS MATERIALIZED (
+), hot_spots AS (
 	SELECT *, concat_ws(' ', kind, coalesce(relation, lwlock, concat_ws(',', classid, objid, objsubid))) AS name
 	FROM pg_stat_admission_gate_hot_spots
-), hot_spots AS (
-	-- Those that are parts of another one share its queue, so also its line.
-	SELECT h.*, concat_ws(', ', h.name, (SELECT string_agg(p.name, ', ' ORDER BY p.hot_spot) FROM named p
-			WHERE p.part_of = h.hot_spot)) AS names
-	FROM named h
-	WHERE h.part_of IS NULL AND h.contenders > 0
-	ORDER BY h.waiting DESC, h.blocked DESC, h.hot_spot
+	WHERE contenders > 0
+	ORDER BY waiting DESC, blocked DESC, hot_spot
 	LIMIT 5
 ), waiters AS (
 	SELECT pid, b.wait_time, usename, datname, query
@@ -86,12 +81,12 @@ UNION ALL
 	FROM pools
 UNION ALL
 	SELECT 4, 0, E'\n' || format(:'hot_spot_format', 'hot spot', 'database', 'limit', 'contenders', 'running',
-		'blocked', 'waiting', 'since')
+		'blocked', 'waiting', 'hottest row', 'since')
 	WHERE EXISTS (SELECT FROM hot_spots)
 UNION ALL
 	SELECT 5, row_number() OVER (ORDER BY waiting DESC, blocked DESC, hot_spot),
-		format(:'hot_spot_format', left(names, 44), datname, max_active, contenders, running,
-			blocked, waiting, date_trunc('second', since)::timetz)
+		format(:'hot_spot_format', left(name, 44), datname, max_active, contenders, running,
+			blocked, waiting, hottest_row, date_trunc('second', since)::timetz)
 	FROM hot_spots
 UNION ALL
 	SELECT 6, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')

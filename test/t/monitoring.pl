@@ -320,7 +320,7 @@ SKIP:
 				'the exporter shows a hot spot by its name, its limit and its queue') or diag explain($metric);
 			is_deeply(
 				[ sort grep { /^$name/ } keys %$metric ],
-				[ sort map { $name . $_ } qw(age_seconds max_active contenders running blocked waiting) ],
+				[ sort map { $name . $_ } qw(age_seconds hot_keys max_active contenders running blocked waiting) ],
 				'and how many contend, and what it is') or diag explain($metric);
 			is_deeply([ grep { /^type of $name/ && $metric->{$_} ne 'gauge' } keys %$metric ], [], 'in gauges');
 
