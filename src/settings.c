@@ -296,7 +296,7 @@ settings_define(void)
 
 	DefineCustomEnumVariable("admission_gate.scope",
 							 "Sets how long a backend keeps its slot.",
-							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement.",
+							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement. A place at a hot spot is kept to the end of the transaction.",
 							 &gate_scope, SCOPE_TRANSACTION, scope_options,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 
@@ -312,7 +312,7 @@ settings_define(void)
 							   check_bypass_application_names, assign_bypass_application_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
-							"Sets the maximum time a statement waits for a slot.",
+							"Sets the maximum time a statement waits for a slot, or for what is hot.",
 							"The statement fails when it expires, or for BEGIN the next one. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
 							&gate_queue_timeout, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
@@ -335,8 +335,8 @@ settings_define(void)
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_handoff_after, NULL);
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
-							 "Makes backends that wait for each other queue for what they contend for.",
-							 "Backends that contend for the same relation, advisory lock or lock inside the server work a few at a time where that gets more done. Others pass.",
+							 "Makes statements queue for the rows and locks that backends contend for.",
+							 "Transactions that want the same row, table or advisory lock work a few at a time where that gets more done. All other statements pass.",
 							 &hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
