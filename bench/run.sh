@@ -33,7 +33,7 @@
 . "$(dirname "$0")/common.sh"
 
 ALL="hot_row tpcb update select_only json connect mixed long auto bystanders two_rows tenth stuck_row"
-ALL+=" deadlocks order disturbed instructions"
+ALL+=" deadlocks order disturbed mixed_sessions flash_sale instructions"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS WORKLOADS PROTOCOL SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of
@@ -118,6 +118,7 @@ inside() {
     most_clients $BACKEND_KB
     stage_postgres
     build_extension
+    $("$STAGE/pg_config" --cc) -shared -fPIC -o "$WORK/refusal.so" "$WORK/src/bench/driver/refusal.c" -ldl || exit 1
     MACHINE=$(describe_machine)
     mkdir "$WORK/results"
     # The first may belong to a user whose files this one may not read.

@@ -97,7 +97,7 @@ def carry_out(server, run, results):
     texts = []
     for row in rows:
         text = f"{row['sessions']} {report.number(row['tps'])}/s"
-        text += f", p99 {row['p99_ms']:.1f} ms" if "p99_ms" in row else ""
+        text += f", p50 {row['p50_ms']:.1f}, p99 {row['p99_ms']:.1f} ms" if "p99_ms" in row else ""
         texts.append(text + (f", {row['errors']} errors" if row["errors"] else ""))
     say("; ".join(texts), end="")
 

@@ -9,6 +9,10 @@ pgbench writes every transaction to a log, in all variants.  Counted are those t
 in the time that counts.  Those that began in it and did not end in it are not, however
 long they took; so latencies of a variant that keeps some clients waiting for longer than
 a run lasts look better than they are.
+
+pgbench ends a client at an error that is neither a deadlock nor a failed serialization.  A
+refusal by the gate is made to look like the latter (refusal.c): pgbench counts the transaction as
+failed and goes on, as applications do.
 """
 
 import glob
@@ -29,11 +33,15 @@ TABLES = ["oltp_read_write", "--db-driver=pgsql", "--tables=2", "--table-size=50
 
 
 class Pgbench:
-    def __init__(self, options, name, number, address, arguments, protocol="simple", per_thread=CLIENTS_PER_THREAD):
+    def __init__(
+        self, options, name, number, address, arguments, protocol="simple", per_thread=CLIENTS_PER_THREAD, scripts=()
+    ):
         # A thread that opens a connection does nothing else meanwhile.
         if "-C" in arguments:
             per_thread = 1
+        self.options = options
         self.number = number
+        self.names = scripts or [name]
         self.prefix = options.path("tmp", name)
         self.address = address
         threads = (number - 1) // per_thread + 1
@@ -43,7 +51,7 @@ class Pgbench:
     def __enter__(self):
         with open(self.prefix + ".err", "w") as errors:
             streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
-            environment = {**os.environ, **self.address}
+            environment = {**os.environ, **self.address, "LD_PRELOAD": self.options.path("refusal.so")}
             self.process = subprocess.Popen(self.command, env=environment, start_new_session=True, **streams)
         return self
 
@@ -98,20 +106,21 @@ class Pgbench:
             return False
 
     def figures(self, start, end):
-        """Of the transactions that ended in that time: how many per second, latencies in
-        milliseconds, and how many failed."""
-        latencies, failed = self.read(start, end)
-        found = {"tps": len(latencies) / (end - start), "errors": failed}
-        if latencies:
-            ordered = sorted(latencies)
-            found["avg_ms"] = sum(ordered) / len(ordered) / 1000
-            for column, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99), ("max_ms", 1)):
-                found[column] = ordered[math.ceil(len(ordered) * share) - 1] / 1000
+        """Of the transactions that ended in that time, by script: how many per second, latencies
+        in milliseconds, and how many failed."""
+        found = {}
+        for name, latencies, failed in zip(self.names, *self.read(start, end)):
+            found[name] = {"tps": len(latencies) / (end - start), "errors": failed}
+            if latencies:
+                ordered = sorted(latencies)
+                found[name]["avg_ms"] = sum(ordered) / len(ordered) / 1000
+                for column, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99), ("max_ms", 1)):
+                    found[name][column] = ordered[math.ceil(len(ordered) * share) - 1] / 1000
         return found
 
     def read(self, start, end):
         """A line is: client, number, latency, script, second and microsecond of the end."""
-        latencies, failed = array("Q"), 0
+        latencies, failed = [array("Q") for _ in self.names], [0] * len(self.names)
         for log in self.logs():
             with open(log) as file:
                 for line in file:
@@ -119,9 +128,9 @@ class Pgbench:
                     if not start <= int(fields[4]) + int(fields[5]) / 1e6 < end:
                         continue
                     if fields[2].isdigit():
-                        latencies.append(int(fields[2]))
+                        latencies[int(fields[3])].append(int(fields[2]))
                     else:
-                        failed += 1
+                        failed[int(fields[3])] += 1
         return latencies, failed
 
 
@@ -147,7 +156,7 @@ class Sysbench(Pgbench):
         # [ 12s ] thds: 100 tps: 41.00 ...
         reports = [line.split() for line in self.messages() if " tps: " in line]
         rates = [float(words[6]) for words in reports if start <= self.began + int(words[1][:-1]) < end]
-        return {"tps": statistics.mean(rates) if rates else 0.0}
+        return {self.names[0]: {"tps": statistics.mean(rates) if rates else 0.0, "errors": 0}}
 
 
 def connection(address):

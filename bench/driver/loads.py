@@ -1,13 +1,12 @@
 """The benchmarks: what goes on, on which tables, with how many clients and in which variants.
 
-A load is groups of sessions that come in stages.  In each stage, every group that has come is
-counted by itself.
+Those of a pool whose sessions run everything are in shop.py.
 """
-
-from dataclasses import dataclass
 
 import clients
 import disturbances as d
+import shop
+from kinds import ID, Benchmark, Group, Load, Stage, plain
 from server import run
 
 # ---------------------------------------------------------------------------
@@ -52,6 +51,7 @@ DATASETS = {
     "tpcb_100": (10000000, None),
     "sysbench": (5000, None),
     "postgres": (0, None),
+    "shop": (100000, shop.TABLES),
 }
 
 
@@ -82,45 +82,6 @@ def make_dataset(server, dataset):
 # ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Group:
-    """Sessions of one kind, on one dataset."""
-
-    name: str
-    dataset: str
-    script: str = ""  # of pgbench; {rows} is how many its dataset has.  Without it and arguments: sysbench
-    arguments: tuple = ()  # of pgbench, too
-    number: int = 0  # of its clients; 0: as many as CLIENTS says
-    pool: str = ""  # in which they are if the variant defines it
-    protocol: str = ""  # instead of PROTOCOL
-
-    @property
-    def has_blocks(self):
-        """Whether its transactions are of several statements."""
-        return "BEGIN" in self.script or not {"tpcb-like", "simple-update"}.isdisjoint(self.arguments)
-
-
-@dataclass(frozen=True)
-class Stage:
-    name: str  # "" for the only or main one
-    groups: tuple  # that come now
-    happens: object = d.nothing  # while it lasts
-
-
-@dataclass(frozen=True)
-class Load:
-    title: str
-    stages: tuple
-    slots_per_core: int = 4
-    duration: int = 5  # seconds counted in each stage, and
-    patience: int = 1  # how many times longer than usual it takes until they count
-
-    @property
-    def groups(self):
-        return [group for stage in self.stages for group in stage.groups]
-
-
-ID = "\\set id random(1, {rows})\n"
 HOT_ROW = "UPDATE hot SET v = v + 1 WHERE id = 1;\n"
 HOT_BLOCK = f"BEGIN;\n{HOT_ROW}\\sleep 1 ms\nCOMMIT;\n"
 THINKING = "BEGIN;\nUPDATE hot SET v = v + 1 WHERE id = 2;\n\\sleep 20 ms\nCOMMIT;\n"
@@ -174,10 +135,6 @@ def long_ones(name, dataset, script, number=4):
 
 def contenders(name, number, script, *arguments):
     return Group(name, "rows" if script else "sysbench", script, arguments, number, "contenders")
-
-
-def plain(title, *groups, **more):
-    return Load(title, (Stage("", groups),), **more)
 
 
 def stuck_row(setting, statements):
@@ -283,19 +240,12 @@ LOADS = {
         ),
         duration=8,
     ),
+    **shop.LOADS,
 }
 
 # ---------------------------------------------------------------------------
 # Benchmarks
 # ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    title: str
-    loads: str
-    clients: tuple  # CLIENTS, unless each group has its own number
-    variants: str
 
 
 PEERS = "off auto gate pgbouncer:8 limit"
@@ -335,4 +285,5 @@ BENCHMARKS = {
     "disturbed": Benchmark(
         "A limit of -1, disturbed", "hog checkpoint analyze table_lock row_locks core phases", (300,), "off auto"
     ),
+    **shop.BENCHMARKS,
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import loads
 import pooler
 from clients import CLIENTS_PER_THREAD, Pgbench, Sysbench
+from kinds import Load
 from server import LIMIT, Failed
 from variants import Variant
 
@@ -23,7 +24,7 @@ IDLE = "SELECT 1;\n\\sleep 2000 s\n"
 @dataclass(frozen=True)
 class Run:
     name: str  # of the load
-    load: loads.Load
+    load: Load
     variant: Variant
     clients: int  # as shown: CLIENTS, or all together where each group has its own number
     round: int
@@ -122,24 +123,32 @@ class Measurement:
         if group.dataset == "sysbench":
             return stack.enter_context(Sysbench(options, group.name, number, address, keeps_statements))
         if variant.kind == "limit" and not group.number and number > variant.number:
-            idle = self.script(group, "idle", IDLE)
+            idle = self.files(group.dataset, [("idle", 1, IDLE)])
             stack.enter_context(Pgbench(options, "idle", number - variant.number, address, idle)).wait_until_at_work()
             number = variant.number
         protocol = group.protocol or options.protocol
-        if protocol == "prepared" and not keeps_statements:
+        if protocol == "prepared" and self.pooler and group.scripts:
+            protocol = "extended"
+        elif protocol == "prepared" and not keeps_statements:
             protocol = "simple"
         # A thread of pgbench that prepares a statement does nothing else until it has
         # the answer.  Behind a pooler that may wait for a connection which another of its
         # clients holds, in the middle of a transaction: for ever.
         per_thread = 1 if self.pooler and protocol == "prepared" and group.has_blocks else CLIENTS_PER_THREAD
-        arguments = [*(self.script(group, group.name, group.script) if group.script else ()), *group.arguments]
-        return stack.enter_context(Pgbench(options, group.name, number, address, arguments, protocol, per_thread))
+        arguments = [*self.files(group.dataset, group.weighted), *group.arguments]
+        names = [name for name, _, _ in group.scripts]
+        clients = Pgbench(options, group.name, number, address, arguments, protocol, per_thread, names)
+        return stack.enter_context(clients)
 
-    def script(self, group, name, text):
-        path = self.options.path("tmp", name + ".sql")
-        with open(path, "w") as file:
-            file.write(text.replace("{rows}", str(loads.rows(group.dataset, self.options))))
-        return ["-f", path]
+    def files(self, dataset, scripts):
+        """The arguments that name these scripts."""
+        arguments = []
+        for name, weight, text in scripts:
+            path = self.options.path("tmp", name + ".sql")
+            with open(path, "w") as file:
+                file.write(text.replace("{rows}", str(loads.rows(dataset, self.options))))
+            arguments += ["-f", f"{path}@{weight}"]
+        return arguments
 
     def cut(self):
         """The pooler first: it would open sessions anew as long as it has clients."""
@@ -149,7 +158,11 @@ class Measurement:
 
     def count(self, stage, before, after, names, aborted):
         seconds = after.middle - before.middle
-        found = {name: self.clients[name].figures(before.ended, after.began) for name in names}
+        found = {}
+        for name in names:
+            figures = self.clients[name].figures(before.ended, after.began)
+            next(iter(figures.values()))["errors"] += aborted[name]
+            found.update(figures)
         together = sum(figures["tps"] for figures in found.values())
         cpu = (after.cpu - before.cpu) / seconds / together * 1e6 if together else None
         for name, figures in found.items():
@@ -162,7 +175,6 @@ class Measurement:
                 **figures,
                 "cpu_us": cpu,
                 "deadlocks": (after.deadlocks - before.deadlocks) / seconds,
-                "errors": figures.get("errors", 0) + aborted[name],
             }
 
 

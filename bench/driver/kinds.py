@@ -1,0 +1,67 @@
+"""What benchmarks are made of: loads, of groups of sessions that come in stages.  In each
+stage, every group that has come is counted by itself, and so is each of its scripts.
+"""
+
+from dataclasses import dataclass
+
+import disturbances as d
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sessions of one kind, on one dataset."""
+
+    name: str
+    dataset: str
+    script: str = ""  # of pgbench; {rows} is how many its dataset has.  Without it and arguments: sysbench
+    arguments: tuple = ()  # of pgbench, too
+    number: int = 0  # of its clients; 0: as many as CLIENTS says
+    pool: str = ""  # in which they are if the variant defines it
+    protocol: str = ""  # instead of PROTOCOL
+    scripts: tuple = ()  # instead of script: a name, a weight and a text each, which all its sessions run in turn
+
+    @property
+    def weighted(self):
+        """Its scripts, in the form of those that are many."""
+        return self.scripts or (((self.name, 1, self.script),) if self.script else ())
+
+    @property
+    def has_blocks(self):
+        """Whether its transactions are of several statements."""
+        return "BEGIN" in self.script or not {"tpcb-like", "simple-update"}.isdisjoint(self.arguments)
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str  # "" for the only or main one
+    groups: tuple  # that come now
+    happens: object = d.nothing  # while it lasts
+
+
+@dataclass(frozen=True)
+class Load:
+    title: str
+    stages: tuple
+    slots_per_core: int = 4
+    duration: int = 5  # seconds counted in each stage, and
+    patience: int = 1  # how many times longer than usual it takes until they count
+
+    @property
+    def groups(self):
+        return [group for stage in self.stages for group in stage.groups]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    title: str
+    loads: str
+    clients: tuple  # CLIENTS, unless each group has its own number
+    variants: str
+
+
+def plain(title, *groups, **more):
+    return Load(title, (Stage("", groups),), **more)
+
+
+# Of a random row
+ID = "\\set id random(1, {rows})\n"
