@@ -22,6 +22,11 @@
  * has it, and the other goes as without the gate.  So do thousands of keys that
  * are seen once each: they are no crowd at one thing.
  *
+ * Where transactions lock several rows in any order and deadlock, every row that
+ * one of them has locked is in the way of others.  The standstill tells: for a
+ * while, all keys of the relation count as marked, so that no transaction waits
+ * for a place with locks that others want.
+ *
  * A place is kept to the end of the transaction, as the lock is, or of the
  * subtransaction that took it if that fails.  A transaction has one place, also
  * if it wants several hot spots.  A backend that is found in line is moved to
@@ -62,6 +67,7 @@
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
 
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
+#define CIRCLES_LAST			INT64CONST(8000000) /* us after a standstill */
 
 SampleTime *slots_sample_time = NULL;
 pg_atomic_uint32 *slots_hot_kinds = NULL;
@@ -235,6 +241,8 @@ find_or_form(const HotSpotKey *key, uint64 now)
 			spot->key = *key;
 			spot->since = section.timestamp;
 			limit_control_init(&spot->control, true, now);
+			spot->stood_still = 0;
+			spot->in_circles = false;
 			pg_atomic_write_u32(&spot->completed, 0);
 			pg_atomic_write_u64(&spot->admitted, 0);
 			pg_atomic_write_u64(&spot->wait_time, 0);
@@ -308,7 +316,7 @@ slots_want(int hot_spot, uint32 key)
 
 	MySlotEntry->wanted_of = hot_spot + 1;
 	MySlotEntry->wanted_key = key;
-	if (key != WANTS_ALL &&
+	if (key != WANTS_ALL && !*(volatile bool *) &Slots->hot_spots[hot_spot].in_circles &&
 		(wanted->mark == 0 || wanted->key != key || wanted->hot_spot != hot_spot))
 		return false;
 	MySlotEntry->has_wanted = true;
@@ -486,6 +494,10 @@ adapt(int hot_spot, const HotSpotCounts *counts, uint64 now)
 	{
 		old_limit = pg_atomic_read_u32(&queue->limit);
 		spot->control = control;
+		if (limit_control_stands_still(&control, now))
+			spot->stood_still = now;
+		spot->in_circles = spot->stood_still != 0 &&
+			(int64) (now - spot->stood_still) < CIRCLES_LAST;
 		pg_atomic_write_u32(&queue->limit, limit);
 	}
 	slots_unlock(&section);

@@ -27,7 +27,8 @@
  *	   nobody else waits for it, and it bounds the line.
  *	 - When no contender waits in the queue for OPEN_AFTER, or the limit has
  *	   grown to the number of contenders, it ends; also when more than that are
- *	   at work for NO_EFFECT: there are contenders that do not queue.
+ *	   at work for NO_EFFECT, and do not get fewer: there are contenders that do
+ *	   not queue.
  *
  * Nothing here knows of shared memory, locks, processes or clocks:
  * core/hot_spots.c calls it with a copy of what is shared, and test/simulator
@@ -134,6 +135,7 @@ begin_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->has_settled = false;
 	control->quiet = 0;
 	control->moved = control->effective = sample->now;
+	control->fewest = sample->in_use;
 	start_seeing(control, sample->now);
 }
 
@@ -171,6 +173,17 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 	free = 1.0 - (double) control->seen.blocked / control->seen.working;
 	begin_limit(control, sample,
 				Max((uint32) (sample->in_use * free * 100 / (100 - TARGET)), MIN_PLACES));
+}
+
+/*
+ * Do the contenders at work wait in circles?  There is a limit, and either they
+ * all wait now, or only a standstill can have led to so few places.
+ */
+bool
+limit_control_stands_still(const LimitControl *control, int64 now)
+{
+	return control->limit != LIMIT_OPEN &&
+		(control->limit < MIN_PLACES || now - control->moved >= STANDSTILL);
 }
 
 /* One step down */
@@ -286,8 +299,9 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	bool		too_many;
 
 	control->quiet = sample->waiting > 0 ? 0 : control->quiet + passed;
-	if (has_taken_effect)
+	if (has_taken_effect || sample->in_use < control->fewest)
 		control->effective = sample->now;
+	control->fewest = Min(control->fewest, sample->in_use);
 	if (!has_taken_effect &&
 		(control->quiet >= OPEN_AFTER || sample->now - control->effective >= NO_EFFECT))
 	{

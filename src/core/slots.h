@@ -244,7 +244,9 @@ typedef struct LimitControl
 	int64		moved;			/* when one was completed, or a contender was
 								 * not blocked */
 	int64		quiet;			/* how long nobody has waited in the queue */
-	int64		effective;		/* when no more than the limit had places */
+	int64		effective;		/* when no more than the limit had places, or
+								 * fewer than ever since it began: */
+	uint32		fewest;			/* so many */
 	int64		stepped;		/* when the trial last gave out more places */
 	int64		believed_until; /* there is no trial, or no limit, before */
 	int64		believed_for;	/* how long the last result was believed */
@@ -252,6 +254,7 @@ typedef struct LimitControl
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, bool hurries, int64 now);
+extern bool limit_control_stands_still(const LimitControl *control, int64 now);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 
 /* What a sample finds an admitted backend doing */

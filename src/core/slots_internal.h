@@ -163,6 +163,8 @@ typedef struct HotSpot
 	uint64		seen;			/* when a backend was last seen in line;
 								 * written by samples without a lock */
 	LimitControl control;		/* a hint without the lock */
+	uint64		stood_still;	/* when it last did; 0 = never */
+	bool		in_circles;		/* it did of late: likewise a hint */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint64 admitted;	/* how many had a place */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
