@@ -273,13 +273,27 @@ $gate->set(deadlock_timeout => 600_000);
 	my $others = $gate->crowd(1, $other_row, %of_web);    # somebody has to look
 	await_spot('where all wait for each other, there is a limit, too', 'max_active < running');
 	my @waiters = map { $gate->session } 1 .. 2;
-	my $same = 'UPDATE sale SET n = 0 WHERE id = 1';
-	$_->start("SET lock_timeout = '300ms'; $same; RESET lock_timeout")->result foreach @waiters;
-	$_->query('RESET lock_timeout') foreach @waiters;
-
 	my ($start, $stalls) = (time, $gate->counter('stalls'));
-	$gate->ok_queues($waiters[0], $same, 'one that wants the same queues');
-	$gate->queue($waiters[1], $same);
+	foreach my $waiter (@waiters)
+	{
+		# At first, the row need not be known to be hot.
+		$gate->ok_comes(
+			sub {
+				$start = time if $waiter == $waiters[0];
+				$waiter->start('UPDATE sale SET n = 0 WHERE id = 1');
+				$gate->await(
+					sub {
+						return $gate->state($waiter) eq 'waiting' || $gate->activity($waiter, q{wait_event_type = 'Lock'}) eq 't';
+					},
+					'a wait');
+				return 1 if $gate->state($waiter) eq 'waiting';
+				usleep(100_000);
+				$waiter->cancel;
+				$waiter->result;
+				return 0;
+			},
+			'one that wants the same queues');
+	}
 	my @entered;
 	foreach my $waiter (@waiters)
 	{

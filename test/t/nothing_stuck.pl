@@ -216,15 +216,6 @@ $gate->set(lend_after => 60_000);
 }
 $gate->ok_quiet('after the reserve');
 
-# A place of the reserve lasts as long as that at a hot spot, here to the end of the commit.
-$gate->set(max_active_backends => -1, fsync => 'on', commit_delay => 2000, commit_siblings => 0);
-my $crowd = $gate->crowd(24, q{SELECT pg_notify('n', ''), pg_logical_emit_message(true, '', '')});
-$gate->ok_comes(q{count(*) > 0 FROM pg_stat_admission_gate_hot_spots WHERE kind = 'object' AND waiting > 12},
-	'superusers queue at a hot spot of commits, but for the reserve');
-$gate->ok_stops($crowd);
-$gate->set(max_active_backends => 1, fsync => 'off', commit_delay => 0, commit_siblings => 5);
-$gate->ok_quiet('after the superusers');
-
 # From PostgreSQL 16 on, a role has a reserve, too.
 if ($gate->value('SHOW server_version_num') >= 160000)
 {
