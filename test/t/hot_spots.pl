@@ -283,7 +283,8 @@ $gate->set(deadlock_timeout => 600_000);
 				$waiter->start('UPDATE sale SET n = 0 WHERE id = 1');
 				$gate->await(
 					sub {
-						return $gate->state($waiter) eq 'waiting' || $gate->activity($waiter, q{wait_event_type = 'Lock'}) eq 't';
+						return $gate->state($waiter) eq 'waiting'
+						  || $gate->activity($waiter, q{wait_event_type = 'Lock'}) eq 't';
 					},
 					'a wait');
 				return 1 if $gate->state($waiter) eq 'waiting';
