@@ -49,7 +49,7 @@
 #include "core/slots_internal.h"
 
 /* SlotEntry.history of a session whose last transactions all wanted it */
-#define ALWAYS_WANTED	0xF
+#define ALWAYS_WANTED	0xFF
 
 /* The state, with its place, of a backend that has just been counted */
 static uint32 next_state;
