@@ -515,6 +515,13 @@ wait_for_place(QueryDesc *query, int hot_spot)
 	PG_END_TRY();
 }
 
+/* Has this backend a slot? */
+bool
+admission_is_in(void)
+{
+	return admitted;
+}
+
 /* Can a statement of this backend want a place now?  It has at most one. */
 bool
 admission_may_want(void)
@@ -533,6 +540,12 @@ admission_want(QueryDesc *query, int hot_spot, uint32 key)
 {
 	if (!slots_want(hot_spot, key))
 		return;
+	if (slots_has_place())
+	{
+		/* Since BEGIN, or by a sample: it lasts to the end. */
+		place_level = 1;
+		return;
+	}
 	if (!slots_take_place(hot_spot))
 	{
 		/* It would fail when it starts: others must not wait behind it. */
@@ -605,8 +618,8 @@ admission_end_inner_transaction(bool failed)
 	place_level = 0;
 	if (!admitted)
 		return;
-	slots_release_place();
 	slots_end_transaction(failed);
+	slots_release_place();
 }
 
 /* A subtransaction has ended well: its place is that of its parent. */

@@ -22,6 +22,7 @@
 extern void admission_enter(QueryDesc *query, bool begins_block);
 extern void admission_pass(void);
 extern void admission_resume(void);
+extern bool admission_is_in(void);
 extern bool admission_may_want(void);
 extern void admission_want(QueryDesc *query, int hot_spot, uint32 key);
 extern void admission_leave_statement(bool failed);

@@ -307,7 +307,7 @@ key_of_insert(const ModifyTable *plan, Oid relid, ParamListInfo params)
 			key = key_of_row(&known, relid, columns);
 			bms_free(columns);
 		}
-		columns = i == 0 && plan->arbiterIndexes != NIL ?
+		columns = i == 0 && key == 0 && plan->arbiterIndexes != NIL ?
 			columns_of_index(linitial_oid(plan->arbiterIndexes)) : NULL;
 	}
 	return key != 0 ? key : key_of(relid, WANTS_INSERT, 0);
@@ -368,8 +368,8 @@ want_relation(QueryDesc *query, Index rti)
 
 	if (entry->rtekind != RTE_RELATION)
 		return false;
-	slots_want_relation(entry->relid);
-	hot_spot = hot_relation(entry->relid);
+	slots_want_relation(entry->relid, !admission_may_want());
+	hot_spot = admission_may_want() ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
 		return false;
 	key = key_of_statement(statement, rti, entry->relid, query->params);
@@ -450,9 +450,8 @@ wanted_begin(QueryDesc *query, int eflags)
 	int			seen = 0;
 	ListCell   *cell;
 
-	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !admission_may_want())
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !admission_is_in())
 		return;
-	slots_want_relation(InvalidOid);
 	foreach(cell, statement->resultRelations)
 		if (seen++ < MAX_RELATIONS && want_relation(query, lfirst_int(cell)))
 		return;
@@ -461,11 +460,11 @@ wanted_begin(QueryDesc *query, int eflags)
 		const PlanRowMark *mark = (const PlanRowMark *) lfirst(cell);
 
 		if ((mark->markType == ROW_MARK_EXCLUSIVE || mark->markType == ROW_MARK_NOKEYEXCLUSIVE) &&
-			mark->waitPolicy == LockWaitBlock &&
+			mark->waitPolicy == LockWaitBlock && !mark->isParent &&
 			seen++ < MAX_RELATIONS && want_relation(query, mark->rti))
 			return;
 	}
-	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL &&
+	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL && admission_may_want() &&
 		(pg_atomic_read_u32(slots_hot_kinds) & (1 << HOT_SPOT_ADVISORY)) != 0)
 		want_advisory_lock(query);
 }
@@ -484,7 +483,7 @@ wanted_lock_table(const LockStmt *statement)
 		Oid			relation = RangeVarGetRelid((RangeVar *) lfirst(cell), NoLock, true);
 		int			hot_spot = OidIsValid(relation) ? hot_relation(relation) : -1;
 
-		if (hot_spot >= 0 &&
+		if (hot_spot >= 0 && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relation)) &&
 			pg_class_aclcheck(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE) == ACLCHECK_OK)
 		{
 			admission_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));

@@ -279,12 +279,14 @@ hot_spot_of(const SlotEntry *entry)
 
 /*
  * The statement that this backend is about to run will lock rows of that
- * relation, if it is one.  Nothing is known of its key yet.
+ * relation, if it is one.  Nothing is known of its key yet; what an earlier
+ * statement wanted stays, if there is a place for that.
  */
 void
-slots_want_relation(Oid relation)
+slots_want_relation(Oid relation, bool has_place)
 {
-	MySlotEntry->wanted_of = 0;
+	if (!has_place)
+		MySlotEntry->wanted_of = 0;
 	MySlotEntry->wanted_relation = relation;
 }
 

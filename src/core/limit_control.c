@@ -145,6 +145,7 @@ open_up(LimitControl *control)
 	control->limit = LIMIT_OPEN;
 	control->contended_for = 0;
 	control->kept = 0;
+	control->open_rate = 0;
 }
 
 /* There is no limit: is there reason for one? */
@@ -165,7 +166,7 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
 	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
-	if (control->contended_for < limit_after || sample->now < control->believed_until ||
+	if (control->contended_for < limit_after || (!control->is_better && sample->now < control->believed_until) ||
 		Min(sample->in_use, sample->working) <= MIN_PLACES)
 		return;
 
@@ -202,6 +203,8 @@ end_standstill(LimitControl *control, const LoadSample *sample)
 {
 	control->limit = Max(control->limit / 2, 1);
 	control->halved_until = sample->now + HALVED_FOR;
+	control->counted = *sample; /* that was no rate to compare */
+	control->open_rate = 0;
 	control->moved = sample->now;
 	start_seeing(control, sample->now);
 }

@@ -578,12 +578,19 @@ void
 slots_end_transaction(bool failed)
 {
 	if (MySlotEntry != NULL &&
-		unlikely((MySlotEntry->hot_spot | MySlotEntry->history | MySlotEntry->wanted_of) != 0 ||
-				 MySlotEntry->has_wanted))
+		unlikely((MySlotEntry->hot_spot | MySlotEntry->history | MySlotEntry->wanted_of |
+				  MySlotEntry->wanted_relation) != 0 || MySlotEntry->has_wanted))
 		end_wanting(failed);
 }
 
 /* ---- Places in the middle of a transaction ---- */
+
+/* Has this backend a place, of whatever queue? */
+bool
+slots_has_place(void)
+{
+	return place_in(pg_atomic_read_u32(&MySlotEntry->state)) != NO_QUEUE;
+}
 
 /*
  * This backend, which has a slot, is to take a place at that hot spot as well.

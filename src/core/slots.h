@@ -192,6 +192,7 @@ extern void slots_count_end(bool failed);
 extern void slots_end_transaction(bool failed);
 
 /* Places at hot spots, in the middle of a transaction */
+extern bool slots_has_place(void);
 extern bool slots_take_place(int hot_spot);
 extern void slots_give_up_for(int hot_spot);
 extern void slots_end_readmission(TimestampTz since);
@@ -298,7 +299,7 @@ extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
 extern bool slots_claim_sample(bool even_if_few);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
-extern void slots_want_relation(Oid relation);
+extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey *key,
 								const WantedRow *row, uint64 now, HotSpotCounts *counts);

@@ -376,7 +376,11 @@ add_to_queue(int procno)
 		queue->last_before = procno;
 	}
 	else
+	{
 		slots_list_append(&queue->waiters, procno);
+		if (entry->admitted_before && entry->prev == queue->last_before)
+			queue->last_before = procno;
+	}
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 }
 
