@@ -317,9 +317,12 @@ await_queue();
 $session = $gate->session;
 $session->query(q{BEGIN; SELECT 1; SET LOCAL statement_timeout = '20s'});
 my @workers = map { $gate->worker } 1 .. 7;
+
+# These come before it, and give no slot back.
+my @next = map { $gate->waiter('DO $$ BEGIN LOOP END LOOP; END $$') } 1 .. 2;
 is($session->start($want)->sqlstate, '00000', 'under a limit, one that has its place does not wait for a slot');
 $session->query('COMMIT');
-$gate->stop_worker($_) foreach @workers;
+$gate->stop_worker($_) foreach (@workers, @next);
 $gate->ok_stops($crowd);
 
 # A dry run
