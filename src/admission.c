@@ -96,13 +96,7 @@ describe_hot_spot(const HotSpotKey *key, bool by_name)
 			return psprintf("relation %u of database %u", fields[0], key->database);
 		case HOT_SPOT_ADVISORY:
 			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
-		case HOT_SPOT_OBJECT:
-			return psprintf("object %u of class %u of database %u",
-							fields[1], fields[0], key->database);
-		case HOT_SPOT_LWLOCK:
-			return psprintf("the lock \"%s\" inside the server", pgstat_get_wait_event(fields[0]));
-		case HOT_SPOT_TRANSACTION:
-		case HOT_SPOT_NONE:
+		default:				/* nobody queues for others */
 			break;
 	}
 	return "other transactions";

@@ -197,9 +197,9 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 
 /*
  * Let the totals of pools count from now on: those of indexes from first to
- * last.  The present holders count as admitted since: so admitted = completed
- * + failed + running + lent + long + paused, always.  pools_lock is held
- * exclusively.
+ * last.  What was admitted and has not ended counts as admitted since: so
+ * admitted = completed + failed + what is at work, waits in the middle of its
+ * transaction, or commits.  pools_lock is held exclusively.
  */
 void
 slots_start_totals(int first, int last)

@@ -5,8 +5,8 @@
  *
  * A hot spot has no limit unless there is evidence that fewer of its
  * contenders at a time get more done.  Where many transactions want the same
- * rows, or the same lock inside the server, each is woken and put to sleep
- * again for nearly every transaction before it.  So:
+ * rows, each is woken and put to sleep again for nearly every transaction
+ * before it.  So:
  *
  *	 - If more than CONTENDED percent of the contenders at work wait for each
  *	   other, at nearly every sample for LIMIT_AFTER, the hot spot gets a
