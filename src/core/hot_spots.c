@@ -240,7 +240,7 @@ find_or_form(const HotSpotKey *key, uint64 now)
 				continue;
 			spot->key = *key;
 			spot->since = section.timestamp;
-			limit_control_init(&spot->control, true, now);
+			limit_control_init(&spot->control, now);
 			spot->stood_still = 0;
 			spot->in_circles = false;
 			pg_atomic_write_u32(&spot->completed, 0);

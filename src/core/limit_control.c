@@ -102,11 +102,10 @@
 
 /* Begin without a limit.  now: us. */
 void
-limit_control_init(LimitControl *control, bool hurries, int64 now)
+limit_control_init(LimitControl *control, int64 now)
 {
 	memset(control, 0, sizeof(*control));
 	control->limit = LIMIT_OPEN;
-	control->hurries = hurries;
 	control->moved = control->last.now = now;
 	control->believed_for = MIN_BELIEVED / 2;
 }
@@ -153,7 +152,7 @@ static void
 sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 {
 	bool		is_crowd = sample->working >= CROWD && blocked_above(sample, CROWDED);
-	int64		limit_after = control->hurries && is_crowd ? LIMIT_CROWD_AFTER : LIMIT_AFTER;
+	int64		limit_after = is_crowd ? LIMIT_CROWD_AFTER : LIMIT_AFTER;
 	double		free;
 
 	if (!blocked_above(sample, CONTENDED))

@@ -232,7 +232,6 @@ typedef struct LimitControl
 	uint32		limit;			/* places, or LIMIT_OPEN */
 	uint32		kept;			/* the limit that a trial compares with more
 								 * places; 0 = none is under way */
-	bool		hurries;		/* a blocked crowd is evidence enough soon */
 	bool		has_settled;	/* few are blocked now: the rate is counted */
 	bool		is_better;		/* so the last trial found the limit to be */
 	LoadSample	last;			/* the last sample */
@@ -254,7 +253,7 @@ typedef struct LimitControl
 	int64		halved_until;	/* after a standstill: no raise, no trial */
 } LimitControl;
 
-extern void limit_control_init(LimitControl *control, bool hurries, int64 now);
+extern void limit_control_init(LimitControl *control, int64 now);
 extern bool limit_control_stands_still(const LimitControl *control, int64 now);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 

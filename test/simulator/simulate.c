@@ -56,20 +56,11 @@
 /* As in the server */
 #define FEW_AT_WORK		4
 #define MARK_IN_LINE	4
-#define MARK_LWLOCK		2
 #define MAX_MARK		40
 #define FORGET_AFTER	(5 * SECOND)
 #define STUCK_AFTER		(1 * SECOND)
 #define IDLE_AFTER		100.0
 #define MAX_CHAIN		16
-
-/* What is locked, and for how long */
-typedef enum LockKind
-{
-	ROW,						/* to the end of the transaction */
-	LWLOCK,						/* for the work with it only */
-	SHARED_LWLOCK				/* the same, in shared mode */
-} LockKind;
 
 typedef struct Group
 {
@@ -87,7 +78,6 @@ typedef struct Group
 	int			rows;			/* out of so many */
 	double		part;			/* of its transactions that lock; 0 = all */
 	int			spot;			/* the hot spot of these rows */
-	LockKind	kind;
 	bool		outside;		/* passes by the gate */
 	double		from;			/* when it comes and goes, seconds */
 	double		until;
@@ -133,8 +123,6 @@ typedef struct Load
 	{"batch", 1, 0, 0, 0, 0.1, 800, 0, 1, 1, 1, .outside = true, .until = 0.15}
 #define NEW_SESSIONS \
 	{"new", 60, 0.95, 0, 0, 0.2, 0.2, 0, 0.5, 1, 1, .reconnects = true}
-#define INSIDE(name, n, of, best, pause, before, work, think, kind, outside) \
-	{name, n, of, best, pause, before, work, think, 0, 1, 1, 0, 0, kind, outside}
 
 /*
  * Of a group: name, clients, of_open, of_best, and the times and numbers
@@ -160,9 +148,6 @@ static const Load loads[] = {
 	{"a kept lock of many", 2, 30, {KEEPER(3000, ROWS), GROUP("rows", 100, 0.95, 0, 50, 0.2, 0.2, 0, 0.5, 1, ROWS)}},
 	{"one row in a tenth", 2, 30, {GROUP("mixed", 200, 0.98, 0, 0, 0.2, 0.2, 1, 0.5, 1, 1, 0.1)}},
 	{"one row in a tenth, 64 cores", 64, 30, {GROUP("mixed", 100, 0.9, 0, 1, 0.2, 0.2, 4, 0.5, 1, 1, 0.1)}},
-	{"storms", 2, 20, {INSIDE("storm", 1, 0, 0, 30, 0.1, 0.1, 5, LWLOCK, true), INSIDE("shared", 100, 0.98, 0, 0, 0.5, 0.5, 0, SHARED_LWLOCK, false)}},
-	{"heavy storms, 64 cores", 64, 20, {INSIDE("storm", 1, 0, 0, 10, 0.1, 0.1, 20, LWLOCK, true), INSIDE("shared", 100, 0.98, 0, 20, 2, 2, 0, SHARED_LWLOCK, false)}},
-	{"a lock inside, 64 cores", 64, 20, {INSIDE("lwlock", 300, 1.2, 0.85, 0, 20, 0.4, 0, LWLOCK, false)}},
 	{"ten rows", 2, 20, {GROUP("tpcb", 100, 1, 0.9, 0, 0.4, 0.3, 0.2, 0.5, 1, 10)}},
 	{"ten rows, 64 cores", 64, 20, {GROUP("tpcb", 100, 0.9, 0.85, 1, 4, 3, 2, 2, 1, 10)}},
 	{"random rows", 2, 20, {GROUP("rows", 300, 0.98, 0, 0, 0.3, 0.3, 0, 1, 1, ROWS)}},
@@ -209,7 +194,6 @@ typedef struct Row
 typedef struct Spot
 {
 	bool		exists;
-	bool		is_lwlock;
 	double		seen;			/* when one was last in line for it */
 	LimitControl control;
 	uint32		in_use;
@@ -339,7 +323,7 @@ own(Session *s, Row *row)
 	double		crowd = 1;
 
 	s->wanted = NULL;
-	if (row && s->group->kind != SHARED_LWLOCK)
+	if (row)
 	{
 		if (s->shares)
 			row->sharers++;
@@ -464,9 +448,6 @@ go_on(Session *s)
 		own(s, NULL);
 	else
 	{
-		/* One outside that has a lock inside the server has lost the CPU. */
-		if (s->group->kind == LWLOCK && !s->group->outside)
-			release_all(s);
 		if (s->group->inside > 0 &&
 			!(s->group->few_rest && (!s->locks_any || (s->group->alone > 0 && !s->shares))))
 			stay(s, RESTING, random_time(s->group->inside));
@@ -505,8 +486,7 @@ check_for_deadlocks(void)
 static bool
 is_idle(const Session *s)
 {
-	return s->state == RESTING && s->group->kind == ROW &&
-		(s->group->outside || now - s->since >= IDLE_AFTER);
+	return s->state == RESTING && (s->group->outside || now - s->since >= IDLE_AFTER);
 }
 
 /* Does this session, which is in line, wait for one that does nothing? */
@@ -527,9 +507,9 @@ is_stuck(const Session *s)
 
 /* Note what a session does, and add it to the sample of its hot spot. */
 static void
-note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
+note_activity(Session *s, LoadSample samples[SPOTS])
 {
-	bool		contends = s->wanted && (s->group->kind != ROW || !is_stuck(s));
+	bool		contends = s->wanted && !is_stuck(s);
 	bool		works = s->state == WORKING || (s->state == RESTING && !is_idle(s));
 	Spot	   *wanted = &spots[s->group->spot];
 	LoadSample *sample;
@@ -543,19 +523,17 @@ note_activity(Session *s, LoadSample samples[SPOTS], uint32 *working)
 	}
 	if (contends)
 	{
-		if (!s->spot || !wanted->is_lwlock)
-			s->spot = wanted;
+		s->spot = wanted;
 		if (!s->spot->exists)
 		{
 			s->spot->exists = true;
-			limit_control_init(&s->spot->control, !s->spot->is_lwlock, now * 1000);
+			limit_control_init(&s->spot->control, now * 1000);
 			if (fixed_limit > 0)
 				s->spot->control.limit = fixed_limit;
 		}
 		s->spot->seen = now;
-		s->mark = Min(s->mark + (wanted->is_lwlock ? MARK_LWLOCK : MARK_IN_LINE), MAX_MARK);
+		s->mark = Min(s->mark + MARK_IN_LINE, MAX_MARK);
 	}
-	*working += contends || works;
 	if (!s->spot)
 		return;
 
@@ -586,7 +564,6 @@ static void
 take_sample(int tick)
 {
 	LoadSample	samples[SPOTS] = {0};
-	uint32		working = 0;
 	uint32		at_work = 0;
 
 	if (spots[0].waiting + spots[1].waiting == 0)
@@ -597,7 +574,7 @@ take_sample(int tick)
 			return;
 	}
 	for (int i = 0; i < nsessions; i++)
-		note_activity(&sessions[i], samples, &working);
+		note_activity(&sessions[i], samples);
 	for (int i = 0; i < SPOTS; i++)
 	{
 		Spot	   *spot = &spots[i];
@@ -610,8 +587,6 @@ take_sample(int tick)
 		{
 			samples[i].now = (int64) (now * 1000);
 			samples[i].in_use = spot->in_use;
-			if (spot->is_lwlock)
-				samples[i].working = working;
 			samples[i].waiting = spot->waiting;
 			samples[i].completed = spot->completed;
 			limit_control_sample(&spot->control, &samples[i]);
@@ -661,14 +636,11 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 		timers.size = workers.size = nsessions = 0;
 		spots[0].control.limit = spots[1].control.limit = LIMIT_OPEN;
 		for (const Group *group = load->groups; group < load->groups + MAX_GROUPS; group++)
-		{
-			spots[group->spot].is_lwlock |= group->clients > 0 && group->kind != ROW;
 			for (int n = 0; n < group->clients; n++)
 			{
 				sessions[nsessions].group = group;
 				stay(&sessions[nsessions++], THINK, group->from * SECOND + random_number() * 100);
 			}
-		}
 		for (int tick = 1; tick <= ticks; tick++)
 		{
 			Session    *s;
@@ -757,7 +729,7 @@ try_pause(void)
 	LimitControl control;
 	bool		ok;
 
-	limit_control_init(&control, true, sample.now);
+	limit_control_init(&control, sample.now);
 	sample_later(&control, &sample, 45, 20000, 10);
 	sample_later(&control, &sample, 1, hour, 10);
 	ok = control.limit == LIMIT_OPEN;
