@@ -11,11 +11,13 @@
  *
  * Samples find out what sessions contend for, and mark them, by the same rules
  * as src/sampler.c and src/core/hot_spots.c, but for merging; as there, a
- * marked session needs a place, and has none any more when it commits.  The
- * control is the server's own (src/core/limit_control.c).
+ * marked session needs a place, and has none any more when it commits.  Where
+ * sessions mix, the row is marked, and transactions that do not want it need no
+ * place.  The control is the server's own (src/core/limit_control.c).
  *
  * Each load runs with many seeds, and what each group does is compared with
- * no limit and with the best of some fixed limits.  Prints TAP.
+ * no limit and with the best of some fixed limits.  Where sessions mix, so is
+ * how long transactions take.  Prints TAP.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -85,6 +87,7 @@ typedef struct Group
 	bool		few_rest;		/* only with locks, shared if any, its client
 								 * thinks */
 	bool		reconnects;		/* each transaction is of a new session */
+	bool		mixes;			/* only the part that locks needs places */
 } Group;
 
 typedef struct Load
@@ -96,6 +99,9 @@ typedef struct Load
 	double		limited;		/* the first group's hot spot has a limit for
 								 * at most this part of the time; 0 = not
 								 * checked */
+	double		others_time;	/* where its sessions mix, the others take at
+								 * most so many times as long as without limit, */
+	double		slowest;		/* and the slowest that locks: 0 = not checked */
 	double		slow_from;		/* all work takes SLOWNESS times as long, */
 	double		slow_until;		/* seconds */
 	bool		stalls;			/* the disk, for STALL every STALL_EVERY */
@@ -123,6 +129,8 @@ typedef struct Load
 	{"batch", 1, 0, 0, 0, 0.1, 800, 0, 1, 1, 1, .outside = true, .until = 0.15}
 #define NEW_SESSIONS \
 	{"new", 60, 0.95, 0, 0, 0.2, 0.2, 0, 0.5, 1, 1, .reconnects = true}
+#define MIXED(n, of, part) \
+	{"mixed", n, of, 0, 1, 0.2, 0.2, 1, 0.5, 1, 1, part, .few_rest = true, .mixes = true}
 
 /*
  * Of a group: name, clients, of_open, of_best, and the times and numbers
@@ -131,6 +139,10 @@ typedef struct Load
  * and 500 clients; trials again, what is slow
  * in between; STANDSTILL, that a limit is not raised after it, and NO_EFFECT as
  * late, deadlocks, and a disk that stalls; ENOUGH_SEEN, one row in a tenth.
+ *
+ * Where sessions mix, a trial mixes up the line: one that was first in the queue
+ * may be last at the row, and wait there as long once more.  On two cores with
+ * a tenth, more transactions share the CPUs, as more come past the row.
  */
 static const Load loads[] = {
 	{"one row", 2, 20, {ONE_ROW(60, 1.1, 0.95)}},
@@ -167,6 +179,10 @@ static const Load loads[] = {
 	{"one row in a tenth, a disk that stalls", 2, 60, {GROUP("mixed", 200, 0.98, 0.8, 0, 0.2, 0.2, 1, 0.5, 1, 1, 0.1)},.stalls = true},
 	{"new sessions", 2, 60, {NEW_SESSIONS},.limited = 0.3},
 	{"new sessions beside others", 2, 60, {NEW_SESSIONS, BLOCK(20, 0.4, 0)},.limited = 0.6},
+	{"sessions that mix, a tenth", 2, 20, {MIXED(200, 1.1, 0.1)},.others_time = 1.5,.slowest = 2},
+	{"sessions that mix, half", 2, 20, {MIXED(200, 1.1, 0.5)},.others_time = 1.1,.slowest = 2},
+	{"sessions that mix, a tenth, 64 cores", 64, 20, {MIXED(200, 1.1, 0.1)},.others_time = 1.1,.slowest = 2},
+	{"sessions that mix, half, 64 cores", 64, 20, {MIXED(200, 1.1, 0.5)},.others_time = 1.1,.slowest = 2},
 	{"reads, then one row", 2, 24, {READS(100, 0, 12), UPDATES("row", 1, 0.95, 1, 12, 0)}},
 };
 
@@ -195,6 +211,7 @@ typedef struct Spot
 {
 	bool		exists;
 	double		seen;			/* when one was last in line for it */
+	int			mark;			/* of its row, where sessions mix */
 	LimitControl control;
 	uint32		in_use;
 	uint32		completed;
@@ -208,6 +225,7 @@ struct Session
 	State		state;
 	double		since;
 	double		due;			/* when that ends, if it does so by itself */
+	double		began;			/* when the transaction did, or queued */
 	dlist_node	node;			/* in the same line */
 
 	bool		locks_any;		/* this transaction takes locks, */
@@ -243,6 +261,12 @@ static double now;
 static double cpu_now;
 static double done[MAX_GROUPS]; /* transactions that count */
 static double limited;			/* part of the time that counts with a limit */
+static double others_time;		/* that the first group's transactions take that
+								 * lock nothing, on the average */
+static double others;			/* so many */
+static double slowest;			/* the time of the slowest one that locks, on
+								 * the average of the seeds */
+static double slowest_so_far;	/* with this seed */
 static uint64 random_state;
 static int	number;				/* of what was asserted so far */
 static bool all_ok = true;
@@ -283,8 +307,6 @@ stay(Session *s, State state, double time)
 static void
 begin_work(Session *s)
 {
-	s->locks_any = s->group->locks > 0 && (s->group->part == 0 || random_number() < s->group->part);
-	s->shares = s->group->alone > 0 && random_number() >= s->group->alone;
 	s->nheld = s->ntaken = 0;
 	s->has_lock = false;
 	stay(s, WORKING, random_time(s->group->before));
@@ -392,6 +414,13 @@ take_lock(Session *s)
 static void
 end_transaction(Session *s)
 {
+	if (s->group == load->groups && s->began >= WARM_UP(s->group) * SECOND)
+	{
+		if (s->locks_any)
+			slowest_so_far = Max(slowest_so_far, now - s->began);
+		else
+			others_time += (now - s->began - others_time) / ++others;
+	}
 	release_all(s);
 	stay(s, THINK, random_time(s->group->between));
 }
@@ -428,6 +457,11 @@ go_on(Session *s)
 			s->spot = NULL;
 			s->mark = 0;
 		}
+		s->began = now;
+		s->locks_any = s->group->locks > 0 && (s->group->part == 0 || random_number() < s->group->part);
+		s->shares = s->group->alone > 0 && random_number() >= s->group->alone;
+		if (s->group->mixes)
+			s->spot = s->locks_any && spots[s->group->spot].mark > 0 ? &spots[s->group->spot] : NULL;
 		if (!s->spot)
 		{
 			begin_work(s);
@@ -512,6 +546,7 @@ note_activity(Session *s, LoadSample samples[SPOTS])
 	bool		contends = s->wanted && !is_stuck(s);
 	bool		works = s->state == WORKING || (s->state == RESTING && !is_idle(s));
 	Spot	   *wanted = &spots[s->group->spot];
+	int		   *mark = s->group->mixes ? &wanted->mark : &s->mark;
 	LoadSample *sample;
 
 	if (s->group->outside)
@@ -532,7 +567,7 @@ note_activity(Session *s, LoadSample samples[SPOTS])
 				s->spot->control.limit = fixed_limit;
 		}
 		s->spot->seen = now;
-		s->mark = Min(s->mark + MARK_IN_LINE, MAX_MARK);
+		*mark = Min(*mark + MARK_IN_LINE, MAX_MARK);
 	}
 	if (!s->spot)
 		return;
@@ -552,10 +587,10 @@ note_activity(Session *s, LoadSample samples[SPOTS])
 	}
 	else if (s->wanted || is_idle(s))
 		leave_place(s);
-	else if (s->state == WORKING && s->spot->control.limit != 1 && --s->mark <= 0)
+	else if (s->state == WORKING && s->spot->control.limit != 1 && --*mark <= 0)
 	{
 		s->spot = NULL;
-		s->mark = 0;
+		*mark = 0;
 		leave_place(s);
 	}
 }
@@ -582,7 +617,7 @@ take_sample(int tick)
 		if (!spot->exists)
 			continue;
 		if (fixed_limit == 0 && spot->control.limit == LIMIT_OPEN && now - spot->seen >= FORGET_AFTER)
-			spot->exists = false;
+			memset(spot, 0, offsetof(Spot, control));
 		else if (fixed_limit == 0)
 		{
 			samples[i].now = (int64) (now * 1000);
@@ -623,7 +658,7 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 
 	load = which;
 	fixed_limit = limit;
-	limited = 0;
+	limited = others_time = others = slowest = 0;
 	memset(rates, 0, MAX_GROUPS * sizeof(double));
 	for (uint64 seed = 0; seed < seeds; seed++)
 	{
@@ -632,7 +667,7 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 		memset(spots, 0, sizeof(spots));
 		memset(rows, 0, sizeof(rows));
 		memset(sessions, 0, sizeof(sessions));
-		now = cpu_now = 0;
+		now = cpu_now = slowest_so_far = 0;
 		timers.size = workers.size = nsessions = 0;
 		spots[0].control.limit = spots[1].control.limit = LIMIT_OPEN;
 		for (const Group *group = load->groups; group < load->groups + MAX_GROUPS; group++)
@@ -652,6 +687,7 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 			if (now >= WARM_UP(load->groups) * SECOND && spots[load->groups->spot].control.limit != LIMIT_OPEN)
 				limited += TICK / SECOND / (load->seconds - WARM_UP(load->groups)) / seeds;
 		}
+		slowest += slowest_so_far / seeds;
 		for (int i = 0; i < MAX_GROUPS; i++)
 		{
 			const Group *group = &load->groups[i];
@@ -660,6 +696,17 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 			rates[i] += done[i] / (end - group->from - WARM_UP(group)) / seeds;
 		}
 	}
+}
+
+static void
+assert_at_most(double bound, double value, const Load *which, const char *what)
+{
+	bool		ok = value <= bound;
+
+	if (bound == 0)
+		return;
+	printf("%sok %d - %s: %.2f of %s\n", ok ? "" : "not ", ++number, which->name, value, what);
+	all_ok &= ok;
 }
 
 /* Compare a load under the control, without limit and with fixed ones. */
@@ -671,10 +718,16 @@ try(const Load *which)
 	double		best[MAX_GROUPS];
 	double		controlled[MAX_GROUPS];
 	double		part;
+	double		others_part;
+	double		slowest_part;
 
 	run(which, FIXED_SEEDS, LIMIT_OPEN, open);
+	others_part = 1 / others_time;
+	slowest_part = 1 / slowest;
 	run(which, SEEDS, 0, controlled);
 	part = limited;
+	others_part *= others_time;
+	slowest_part *= slowest;
 	memcpy(best, open, sizeof(best));
 	for (int n = 0; n < (int) lengthof(limits); n++)
 	{
@@ -699,13 +752,9 @@ try(const Load *which)
 		fflush(stdout);
 		all_ok &= ok;
 	}
-	if (which->limited > 0)
-	{
-		bool		ok = part <= which->limited;
-
-		printf("%sok %d - %s: a limit for %.2f of the time\n", ok ? "" : "not ", ++number, which->name, part);
-		all_ok &= ok;
-	}
+	assert_at_most(which->limited, part, which, "the time with a limit");
+	assert_at_most(which->others_time, others_part, which, "no limit, the time that others take");
+	assert_at_most(which->slowest, slowest_part, which, "no limit, the time of the slowest");
 }
 
 /* So many samples, each so many us later, with so many completed since */
