@@ -13,6 +13,7 @@
  *	 wanted				what a statement wants of what is hot
  *	 admission			whether its backend needs a slot, and how it waits
  *	 long_statements	which statement is long, and where it pauses
+ *	 worker				the background worker
  *	 sampler			what backends do: contend, idle, work
  *	 snapshot			releases the snapshot of a statement that waits
  *	 settings			the parameters, and which sessions need no slot
@@ -25,7 +26,7 @@
  *	 core/pools			which pools there are, and which one a backend is in
  *	 core/counters		totals and gauges
  *	 core/hot_spots		what backends contend for, and their places there
- *	 core/wait_queue	the queues, the order in them, the lock, the watcher
+ *	 core/wait_queue	the queues, the order in them, the lock
  *	 core/limit_control	how many contenders work at a time: a pure function
  *	 compat.h			differences between PostgreSQL's versions
  *
@@ -284,12 +285,20 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 		leave_statement();
 }
 
-/* ExecutorRun_hook */
+/*
+ * ExecutorRun_hook.  A transaction that is counted nowhere has nothing that it
+ * could lend or give up.
+ */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
 	if (gate_is_on())
-		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
+	{
+		if (gate_scope == SCOPE_TRANSACTION && likely(slots_is_uncounted()))
+			next_ExecutorRun(EXECUTOR_RUN_ARGS);
+		else
+			ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
+	}
 	else
 	{
 		/* Workers need no slot, but pause with their leader. */
@@ -438,7 +447,6 @@ gate_shmem_request(void)
 		prev_shmem_request_hook();
 
 	slots_shmem_request();
-	sampler_shmem_request();
 }
 
 static void
@@ -450,7 +458,6 @@ gate_shmem_startup(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	if (slots_shmem_init())
 		settings_publish();
-	sampler_shmem_init();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -481,6 +488,7 @@ _PG_init(void)
 	shmem_request_hook = gate_shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = gate_shmem_startup;
+	worker_register();
 	next_planner = planner_hook ? planner_hook : standard_planner;
 	planner_hook = gate_planner;
 	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;

@@ -132,12 +132,71 @@ COMMENT ON VIEW pg_stat_admission_gate_hot_spots IS
 
 GRANT SELECT ON pg_stat_admission_gate_hot_spots TO PUBLIC;
 
+CREATE FUNCTION pg_stat_get_admission_gate_past_hot_spots(
+    OUT kind text,
+    OUT datid oid,
+    OUT relid oid,
+    OUT classid oid,
+    OUT objid oid,
+    OUT objsubid int2,
+    OUT since timestamptz,
+    OUT ended timestamptz,
+    OUT page int8,
+    OUT tuple int4,
+    OUT most_in_line int4,
+    OUT admitted int8,
+    OUT total_wait_time float8
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE ROWS 100 PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_past_hot_spots() IS
+    'statistics: what backends contended for';
+
+CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
+    SELECT h.kind, d.datname,
+           CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
+                ELSE h.relid::text END AS relation,
+           h.classid, h.objid, h.objsubid, h.since, h.ended,
+           ('(' || h.page || ',' || h.tuple || ')')::tid AS last_row,
+           h.most_in_line, h.admitted, h.total_wait_time
+    FROM pg_stat_get_admission_gate_past_hot_spots() h
+    LEFT JOIN pg_database d ON d.oid = h.datid;
+
+COMMENT ON VIEW pg_stat_admission_gate_past_hot_spots IS
+    'one row per hot spot that has ended, the last 100: what backends contended for, when, and what they have waited';
+
+GRANT SELECT ON pg_stat_admission_gate_past_hot_spots TO PUBLIC;
+
+CREATE FUNCTION pg_stat_get_admission_gate_worker(
+    OUT pid int4,
+    OUT started timestamptz,
+    OUT last_sample timestamptz,
+    OUT samples int8,
+    OUT sample_time float8
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME'
+LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
+
+COMMENT ON FUNCTION pg_stat_get_admission_gate_worker() IS
+    'statistics: the background worker';
+
+CREATE VIEW pg_stat_admission_gate_worker AS
+    SELECT * FROM pg_stat_get_admission_gate_worker();
+
+COMMENT ON VIEW pg_stat_admission_gate_worker IS
+    'one row: the background worker that samples what backends do; pid is null if it does not run';
+
+GRANT SELECT ON pg_stat_admission_gate_worker TO PUBLIC;
+
 CREATE FUNCTION pg_stat_admission_gate_reset()
 RETURNS void
 AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
-    'statistics: let the totals of all pools of slots count from now on';
+    'statistics: let the totals of all pools of slots count from now on, and forget past hot spots';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;

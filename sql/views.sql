@@ -13,12 +13,17 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 \d pg_stat_admission_gate_backends
 \d pg_stat_admission_gate_histogram
 \d pg_stat_admission_gate_hot_spots
+\d pg_stat_admission_gate_past_hot_spots
+\d pg_stat_admission_gate_worker
 
 -- The ranges of the histogram leave no gap.
 SELECT pool, count(*), min(lower_bound), max(upper_bound),
        count(*) FILTER (WHERE upper_bound = 2 * lower_bound) AS powers_of_two
 FROM pg_stat_admission_gate_histogram GROUP BY pool;
 SELECT lower_bound, upper_bound FROM pg_stat_admission_gate_histogram WHERE 1000 >= lower_bound AND 1000 < upper_bound;
+
+-- The worker runs, whether the gate is on or off.
+SELECT pid <> pg_backend_pid() AS is_another, started < now() AS has_started FROM pg_stat_admission_gate_worker;
 
 -- While the gate is off, nobody is counted.
 SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
@@ -87,12 +92,14 @@ EXPLAIN ANALYZE SELECT 1;
 CREATE TEMP TABLE t AS SELECT 1 AS a;
 SELECT admitted AS with_five_more FROM pg_stat_admission_gate;
 
--- Pools and hot spots are for everyone to see; what others do, for pg_monitor.
+-- Pools, hot spots and the worker are for everyone to see; what others do, for pg_monitor.
 GRANT pg_monitor TO regress_gate_monitor;
 BEGIN;
 SET LOCAL ROLE regress_gate_user;
 SELECT running FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_hot_spots;
+SELECT count(*) FROM pg_stat_admission_gate_past_hot_spots;
+SELECT count(pid) FROM pg_stat_admission_gate_worker;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change, wait_time
 FROM pg_stat_admission_gate_backends;
 SET LOCAL ROLE regress_gate_monitor;

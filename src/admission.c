@@ -38,7 +38,6 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
@@ -47,9 +46,9 @@
 
 #include "gate.h"
 
-/* A stopped watcher is late after some 250 ms, and so replaced within 1 s. */
-#define GUARD_INTERVAL	750		/* ms between looks at the watcher */
-#define CLIENT_INTERVAL	500000	/* us between looks at the client, at least */
+/* When a backend that waits looks whether the worker is there, ms */
+#define FIRST_LOOK		1000	/* since its wait began */
+#define NEXT_LOOK		5000	/* since the last look */
 
 /* Is this backend admitted?  Its slot may be lent, or given up as long. */
 static bool admitted = false;
@@ -83,23 +82,11 @@ static int	wait_queue_length;
 static const char *
 describe_hot_spot(const HotSpotKey *key, bool by_name)
 {
-	const uint32 *fields = key->fields;
 	char	   *relation = NULL;
 
-	switch (key->kind)
-	{
-		case HOT_SPOT_RELATION:
-			if (by_name && key->database == MyDatabaseId)
-				relation = get_rel_name(fields[0]);
-			if (relation != NULL)
-				return psprintf("relation \"%s\"", relation);
-			return psprintf("relation %u of database %u", fields[0], key->database);
-		case HOT_SPOT_ADVISORY:
-			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
-		default:				/* nobody queues for others */
-			break;
-	}
-	return "other transactions";
+	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
+		relation = get_rel_name(key->fields[0]);
+	return relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
 }
 
 /*
@@ -190,14 +177,15 @@ static bool
 sleep_in_queue(SlotLimit *limit)
 {
 	static uint32 wait_event = 0;
-	uint64		client_seen = wait_start;
+	uint64		next_look = wait_start + FIRST_LOOK * 1000;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW();
 
 	for (;;)
 	{
-		long		timeout = slots_try_become_watcher() ? sampler_watch() : GUARD_INTERVAL;
+		int64		until_look = next_look - monotonic_us();
+		long		timeout = Max(until_look, 0) / 1000 + 1;
 		int			max_wait = lock_timeout_is_first() ? LockTimeout : queue_timeout();
 
 		if (max_wait > 0)
@@ -213,18 +201,14 @@ sleep_in_queue(SlotLimit *limit)
 			timeout = Min(timeout, Max(left, 0));
 		}
 
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, wait_event);
-		ResetLatch(MyLatch);
-
-		/* Do these first: they may reset the latch once more. */
-		CHECK_FOR_INTERRUPTS();
-		if (slots_may_claim() || monotonic_us() - client_seen >= CLIENT_INTERVAL)
+		wait_for_latch(timeout, wait_event);
+		if (slots_claim())
+			return true;
+		if (monotonic_us() >= next_look)
 		{
-			client_check();
-			client_seen = monotonic_us();
-			if (slots_claim())
-				return true;
+			if (!slots_are_sampled())
+				slots_let_in(my_slot_procno);
+			next_look = monotonic_us() + NEXT_LOOK * 1000;
 		}
 	}
 }
@@ -277,7 +261,6 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
-	sampler_sample(false);
 	wait_start = monotonic_us();
 	enqueued = slots_enqueue(gate_max_queue_length, &wait_queue_length);
 	if (enqueued == SLOT_ENQUEUE_FULL)
@@ -293,8 +276,6 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 	if (enqueued != SLOT_ENQUEUED)
 	{
 		note_admission();
-		if (enqueued == SLOT_ENQUEUE_OBSERVED)
-			sampler_sample_holders();	/* there is no watcher */
 		return;
 	}
 
@@ -383,28 +364,24 @@ enter_reserved(TimestampTz since)
 /*
  * slots_try_acquire() failed.  What a statement passes before it sleeps:
  *
- *	1. Lenders that work again get their slots back, before any is given out.
- *	2. It barges: it takes a free slot although others wait, if handoff_after
+ *	1. It barges: it takes a free slot although others wait, if handoff_after
  *	   and priorities allow.
- *	3. If it may not wait, it enters, above the limit if need be.
- *	4. It yields the CPU, then barges.  If more processes want a CPU than there
+ *	2. If it may not wait, it enters, above the limit if need be.
+ *	3. It yields the CPU, then barges.  If more processes want a CPU than there
  *	   are, holders are among them, and one may have released its slot
  *	   meanwhile: the backend has then waited in the kernel's queue, as without
  *	   the gate, but not in ours as well.  Otherwise this costs next to nothing.
- *	5. It takes a place of the reserve, if the session may.
- *	6. A sample is taken, if one is due.
- *	7. Under the lock (slots_enqueue): it overtakes waiters of lower priority;
+ *	4. It takes a place of the reserve, if the session may.
+ *	5. Under the lock (slots_enqueue): it overtakes waiters of lower priority;
  *	   enters if the gate is off by now, or only observes; fails if the queue is
  *	   full; or enters the queue.
- *	8. It sleeps until it is granted a slot or may claim one.
+ *	6. It sleeps until it is granted a slot or may claim one.
  *
  * Arguments: as for admission_enter().
  */
 static pg_noinline void
 enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 {
-	sampler_recall_lenders();
-
 	admitted = slots_try_barge(since);
 	if (!admitted &&
 		(passed_in_xact || xact_predates_gate() ||
@@ -458,8 +435,6 @@ admission_enter(QueryDesc *query, bool begins_block)
 		note_admission();
 	else
 		enter_or_wait(query, begins_block, since);
-	if (unlikely(slots_sample_is_due(since)))
-		sampler_sample(false);
 }
 
 /*
@@ -571,7 +546,7 @@ void
 admission_leave_statement(bool failed)
 {
 	if (admitted)
-		slots_keep_place();
+		slots_release_slot();
 	count_end(failed);
 }
 

@@ -81,15 +81,19 @@ extern PGDLLEXPORT void _PG_init(void);
 #define MY_PROC_NUMBER			MyProcNumber
 #define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
 #define MY_TRANSACTION			(MyProc->vxid.lxid)
+#define GATE_IN_TRANSACTION(proc)	((proc)->vxid.lxid != InvalidLocalTransactionId)
 #define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
 #define GATE_PAUSE_EVENT_NEW()	WaitEventExtensionNew("AdmissionGatePause")
+#define GATE_WORKER_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateMain")
 #else
 #define MY_PROC_NUMBER			(MyProc->pgprocno)
 #define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
 #define INVALID_PROC_NUMBER		(-1)
 #define MY_TRANSACTION			(MyProc->lxid)
+#define GATE_IN_TRANSACTION(proc)	((proc)->lxid != InvalidLocalTransactionId)
 #define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
 #define GATE_PAUSE_EVENT_NEW()	PG_WAIT_EXTENSION
+#define GATE_WORKER_EVENT_NEW()	PG_WAIT_EXTENSION
 #endif
 
 /* 18: ExecutorRun lost execute_once; a module declares its name and version */
@@ -108,7 +112,7 @@ extern PGDLLEXPORT void _PG_init(void);
 
 /*
  * 19: the planner receives the ExplainState.  WAIT FOR LSN sleeps until the
- * standby has reached the LSN.  A wait for a buffer's content lock is no
+ * standby has reached the LSN.  Signal handlers have another type.  A wait for a buffer's content lock is no
  * LWLock wait any more; its class is that of a wait for a cleanup lock, which
  * other sessions may delay for long, and which was the only one of its class,
  * BufferPin, before.
@@ -119,6 +123,7 @@ extern PGDLLEXPORT void _PG_init(void);
 	ParamListInfo boundParams, struct ExplainState *es
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams, es
 #define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
+#define GATE_SIG_IGN			PG_SIG_IGN
 #define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event) \
 	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
@@ -128,6 +133,7 @@ extern PGDLLEXPORT void _PG_init(void);
 	Query *parse, const char *query_string, int cursorOptions, ParamListInfo boundParams
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams
 #define is_wait_for_lsn(stmt)	false
+#define GATE_SIG_IGN			SIG_IGN
 #define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif

@@ -46,12 +46,11 @@ extern void long_statements_end_transaction(void);
 extern void wait_error_callback(void *doing);
 
 /* sampler.c */
-extern void sampler_shmem_request(void);
-extern void sampler_shmem_init(void);
-extern void sampler_sample(bool for_long);
-extern long sampler_watch(void);
-extern void sampler_sample_holders(void);
-extern void sampler_recall_lenders(void);
+extern void sampler_begin(void);
+extern long sampler_sample(void);
+
+/* worker.c */
+extern void worker_register(void);
 
 /* snapshot.c */
 extern void snapshot_release(QueryDesc *query, bool is_top_level);
@@ -86,12 +85,13 @@ extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
 extern void settings_publish(void);
+extern void settings_begin_publishing(void);
 
 /* pool_parser.c */
 extern bool pools_check(char **newval, void **extra, GucSource source);
 
 /* process.c */
-extern void client_check(void);
+extern void wait_for_latch(long timeout, uint32 wait_event);
 
 #define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */
 

@@ -51,9 +51,7 @@
 
 #define TICK			25		/* ms of CPU time between two ticks */
 
-/* How often a process that pauses wakes up, ms */
-#define SAMPLE_AGAIN	50		/* the first, which sees to the samples */
-#define LOOK_AGAIN		500		/* all others, as that may do something else */
+#define LOOK_AGAIN		500		/* ms: whether there are long statements still */
 
 /* What a query has used, if it used a tick or more and may go on */
 typedef struct QueryTicks
@@ -101,7 +99,7 @@ holder(void)
 static inline bool
 can_be_long(void)
 {
-	return gate_long_after >= 0 && gate_max_active_backends != 0 && !bypass_in_force &&
+	return gate_long_after >= 0 && gate_max_active_backends > 0 && !bypass_in_force &&
 		holder() >= 0 && slots_may_be_long(holder());
 }
 
@@ -179,18 +177,8 @@ pause_statement(void)
 		wait_event = GATE_PAUSE_EVENT_NEW();
 
 	error_context_stack = &context;
-	for (;;)
-	{
-		sampler_sample(true);
-		if (!slots_is_paused(MY_PROC_NUMBER) || !can_be_long())
-			break;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 slots_first_paused() == MY_PROC_NUMBER ? SAMPLE_AGAIN : LOOK_AGAIN,
-						 wait_event);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		client_check();
-	}
+	while (slots_is_paused(MY_PROC_NUMBER) && can_be_long() && slots_are_sampled())
+		wait_for_latch(LOOK_AGAIN, wait_event);
 	slots_long_resume(MY_PROC_NUMBER);
 	error_context_stack = context.previous;
 }
@@ -229,7 +217,6 @@ tick(void)
 	is_long = true;
 	if (!IsParallelWorker() && slots_state(my_slot_procno) == SLOT_LENT)
 		slots_end_lending();
-	sampler_sample(true);
 	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used))
 		pause_statement();
 }

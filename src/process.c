@@ -11,8 +11,8 @@
  *
  * A client that gives up and tries again leaves its first statement behind,
  * which PostgreSQL would run for nobody: it notices only when it reads or
- * writes.  A queue makes that likely, so a backend that waits looks at its
- * socket.  It ends as with client_connection_check_interval.
+ * writes.  A queue makes that likely, so a backend that waits has the kernel
+ * watch its socket.  It ends as with client_connection_check_interval.
  *
  * No locks.
  *
@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 
 #include "gate.h"
@@ -96,22 +97,36 @@ process_rests(int pid, bool if_unknown)
 }
 
 /* As in libpq/libpq.h, which includes headers of GSSAPI that may be missing. */
-extern bool pq_check_connection(void);
+extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
+#define SOCKET_IN_SET	0		/* there, FeBeWaitSetSocketPos */
 
 /*
- * End this backend, by FATAL, if its client has hung up, as far as it has one
- * and the platform tells.  May reset the latch, and so checks for interrupts;
- * look afterwards at whatever else it stands for.
+ * Sleep until the latch is set or timeout ms have passed, reset the latch, and
+ * serve interrupts.  If the client hangs up meanwhile, end this backend by FATAL,
+ * as far as it has a client and the platform tells.
  */
 void
-client_check(void)
+wait_for_latch(long timeout, uint32 wait_event)
 {
-	if (MyProcPort == NULL || !WaitEventSetCanReportClosed())
-		return;
-	if (!pq_check_connection())
+	WaitEvent	events[3];
+	int			n;
+
+	if (MyProcPort == NULL || FeBeWaitSet == NULL || !WaitEventSetCanReportClosed())
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, wait_event);
+	else
 	{
-		ClientConnectionLost = true;
-		InterruptPending = true;
+		/* Whatever else waits for the socket says for what, too. */
+		ModifyWaitEvent(FeBeWaitSet, SOCKET_IN_SET, WL_SOCKET_CLOSED, NULL);
+		n = WaitEventSetWait(FeBeWaitSet, timeout, events, lengthof(events), wait_event);
+		for (int i = 0; i < n; i++)
+		{
+			if (events[i].events & WL_POSTMASTER_DEATH)
+				proc_exit(1);
+			if (events[i].events & WL_SOCKET_CLOSED)
+				ClientConnectionLost = InterruptPending = true;
+		}
 	}
+	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }

@@ -5,11 +5,9 @@
  *		statements.
  *
  * A sample reads each backend once: its state at the gate, what it waits for,
- * and if it is time to find holders that do nothing, its CPU time.  It is
- * taken every few milliseconds, with many connections less often: by a backend
- * that is about to queue; by the watcher, one of the waiters
- * (core/wait_queue.c); by a backend that begins a statement, as there may be
- * no queue; by a process of a long statement.
+ * and if it is time to find holders that do nothing, its CPU time.  The worker
+ * (worker.c) takes one every few milliseconds while a backend waits or contends,
+ * seldom while few are at work, and less often with many connections.
  *
  * Hot spots (core/hot_spots.c): the waiters of one lock form a group, whose
  * owner is looked up once.  If that waits, its own group tells, and so on; a
@@ -31,12 +29,12 @@
  * out of turn what keeps a lock that others wait for, and all while VACUUM
  * waits for a pin, or replay for a pin, a snapshot or a lock.
  *
- * Locking: reads other backends' PGPROC without a lock, as pg_stat_activity
- * does; a stale value costs one sample.  A partition lock of the lock manager
- * guards the members of a lock group, and the owners of a lock; where it is
- * not free at once, the owners are left unknown, as the lock is moving then.
- * Two samples may overlap if one is delayed; what they remember is a hint.
- * core/hot_spots.c and core/lending.c lock what they change.
+ * Locking: everything here is local to the worker.  It reads other backends'
+ * PGPROC without a lock, as pg_stat_activity does; a stale value costs one
+ * sample.  A partition lock of the lock manager guards the members of a lock
+ * group, and the owners of a lock; where it is not free at once, the owners are
+ * left unknown, as the lock is moving then.  core/hot_spots.c and
+ * core/lending.c lock what they change.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -48,7 +46,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "storage/shmem.h"
+#include "utils/memutils.h"
 
 #include "gate.h"
 
@@ -64,9 +62,20 @@
 /* Bounds of the time between samples of the holders, lend_after / 2, ms */
 #define MIN_INTERVAL	5
 #define MAX_INTERVAL	500
-#define WATCH_INTERVAL	50		/* how long the watcher sleeps at most, ms */
 
-#define SHMEM_SIZE		mul_size(MaxBackends, sizeof(BackendSample))
+/*
+ * The time between two samples, ms: while backends wait; while more than few
+ * are at work, or some contend; else.  More where there are many backends to
+ * read, but not so much that one sample says nothing of the next.
+ */
+#define WAITING_INTERVAL	5
+#define WORKING_INTERVAL	20
+#define IDLE_INTERVAL		500
+#define FEW_AT_WORK			4
+#define BACKENDS_PER_MS		100
+#define MOST_FOR_BACKENDS	200
+
+#define FIND_BACKENDS_AFTER	INT64CONST(1000000) /* us */
 
 /* What is known of a backend from one sample to the next; by monotonic_us() */
 typedef struct BackendSample
@@ -113,25 +122,56 @@ typedef struct Sample
 	WaitGroup	groups[GROUPS];
 } Sample;
 
-/* By proc number; the process that samples writes it without a lock */
+/* By proc number */
 static BackendSample *samples = NULL;
 
-/* Request the shared memory.  Call from a shmem_request_hook. */
+/* The backends to read, by proc number: see find_backends() */
+static int *backends;
+static int	nbackends = 0;
+static uint32 attached_seen = 0;
+static uint64 backends_found = 0;
+
+/* The number of the next hot spot to end: all before it have been logged. */
+static uint64 next_past = 0;
+
+/* When the holders were sampled last */
+static uint64 holders_sampled = 0;
+
+/* Before anything else here.  A former worker has logged what has ended. */
 void
-sampler_shmem_request(void)
+sampler_begin(void)
 {
-	RequestAddinShmemSpace(SHMEM_SIZE);
+	PastHotSpot past;
+
+	samples = MemoryContextAllocZero(TopMemoryContext, MaxBackends * sizeof(BackendSample));
+	backends = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
+	next_past = slots_first_past_hot_spot();
+	while (slots_get_past_hot_spot(next_past, &past))
+		next_past++;
 }
 
-/* Create or attach to it.  The caller holds AddinShmemInitLock. */
-void
-sampler_shmem_init(void)
+/*
+ * Find out which backends there are to read, of MaxBackends: those that have just
+ * come to the gate at once, others within a second.  A process that has gone may
+ * have left a place: see core/semaphore.c.
+ */
+static void
+find_backends(uint64 now)
 {
-	bool		found;
+	uint32		attached = slots_attached();
 
-	samples = ShmemInitStruct("admission_gate samples", SHMEM_SIZE, &found);
-	if (!found)
-		memset(samples, 0, SHMEM_SIZE);
+	if (attached == attached_seen && (int64) (now - backends_found) < FIND_BACKENDS_AFTER)
+		return;
+	attached_seen = attached;
+	backends_found = now;
+	nbackends = 0;
+	for (int procno = 0; procno < MaxBackends; procno++)
+	{
+		if (GetPGProcByNumber(procno)->pid != 0 || slots_is_holder(procno))
+			backends[nbackends++] = procno;
+		else
+			memset(&samples[procno], 0, sizeof(BackendSample));
+	}
 }
 
 /* Is this a wait inside the server that fewer backends would shorten? */
@@ -331,8 +371,12 @@ let_go_on(int procno)
 {
 	if (slots_state(procno) == SLOT_WAITING)
 		slots_let_in(procno);
-	for (int other = 0; slots_first_paused() >= 0 && other < MaxBackends; other++)
+	if (slots_first_paused() < 0)
+		return;
+	for (int i = 0; i < nbackends; i++)
 	{
+		int			other = backends[i];
+
 		if (slots_is_paused(other) &&
 			(other == procno ||
 			 GetPGProcByNumber(other)->lockGroupLeader == GetPGProcByNumber(procno)))
@@ -558,10 +602,11 @@ replay_waits(void)
 static void
 find_groups(Sample *sample)
 {
-	for (int procno = 0; procno < MaxBackends; procno++)
-		read_backend(procno, sample);
-	for (int procno = 0; procno < MaxBackends; procno++)
+	for (int i = 0; i < nbackends; i++)
+		read_backend(backends[i], sample);
+	for (int i = 0; i < nbackends; i++)
 	{
+		int			procno = backends[i];
 		BackendSample *seen = &samples[procno];
 		LOCK	   *lock = seen->lock;
 		WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
@@ -577,20 +622,81 @@ find_groups(Sample *sample)
 }
 
 /*
- * Take a sample of all backends.  with_hot_spots: as evidence for them;
- * with_holders: to find out what the holders have done.
+ * Log the hot spots that have ended since the last sample, if all waits there
+ * took log_min_wait or longer.
  */
-static pg_noinline void
-sample_all(bool with_hot_spots, bool with_holders)
+static void
+log_past_hot_spots(void)
 {
-	Sample		sample = {.now = monotonic_us()};
-	bool		hot_spots = with_hot_spots && slots_have_hot_spots();
+	PastHotSpot past;
+
+	for (next_past = Max(next_past, slots_first_past_hot_spot());
+		 slots_get_past_hot_spot(next_past, &past); next_past++)
+	{
+		char	   *what;
+
+		if (gate_log_min_wait < 0 || past.wait_time < (uint64) gate_log_min_wait * 1000)
+			continue;
+		what = slots_describe_hot_spot(&past.key);
+		ereport(LOG,
+				(errmsg("hot spot ended after %.1f s: %s, at most %d waiting, %llu admitted, %.1f s waited in all",
+						(past.ended - past.since) / 1e6, what, past.most_in_line,
+						(unsigned long long) past.admitted, past.wait_time / 1e6)));
+		pfree(what);
+	}
+}
+
+/* Is it time to find out what the holders have done? */
+static bool
+holders_are_due(uint64 now)
+{
+	if ((int64) (now - holders_sampled) < holders_interval() * 1000)
+		return false;
+	holders_sampled = now;
+	return true;
+}
+
+/* How long to wait for the next sample, ms; matters: those at work may contend */
+static long
+next_interval(int at_work, bool matters, bool contended)
+{
+	long		interval = contended || (matters && at_work > FEW_AT_WORK) ||
+	slots_first_paused() >= 0 ? WORKING_INTERVAL : IDLE_INTERVAL;
+
+	if (slots_any_waits() || (interval == IDLE_INTERVAL && !slots_may_doze()))
+		interval = WAITING_INTERVAL;
+	return Max(interval, Min(nbackends / BACKENDS_PER_MS, MOST_FOR_BACKENDS));
+}
+
+/*
+ * Take a sample of all backends, and do what follows from it.  Returns how long
+ * to wait for the next one, ms, or -1 while the gate is off.
+ */
+long
+sampler_sample(void)
+{
+	static Sample sample;
+	bool		hot_spots = slots_have_hot_spots();
+	bool		holders_matter = slots_holders_matter();
+	bool		with_holders;
+	bool		contended = false;
+	int			at_work = 0;
 	int			short_ones = 0;
 	int			long_ones = 0;
 
-	find_groups(&sample);
-	for (int procno = 0; procno < MaxBackends; procno++)
+	if (gate_max_active_backends == 0)
 	{
+		log_past_hot_spots();
+		return -1;
+	}
+	memset(&sample, 0, sizeof(sample));
+	sample.now = monotonic_us();
+	with_holders = holders_matter && holders_are_due(sample.now);
+	find_backends(sample.now);
+	find_groups(&sample);
+	for (int i = 0; i < nbackends; i++)
+	{
+		int			procno = backends[i];
 		SlotState	state = slots_state(procno);
 		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
@@ -604,6 +710,7 @@ sample_all(bool with_hot_spots, bool with_holders)
 		Activity	activity = slots_is_holder(procno) || (state == SLOT_NONE && waits) ?
 		activity_of(procno, &sample, &key, &row) : ACTIVITY_RESTS;
 
+		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		short_ones += state == SLOT_RUNNING &&
 			(activity == ACTIVITY_WORKS ||
 			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
@@ -614,7 +721,7 @@ sample_all(bool with_hot_spots, bool with_holders)
 		long_ones += slots_long_works(procno, works, sample.now);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, &row, sample.now, &sample.counts);
-		if (is_holder && slots_may_lend(procno) &&
+		if (is_holder && holders_matter && slots_may_lend(procno) &&
 			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 							  slots_lend_after() >= 0)))
 			sample_holder(procno, activity == ACTIVITY_STUCK);
@@ -623,55 +730,10 @@ sample_all(bool with_hot_spots, bool with_holders)
 		sample.needs_long |= replay_waits();
 	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
 	if (hot_spots)
-		slots_adapt_hot_spots(&sample.counts);
-}
-
-/* Take a sample if one is due; for_long: however few are at work. */
-void
-sampler_sample(bool for_long)
-{
-	if (slots_claim_sample(for_long))
-		sample_all(true, false);
-}
-
-/*
- * The same, and find out what the holders have done, if that is due: in one
- * sample, since the same moment must not count twice.
- */
-void
-sampler_sample_holders(void)
-{
-	bool		with_holders = slots_claim_holder_scan(holders_interval());
-
-	if (slots_claim_sample(false))
-		sample_all(true, with_holders);
-	else if (with_holders)
-		sample_all(false, true);
-}
-
-/* What the watcher does.  Returns how long it may sleep: ms. */
-long
-sampler_watch(void)
-{
-	long		interval = Min(holders_interval(), WATCH_INTERVAL);
-
-	sampler_sample_holders();
-	slots_relieve_stall(interval);
-	return interval;
-}
-
-/*
- * An arriving backend samples the lenders, unless another one has lately:
- * those that work again get their slots back before the backend acquires one.
- */
-void
-sampler_recall_lenders(void)
-{
-	if (!slots_claim_lender_scan())
-		return;
-	for (int procno = 0; procno < MaxBackends; procno++)
-	{
-		if (slots_state(procno) == SLOT_LENT && !slots_is_stuck(procno))
-			sample_holder(procno, false);
-	}
+		contended = slots_adapt_hot_spots(&sample.counts);
+	log_past_hot_spots();
+	if (slots_any_waits())
+		slots_relieve_stall();
+	slots_note_sample(monotonic_us() - sample.now);
+	return next_interval(at_work, hot_spots || gate_max_active_backends > 0, contended);
 }

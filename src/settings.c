@@ -6,9 +6,8 @@
  *
  * Every backend has its own copy of each parameter.  But the limit, the mode,
  * the pools and other parameters of the core must also reach backends that
- * wait, which do not reread the configuration.  So processes that answer a
- * reload at once, and never hold an old value for long, publish them in shared
- * memory.
+ * wait, which do not reread the configuration.  So the worker (worker.c), which
+ * answers a reload at once, publishes them in shared memory.
  *
  * Locking: none here; the functions of the core take the locks.
  *
@@ -66,27 +65,14 @@ static const struct config_enum_entry scope_options[] = {
 /* The transaction during which this backend learned of a limit, or invalid */
 static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
-/*
- * Does this process publish new settings?  A client backend rereads the
- * configuration only before its next command, and a parallel worker restores
- * its leader's copy: either may be several reloads behind, and would publish
- * an old value.  The checkpointer and the two writers reread it within moments
- * of every reload, on primaries and standbys, and one of them is free when
- * another is busy writing.
- */
-static bool
-is_publisher(void)
-{
-	return slots_available() && IsUnderPostmaster &&
-		(MyBackendType == B_CHECKPOINTER || MyBackendType == B_BG_WRITER ||
-		 MyBackendType == B_WAL_WRITER);
-}
+/* Does this process publish new settings? */
+static bool is_publisher = false;
 
 /* Assign hooks pass their new value on, if that is this process's duty. */
 static void
 publish(SlotSetting setting, int value)
 {
-	if (is_publisher())
+	if (is_publisher)
 		slots_set(setting, value);
 }
 
@@ -103,6 +89,14 @@ settings_publish(void)
 	slots_set(SETTING_HOT_SPOTS, hot_spots);
 }
 
+/* This process, the worker, publishes all settings now and whenever they change. */
+void
+settings_begin_publishing(void)
+{
+	is_publisher = true;
+	settings_publish();
+}
+
 static void
 assign_max_active_backends(int newval, void *extra)
 {
@@ -116,7 +110,7 @@ static void
 assign_pools(const char *newval, void *extra)
 {
 	gate_pools = (const PoolDefinitions *) extra;
-	if (is_publisher())
+	if (is_publisher)
 		slots_set_pools(gate_pools);
 }
 

@@ -188,7 +188,39 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* One row per hot spot.  Columns that its kind does not use are null. */
+#define KEY_COLUMNS		7		/* the last one is of LWLocks */
+
+/* The columns that tell what a hot spot is; those its kind does not use are null. */
+static void
+set_key(Datum *values, bool *nulls, const HotSpotKey *key)
+{
+	HotSpotKind kind = key->kind;
+	bool		has_fields = kind == HOT_SPOT_ADVISORY || kind == HOT_SPOT_OBJECT;
+
+	values[0] = CStringGetTextDatum(kind_names[kind]);
+	values[1] = ObjectIdGetDatum(key->database);
+	nulls[1] = !OidIsValid(key->database);
+	values[2] = ObjectIdGetDatum(key->fields[0]);
+	nulls[2] = kind != HOT_SPOT_RELATION;
+	values[3] = ObjectIdGetDatum(key->fields[0]);
+	values[4] = ObjectIdGetDatum(key->fields[1]);
+	values[5] = Int16GetDatum(key->fields[2]);
+	nulls[3] = nulls[4] = nulls[5] = !has_fields;
+	nulls[6] = kind != HOT_SPOT_LWLOCK;
+	if (!nulls[6])
+		values[6] = CStringGetTextDatum(pgstat_get_wait_event(key->fields[0]));
+}
+
+/* The columns page and tuple, null if no row is known */
+static void
+set_row(Datum *values, bool *nulls, const WantedRow *row)
+{
+	values[0] = Int64GetDatum((int64) row->block);
+	values[1] = Int32GetDatum(row->offset);
+	nulls[0] = nulls[1] = row->offset == 0;
+}
+
+/* One row per hot spot */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
@@ -200,44 +232,84 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		HotSpotView *view = &views[i];
-		HotSpotKind kind = view->key.kind;
-		bool		has_row = kind == HOT_SPOT_RELATION && view->row.offset != 0;
-		bool		has_fields = kind == HOT_SPOT_ADVISORY || kind == HOT_SPOT_OBJECT;
 		Datum		values[20] = {0};
 		bool		nulls[20] = {0};
+		int			c = KEY_COLUMNS + 1;
 
 		values[0] = Int32GetDatum(view->index + 1);
-		values[1] = CStringGetTextDatum(kind_names[kind]);
-		values[2] = ObjectIdGetDatum(view->key.database);
-		nulls[2] = !OidIsValid(view->key.database);
-		values[3] = ObjectIdGetDatum(view->key.fields[0]);
-		nulls[3] = kind != HOT_SPOT_RELATION;
-		values[4] = ObjectIdGetDatum(view->key.fields[0]);
-		values[5] = ObjectIdGetDatum(view->key.fields[1]);
-		values[6] = Int16GetDatum(view->key.fields[2]);
-		nulls[4] = nulls[5] = nulls[6] = !has_fields;
-		nulls[7] = kind != HOT_SPOT_LWLOCK;
-		if (!nulls[7])
-			values[7] = CStringGetTextDatum(pgstat_get_wait_event(view->key.fields[0]));
-		values[8] = TimestampTzGetDatum(view->since);
-		values[9] = Int32GetDatum(view->hot_keys);
-		nulls[9] = kind != HOT_SPOT_RELATION;
-		values[10] = Int64GetDatum((int64) view->row.block);
-		values[11] = Int32GetDatum(view->row.offset);
-		nulls[10] = nulls[11] = !has_row;
-		values[12] = Int32GetDatum(view->limit);
-		nulls[12] = view->limit == 0;
-		values[13] = Int32GetDatum(view->contenders);
-		values[14] = Int32GetDatum(view->running);
-		values[15] = Int32GetDatum(view->blocked);
-		values[16] = Int32GetDatum(view->waiting);
-		nulls[17] = view->waiter < 0;
-		if (!nulls[17])
-			values[17] = Int32GetDatum(GetPGProcByNumber(view->waiter)->pid);
-		values[18] = Int64GetDatum(view->admitted);
-		values[19] = milliseconds(view->wait_time);
+		set_key(&values[1], &nulls[1], &view->key);
+		values[c++] = TimestampTzGetDatum(view->since);
+		nulls[c] = view->key.kind != HOT_SPOT_RELATION;
+		values[c++] = Int32GetDatum(view->hot_keys);
+		set_row(&values[c], &nulls[c], &view->row);
+		c += 2;
+		nulls[c] = view->limit == 0;
+		values[c++] = Int32GetDatum(view->limit);
+		values[c++] = Int32GetDatum(view->contenders);
+		values[c++] = Int32GetDatum(view->running);
+		values[c++] = Int32GetDatum(view->blocked);
+		values[c++] = Int32GetDatum(view->waiting);
+		nulls[c] = view->waiter < 0;
+		if (!nulls[c])
+			values[c] = Int32GetDatum(GetPGProcByNumber(view->waiter)->pid);
+		c++;
+		values[c++] = Int64GetDatum(view->admitted);
+		values[c++] = milliseconds(view->wait_time);
+		Assert(c == lengthof(values));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
+	return (Datum) 0;
+}
+
+/* One row per hot spot that has ended, the last ones */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_past_hot_spots);
+Datum
+pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	PastHotSpot past;
+
+	for (uint64 number = slots_first_past_hot_spot();
+		 slots_get_past_hot_spot(number, &past); number++)
+	{
+		Datum		values[13] = {0};
+		bool		nulls[13] = {0};
+		int			c = KEY_COLUMNS - 1;	/* they are no LWLocks */
+
+		set_key(values, nulls, &past.key);
+		nulls[c] = false;
+		values[c++] = TimestampTzGetDatum(past.since);
+		values[c++] = TimestampTzGetDatum(past.ended);
+		set_row(&values[c], &nulls[c], &past.row);
+		c += 2;
+		values[c++] = Int32GetDatum(past.most_in_line);
+		values[c++] = Int64GetDatum(past.admitted);
+		values[c++] = milliseconds(past.wait_time);
+		Assert(c == lengthof(values));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* One row: the worker.  Without one, pid is null. */
+GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_worker);
+Datum
+pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	WorkerStats stats;
+	int			pid = slots_get_worker(&stats);
+	Datum		values[5] = {0};
+	bool		nulls[5] = {0};
+
+	values[0] = Int32GetDatum(pid);
+	values[1] = TimestampTzGetDatum(stats.started);
+	nulls[0] = nulls[1] = pid == 0;
+	values[2] = TimestampTzGetDatum(stats.sampled);
+	nulls[2] = stats.sampled == 0;
+	values[3] = Int64GetDatum(stats.samples);
+	values[4] = milliseconds(stats.sample_time);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }
 

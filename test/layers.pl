@@ -19,7 +19,8 @@ core/slots
 core/limit_control
 core/slots_internal
 core/wait_queue
-core/hot_spots core/counters
+core/hot_spots
+core/counters
 core/pools core/lending
 core/long_share
 core/semaphore
@@ -27,6 +28,7 @@ gate
 process pool_parser views
 settings
 snapshot sampler
+worker
 long_statements
 admission
 wanted

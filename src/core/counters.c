@@ -230,5 +230,6 @@ slots_reset_stats(void)
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	slots_start_totals(0, SLOTS_MAX_POOLS - 1);
 	Slots->stats_reset = GetCurrentTimestamp();
+	slots_forget_past_hot_spots();
 	LWLockRelease(Slots->pools_lock);
 }

@@ -29,16 +29,15 @@
  *
  * A place is kept to the end of the transaction, as the lock is, or of the
  * subtransaction that took it if that fails.  A transaction has one place, also
- * if it wants several hot spots.  A backend that is found in line is moved to
- * a place there, whatever its statement told.  It gives the place back where it
- * does nothing, or waits for a backend that does nothing.
+ * if it wants several hot spots.  The worker gives a backend that it finds in
+ * line a place there, whatever its statement told, and takes the place from one
+ * that does nothing, or waits for a backend that does nothing.
  *
  * A session whose last transactions all wanted a hot spot takes its place, or
  * queues, when the next one begins: then it holds nothing yet.
  *
- * Locking: see slots_internal.h.  Marks, and what else only samples write, are
- * written without a lock: samples may overlap if one is delayed, and each
- * corrects what the last one did.
+ * Locking: see slots_internal.h.  Only the worker writes marks, and what is in a
+ * HotSpot but for its key: without a lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -50,17 +49,6 @@
 
 #include "core/slots_internal.h"
 
-/*
- * The time between two samples while backends wait, us: longer where there are
- * many entries to read, but not so long that one says nothing of the next.
- */
-#define MIN_SAMPLE_INTERVAL		5000
-#define INTERVAL_PER_BACKEND	10
-#define MAX_SAMPLE_INTERVAL		200000
-#define OPEN_INTERVALS			4	/* of these while none waits */
-#define FEW_INTERVAL			500000	/* us at least, while few are at work: */
-#define FEW_AT_WORK				4
-
 /* A sample adds this to the mark of a key in line; it takes 1 from one at work. */
 #define MARK_IN_LINE			4
 #define MAX_MARK				40
@@ -69,7 +57,6 @@
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
 #define CIRCLES_LAST			INT64CONST(8000000) /* us after a standstill */
 
-SampleTime *slots_sample_time = NULL;
 pg_atomic_uint32 *slots_hot_kinds = NULL;
 
 /* Are there to be hot spots now?  A hint without the lock. */
@@ -79,34 +66,6 @@ slots_have_hot_spots(void)
 	return *(volatile bool *) &Slots->hot_spots_on && *(volatile int *) &Slots->max_active != 0;
 }
 
-static uint64
-sample_interval(void)
-{
-	return Min(Max(MIN_SAMPLE_INTERVAL, INTERVAL_PER_BACKEND * (uint64) MaxBackends),
-			   MAX_SAMPLE_INTERVAL);
-}
-
-/*
- * Is it time to take a sample?  Returns true to one caller per interval.
- * even_if_few: as often while few work as while many do, without hot spots, too.
- */
-bool
-slots_claim_sample(bool even_if_few)
-{
-	bool		others_wait = *(volatile int *) &Slots->watcher != INVALID_PROC_NUMBER;
-	uint32		at_work = slots_in_use() + *(volatile int *) &Slots->lent;
-	bool		few = !even_if_few && !others_wait && !Slots->contended && at_work <= FEW_AT_WORK;
-	uint64		interval = sample_interval() * (others_wait ? 1 : OPEN_INTERVALS);
-	bool		claimed;
-
-	if (!(even_if_few || slots_have_hot_spots()))
-		return false;
-	claimed = claim_turn(&Slots->sample.claimed, few ? Max(interval, FEW_INTERVAL) : interval);
-	if (claimed || few)
-		pg_atomic_write_u64(&Slots->sample.taken, GetCurrentTimestamp());
-	return claimed;
-}
-
 /* Can statements queue for what is of this kind? */
 static inline bool
 has_queue(HotSpotKind kind)
@@ -114,35 +73,67 @@ has_queue(HotSpotKind kind)
 	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
-/* This backend has been counted in that place. */
-void
-slots_note_place_taken(int place)
+/* Has that backend a slot, at work or lent, or a place?  A hint, no lock. */
+bool
+slots_is_holder(int procno)
 {
-	if (is_of_hot_spot(place))
-		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
+	SlotState	state = state_of(entry_of(procno));
+
+	return state == SLOT_RUNNING || state == SLOT_LENT || has_spot(entry_of(procno));
 }
 
 /*
- * Move a backend to that place of a hot spot, or to none (NO_QUEUE), if it has
- * none in its pool.  state: its, but it may have left.
+ * Give a backend a place at that hot spot, above the limit if need be, instead
+ * of one that it may have at another.  Only the worker does.
  */
 static void
-move_to_place(int procno, int to, uint32 state)
+give_place(SlotEntry *entry, int hot_spot)
 {
-	int			from = place_in(state);
+	int			place = slots_hot_spot_queue(hot_spot);
+	uint32		spot = pg_atomic_read_u32(&entry->spot);
+
+	if (spot == spot_of(place) || place_in(pg_atomic_read_u32(&entry->state)) != NO_QUEUE)
+		return;
+	/* Count first: from the exchange on, the backend may release it. */
+	pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
+	if (!pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
+		slots_return_place(place);
+	else if (spot != 0)
+		slots_return_place(place_of(spot));
+}
+
+/* Take the place that its spot named from a backend, if it has that still. */
+static void
+take_place(SlotEntry *entry, uint32 spot)
+{
+	int			place = place_of(spot);
+
+	if (spot != 0 && pg_atomic_compare_exchange_u32(&entry->spot, &spot, 0))
+		slots_return_place(place);
+}
+
+/* Has give_place() given it a place too late?  Lock held, or a hint. */
+static bool
+has_place_left(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (!has_spot(entry))
+		return false;
+	pg_read_barrier();			/* it took its place in this transaction */
+	/* One that waits would wait for itself. */
+	return (state_of(entry) == SLOT_WAITING || !GATE_IN_TRANSACTION(GetPGProcByNumber(procno)));
+}
+
+/* Take that place: under the lock, as it may be granted one instead. */
+static void
+take_place_left(int procno)
+{
 	LockedSection section;
 
-	if (from == to || (from != NO_QUEUE && !is_of_hot_spot(from)))
-		return;
 	slots_lock(&section);
-	/* Count first: from the exchange on, the backend may release it. */
-	if (to != NO_QUEUE)
-		pg_atomic_fetch_add_u32(&queue_at(to)->usage, 1);
-	if (pg_atomic_compare_exchange_u32(&entry_of(procno)->state, &state,
-									   state_with_place(state_in(state), to)))
-		(void) count_place_out(from);
-	else
-		(void) count_place_out(to);
+	if (has_place_left(procno))
+		(void) count_place_out(take_spot(entry_of(procno)));
 	slots_unlock(&section);
 }
 
@@ -187,13 +178,35 @@ clear_marks_for(int hot_spot)
 			entry_of(procno)->hot_spot = 0;
 }
 
-/* Let an index be free.  Its limit does not hold any more.  Lock held. */
+/* Remember a hot spot that ends.  Lock held. */
 static void
-forget(int hot_spot)
+remember(HotSpot *spot, TimestampTz now)
 {
-	Slots->hot_spots[hot_spot].key.kind = HOT_SPOT_NONE;
+	PastHotSpot *past = &Slots->past_hot_spots[Slots->past_next++ % MAX_PAST_HOT_SPOTS];
+
+	past->key = spot->key;
+	past->since = spot->since;
+	past->ended = now;
+	past->row = spot->row;
+	past->most_in_line = spot->most_in_line;
+	past->admitted = pg_atomic_read_u64(&spot->admitted);
+	past->wait_time = pg_atomic_read_u64(&spot->wait_time);
+}
+
+/* A hot spot ends: its index is free, and its limit does not hold any more. */
+static void
+end_hot_spot(int hot_spot)
+{
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	LockedSection section;
+
+	slots_lock(&section);
+	if (has_queue(spot->key.kind))
+		remember(spot, section.timestamp);
+	spot->key.kind = HOT_SPOT_NONE;
 	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
 	publish_kinds();
+	slots_unlock(&section);
 }
 
 /* The index of the hot spot of that key, or -1.  Lock held, or a hint. */
@@ -208,7 +221,7 @@ slots_find_hot_spot(const HotSpotKey *key)
 	return -1;
 }
 
-/* May this index be that of a new hot spot?  Lock held. */
+/* May this index be that of a new hot spot?  A hint without the lock. */
 static bool
 is_free(int hot_spot)
 {
@@ -226,43 +239,31 @@ find_or_form(const HotSpotKey *key, uint64 now)
 	int			found = slots_find_hot_spot(key);
 	LockedSection section;
 
-	if (found < 0)
+	for (int i = 0; i < MAX_HOT_SPOTS && found < 0; i++)
 	{
-		int			formed = -1;
+		HotSpot    *spot = &Slots->hot_spots[i];
 
+		if (!is_free(i))
+			continue;
+		clear_marks_for(i);		/* of one that was there before */
+		limit_control_init(&spot->control, now);
+		spot->since = GetCurrentTimestamp();
+		spot->most_in_line = 0;
+		spot->row.offset = 0;
+		spot->stood_still = 0;
+		spot->in_circles = false;
+		pg_atomic_write_u32(&spot->completed, 0);
+		pg_atomic_write_u64(&spot->admitted, 0);
+		pg_atomic_write_u64(&spot->wait_time, 0);
 		slots_lock(&section);
-		found = slots_find_hot_spot(key);	/* samples may overlap */
-		for (int i = 0; i < MAX_HOT_SPOTS && found < 0 && slots_have_hot_spots(); i++)
-		{
-			HotSpot    *spot = &Slots->hot_spots[i];
-
-			if (!is_free(i))
-				continue;
-			spot->key = *key;
-			spot->since = section.timestamp;
-			limit_control_init(&spot->control, now);
-			spot->stood_still = 0;
-			spot->in_circles = false;
-			pg_atomic_write_u32(&spot->completed, 0);
-			pg_atomic_write_u64(&spot->admitted, 0);
-			pg_atomic_write_u64(&spot->wait_time, 0);
-			found = formed = i;
-			publish_kinds();
-		}
+		spot->key = *key;
+		publish_kinds();
 		slots_unlock(&section);
-		if (formed >= 0)
-			clear_marks_for(formed);	/* of one that was there before */
+		found = i;
 	}
 	if (found >= 0)
 		Slots->hot_spots[found].seen = now;
 	return found;
-}
-
-/* Did the last sample that read this backend find it stuck?  A hint. */
-bool
-slots_is_stuck(int procno)
-{
-	return entry_of(procno)->hot_spot == STUCK;
 }
 
 /* The index of the hot spot that this backend contends for, or -1. */
@@ -386,15 +387,16 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 					uint64 now, HotSpotCounts *counts)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		state = pg_atomic_read_u32(&entry->state);
-	bool		is_holder = state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT ||
-	place_in(state) != NO_QUEUE;
+	SlotState	state = state_of(entry);
+	uint32		spot = pg_atomic_read_u32(&entry->spot);
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
 	int			queue = *(volatile uint8 *) &entry->queue;
 	bool		has_limit = queue_has_limit(entry->pool);
 	int			in_line_for = -1;
 	int			found;
 
+	if (has_place_left(procno))
+		take_place_left(procno);
 	see_what_is_wanted(procno, key);
 	if (activity == ACTIVITY_CONTENDS && key->kind != HOT_SPOT_NONE &&
 		!(has_limit && has_queue(key->kind)))
@@ -412,9 +414,9 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 			counts->of[found].blocked++;
 		}
 	}
-	if (!is_holder)
+	if (!slots_is_holder(procno))
 	{
-		if (state_in(state) == SLOT_WAITING && is_of_hot_spot(queue))
+		if (state == SLOT_WAITING && is_of_hot_spot(queue))
 			counts->of[queue - SLOTS_MAX_POOLS].contenders++;
 		return;
 	}
@@ -424,6 +426,8 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 	{
 		entry->hot_spot = in_line_for + 1;
 		entry->has_wanted = true;
+		if (row->offset != 0)
+			Slots->hot_spots[in_line_for].row = *row;
 		mark_key(entry, in_line_for, row);
 	}
 	else if (activity == ACTIVITY_STUCK)
@@ -433,7 +437,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 		entry->hot_spot = 0;
 
 	if (found < 0 || !is_active)
-		move_to_place(procno, NO_QUEUE, state);
+		take_place(entry, spot);
 	if (found < 0)
 		return;
 
@@ -444,7 +448,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 	if (activity == ACTIVITY_CONTENDS)
 	{
 		counts->of[found].blocked++;
-		move_to_place(procno, slots_hot_spot_queue(found), state);
+		give_place(entry, found);
 	}
 	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
 		unmark_key(entry, found);	/* one at a time is never in line */
@@ -454,60 +458,55 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 
 /*
  * Adapt the limit of one hot spot to what a sample found.  Returns whether
- * more places are free than before.  The limit control works on a copy, not
- * under the lock; if it has changed meanwhile, this sample does not count.
+ * more places are free than before.
  */
 static bool
-adapt(int hot_spot, const HotSpotCounts *counts, uint64 now)
+adapt(int hot_spot, LoadSample sample, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-	SlotQueue  *queue = queue_at(slots_hot_spot_queue(hot_spot));
-	LoadSample	sample = counts->of[hot_spot];
-	uint32		old_limit = NO_LIMIT;
+	int			index = slots_hot_spot_queue(hot_spot);
+	SlotQueue  *queue = queue_at(index);
+	LimitControl *control = &spot->control;
+	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
 	uint32		limit;
-	LimitControl control;
-	int64		copied;
-	bool		is_due;
 	LockedSection section;
 
-	slots_lock(&section);
-	if ((int64) (now - spot->seen) >= FORGET_AFTER && spot->control.limit == LIMIT_OPEN)
-		forget(hot_spot);
-	is_due = slots_have_hot_spots() && spot->key.kind != HOT_SPOT_NONE;
-	control = spot->control;
-	copied = control.last.now;
+	if ((int64) (now - spot->seen) >= FORGET_AFTER && control->limit == LIMIT_OPEN)
+	{
+		end_hot_spot(hot_spot);
+		return false;
+	}
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
-	sample.in_use = places_in_use(slots_hot_spot_queue(hot_spot));
-	sample.waiting = queue->waiters.length;
-	slots_unlock(&section);
-	if (!is_due)
-		return false;
-
-	if (has_queue(spot->key.kind))
-		limit_control_sample(&control, &sample);
-	else
-		control.last = sample;	/* for the view */
-	limit = Min(control.limit, NO_LIMIT);
-
-	slots_lock(&section);
-	if (slots_have_hot_spots() && spot->key.kind != HOT_SPOT_NONE &&
-		spot->control.last.now == copied)
+	sample.in_use = places_in_use(index);
+	sample.waiting = *(volatile int *) &queue->waiters.length;
+	spot->most_in_line = Max(spot->most_in_line, (int) (sample.waiting + sample.blocked));
+	if (!has_queue(spot->key.kind))
 	{
-		old_limit = pg_atomic_read_u32(&queue->limit);
-		spot->control = control;
-		if (limit_control_stands_still(&control, now))
-			spot->stood_still = now;
-		spot->in_circles = spot->stood_still != 0 &&
-			(int64) (now - spot->stood_still) < CIRCLES_LAST;
-		pg_atomic_write_u32(&queue->limit, limit);
+		control->last = sample; /* for the view */
+		return false;
 	}
-	slots_unlock(&section);
+
+	limit_control_sample(control, &sample);
+	if (limit_control_stands_still(control, now))
+		spot->stood_still = now;
+	spot->in_circles = spot->stood_still != 0 &&
+		(int64) (now - spot->stood_still) < CIRCLES_LAST;
+	limit = Min(control->limit, NO_LIMIT);
+	if (limit != old_limit)
+	{
+		slots_lock(&section);
+		pg_atomic_write_u32(&queue->limit, limit);
+		slots_unlock(&section);
+	}
 	return limit > old_limit;
 }
 
-/* A sample is complete: adapt the limits of all hot spots. */
-void
+/*
+ * A sample is complete: adapt the limits of all hot spots.  Returns whether it
+ * found contenders.
+ */
+bool
 slots_adapt_hot_spots(const HotSpotCounts *counts)
 {
 	uint64		now = monotonic_us();
@@ -517,35 +516,26 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
 		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
-			raised |= adapt(i, counts, now);
+			raised |= adapt(i, counts->of[i], now);
 		contended |= counts->of[i].contenders > 0;
 	}
-	Slots->contended = contended;
 	age_marks(now);
 	if (raised)
 		slots_grant_free();
+	return contended;
 }
 
-/* A setting has changed: samples are taken, or there are no hot spots. */
+/* A setting has changed: there are no hot spots any more. */
 void
-slots_schedule_samples(void)
+slots_end_hot_spots(void)
 {
-	LockedSection section;
-
-	slots_lock(&section);
-	pg_atomic_write_u64(&Slots->sample.interval, !slots_have_hot_spots() ? PG_UINT64_MAX :
-						OPEN_INTERVALS * sample_interval() + SAMPLE_SLACK);
-	slots_unlock(&section);
-	if (slots_have_hot_spots())
-		return;
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		slots_lock(&section);
-		forget(i);
-		slots_unlock(&section);
+		if (Slots->hot_spots[i].key.kind == HOT_SPOT_NONE)
+			continue;
+		end_hot_spot(i);
 		clear_marks_for(i);
 	}
-	slots_grant_free();
 }
 
 /* Describe what is known of the keys of that hot spot. */
@@ -607,4 +597,62 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 		describe_keys(i, view);
 	}
 	return n;
+}
+
+/* The number of the first hot spot that has ended and is remembered */
+uint64
+slots_first_past_hot_spot(void)
+{
+	LockedSection section;
+	uint64		first;
+
+	slots_lock(&section);
+	first = Slots->past_first;
+	if (Slots->past_next > MAX_PAST_HOT_SPOTS)
+		first = Max(first, Slots->past_next - MAX_PAST_HOT_SPOTS);
+	slots_unlock(&section);
+	return first;
+}
+
+/* Forget those that have ended. */
+void
+slots_forget_past_hot_spots(void)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	Slots->past_first = Slots->past_next;
+	slots_unlock(&section);
+}
+
+/* What is known of that one.  Returns false if none of that number has ended. */
+bool
+slots_get_past_hot_spot(uint64 number, PastHotSpot *past)
+{
+	LockedSection section;
+	bool		found;
+
+	slots_lock(&section);
+	found = number < Slots->past_next;
+	if (found)
+		*past = Slots->past_hot_spots[number % MAX_PAST_HOT_SPOTS];
+	slots_unlock(&section);
+	return found;
+}
+
+/* What that is, in a palloc'd string */
+char *
+slots_describe_hot_spot(const HotSpotKey *key)
+{
+	const uint32 *fields = key->fields;
+
+	switch (key->kind)
+	{
+		case HOT_SPOT_RELATION:
+			return psprintf("relation %u of database %u", fields[0], key->database);
+		case HOT_SPOT_ADVISORY:
+			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
+		default:				/* nobody queues for others */
+			return pstrdup("other transactions");
+	}
 }

@@ -28,7 +28,6 @@
 
 #include "core/slots_internal.h"
 
-#define LENDERS_UNSEEN_AFTER	10000	/* us, until arrivals sample them */
 #define MIN_STALL				1000	/* ms that a queue may stand still */
 #define MAX_STALL				60000
 
@@ -46,21 +45,14 @@ slots_lend_after(void)
 }
 
 /*
- * No slot was free: should the arriving backend find out whether lenders work
- * again?
+ * Is it of interest what the holders do: since a backend waits for what one may
+ * lend, or would, or since one that lends may work again?  A hint, no lock.
  */
 bool
-slots_claim_lender_scan(void)
+slots_holders_matter(void)
 {
-	return *(volatile int *) &Slots->lent > 0 &&
-		claim_turn(&Slots->lenders_seen, LENDERS_UNSEEN_AFTER);
-}
-
-/* Is it time to sample the holders?  True to one caller per interval (ms). */
-bool
-slots_claim_holder_scan(long interval)
-{
-	return claim_turn(&Slots->holders_seen, (uint64) interval * 1000);
+	return slots_any_waits() || *(volatile bool *) &Slots->observing ||
+		*(volatile int *) &Slots->lent > 0;
 }
 
 /* A backend of that pool lends no more.  Lock held. */
@@ -72,14 +64,13 @@ forget_lender(SlotPool *pool)
 	Slots->lent--;
 }
 
-/* This backend has ended while its slot was lent.  place: the one it kept. */
+/* This backend has ended while its slot was lent. */
 void
-slots_forget_lending(int place)
+slots_forget_lending(void)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	(void) count_place_out(place);
 	forget_lender(pool_of(MySlotEntry));
 	slots_unlock(&section);
 }
@@ -94,36 +85,36 @@ slots_note_lender(SlotPool *pool)
 }
 
 /*
- * Has this holder what others may wait for: a slot of a limit for all, or a
- * place in its pool?  A hint, no lock.
+ * Is in this state what others may wait for: a slot of a limit for all, or a place
+ * in a pool?
  */
+static inline bool
+is_of_use(uint32 state)
+{
+	return ((state & STATE_COUNTED) != 0 && slots_are_limited()) || place_in(state) != NO_QUEUE;
+}
+
+/* Has this holder lent that, or may it?  A hint, no lock. */
 bool
 slots_may_lend(int procno)
 {
-	int			place = place_in(pg_atomic_read_u32(&entry_of(procno)->state));
+	uint32		state = pg_atomic_read_u32(&entry_of(procno)->state);
 
-	return slots_are_limited() || (place != NO_QUEUE && !is_of_hot_spot(place));
+	return state_in(state) == SLOT_LENT || is_of_use(state);
 }
 
-/*
- * Lend an entry's slot: it counts as free from now on.  A contender keeps its
- * place (see hot_spots.c).  Lock held.
- */
+/* Lend an entry's slot: it counts as free from now on.  Lock held. */
 static void
 lend(SlotEntry *entry, TimestampTz since)
 {
 	uint32		running = pg_atomic_read_u32(&entry->state);
-	int			place = place_in(running);
-	int			kept = place != NO_QUEUE && is_of_hot_spot(place) ? place : NO_QUEUE;
+	Hold		had = hold_in(running);
 
-	/* Nobody waits for a slot of which there are as many as backends. */
-	if (place == kept && !slots_are_limited())
-		return;
-	if (state_in(running) != SLOT_RUNNING ||
-		!pg_atomic_compare_exchange_u32(&entry->state, &running, state_with_place(SLOT_LENT, kept)))
+	if (state_in(running) != SLOT_RUNNING || !is_of_use(running) ||
+		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 		return;
 	slots_note_lender(pool_of(entry));
-	count_out(kept == NO_QUEUE ? place : NO_QUEUE);
+	count_out(&had);
 	pg_atomic_write_u64(&entry->since, since);
 }
 
@@ -131,22 +122,19 @@ lend(SlotEntry *entry, TimestampTz since)
 static void
 end_lending(SlotEntry *entry, TimestampTz since)
 {
-	uint32		lent = pg_atomic_read_u32(&entry->state);
-	int			kept = place_in(lent);
-	int			place;
+	uint32		lent = SLOT_LENT;
 	SlotPool   *pool = pool_of(entry);
+	Hold		hold;
 
-	if (state_in(lent) != SLOT_LENT)
+	if (state_of(entry) != SLOT_LENT)
 		return;
 	/* From the exchange on, the backend may release it, and change its pool. */
-	place = kept != NO_QUEUE ? kept : count_place(entry->pool);
-	pg_atomic_fetch_add_u32(&Slots->usage, 1);
+	hold = count_in(entry->pool);
 	pg_atomic_write_u64(&entry->since, since);
-	if (pg_atomic_compare_exchange_u32(&entry->state, &lent,
-									   state_with_place(SLOT_RUNNING, place)))
+	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, state_with(SLOT_RUNNING, &hold)))
 		forget_lender(pool);
 	else
-		count_out(kept != NO_QUEUE ? NO_QUEUE : place); /* the backend left */
+		count_out(&hold);		/* the backend left */
 }
 
 /*
@@ -303,19 +291,14 @@ relieve_full_queue(LockedSection *section)
 	}
 }
 
-/*
- * The watcher's duty before it goes to sleep, for that many ms at most: if a
- * queue stands still, let one of its waiters in.
- */
+/* If a queue stands still, let one of its waiters in. */
 void
-slots_relieve_stall(long ms)
+slots_relieve_stall(void)
 {
 	LockedSection section;
 
 	slots_lock(&section);
 	if (!relieve_next(&section))
 		relieve_full_queue(&section);
-	if (Slots->watcher == my_slot_procno)
-		Slots->watch_due = section.now + (uint64) ms * 1000;
 	slots_unlock(&section);
 }

@@ -31,7 +31,7 @@
  *	   not queue.
  *
  * Nothing here knows of shared memory, locks, processes or clocks:
- * core/hot_spots.c calls it with a copy of what is shared, and test/simulator
+ * the worker calls it (core/hot_spots.c), and test/simulator
  * compiles the same file and tries it on loads whose best limit is known.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -352,7 +352,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 void
 limit_control_sample(LimitControl *control, const LoadSample *sample)
 {
-	/* Samples may overlap; and time that counts is never 0. */
+	/* Time that counts is never 0. */
 	int64		passed = Max(sample->now - control->last.now, 1);
 
 	if (sample->completed != control->last.completed || sample->blocked < sample->working ||
@@ -360,8 +360,8 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 		control->moved = sample->now;
 
 	/*
-	 * No process samples while no statement comes.  If they waited then and
-	 * nothing was completed since, they waited since.
+	 * A sample may be late.  If they waited at the last one and nothing has
+	 * been completed since, they have waited since.
 	 */
 	if (sample->completed == control->last.completed && blocked_above(&control->last, CONTENDED))
 		passed = Min(passed, PAUSE);

@@ -15,8 +15,7 @@
  * The process is what has turns: the backend of a statement, and each of its
  * parallel workers.  A sample (src/sampler.c) counts those at work, as it
  * counts short ones, and then resumes those that may go on: one that waits for
- * its client or a lock takes no share.  The one that has paused for the
- * longest time sees to it that samples are taken.
+ * its client or a lock takes no share.
  *
  * Only statements of the pool "default" can be long, and only if it has no
  * limit of its own: an administrator who defines pools knows better.
@@ -104,24 +103,13 @@ resume(int procno, LockedSection *section)
 	slots_wake_later(section, procno);
 }
 
-/* Another process may be the first that pauses: it sees to the samples. */
-static void
-wake_first(int was_first, LockedSection *section)
-{
-	if (Slots->long_paused.head != was_first && Slots->long_paused.head != INVALID_PROC_NUMBER)
-		slots_wake_later(section, Slots->long_paused.head);
-}
-
 /* Resume those that may go on, at most MAX_RESUMED.  Lock held. */
 static void
 resume_next(LockedSection *section)
 {
-	int			was_first = Slots->long_paused.head;
-
 	for (int i = 0; i < MAX_RESUMED && Slots->long_paused.head != INVALID_PROC_NUMBER &&
 		 Slots->long_working < may_work(section->now); i++)
 		resume(Slots->long_paused.head, section);
-	wake_first(was_first, section);
 }
 
 /*
@@ -154,9 +142,12 @@ slots_may_be_long(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	/* The leader may be a background worker, which has none. */
+	/*
+	 * The leader may be a background worker, which has none.  Without a limit
+	 * there is nothing to give up.
+	 */
 	return state_of(entry) != SLOT_NONE && (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
-		Slots->max_active != 0 && !Slots->observing && !entry->keeps_slot &&
+		slots_are_limited() && !Slots->observing && !entry->keeps_slot &&
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }
 
@@ -184,8 +175,9 @@ demote(int procno, LockedSection *section)
 	SlotEntry  *entry = entry_of(procno);
 	int64		held = section->timestamp - (TimestampTz) pg_atomic_read_u64(&entry->since);
 	uint32		running = pg_atomic_read_u32(&entry->state);
+	Hold		had = hold_in(running);
 
-	if (state_in(running) != SLOT_RUNNING ||
+	if (state_in(running) != SLOT_RUNNING || !had.counted ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LONG))
 		return false;
 	entry->reserved = false;
@@ -197,8 +189,8 @@ demote(int procno, LockedSection *section)
 	 */
 	held = Min(Max(held, 0), AVERAGE_OVER);
 	Slots->short_working = Max(Slots->short_working - (double) held / AVERAGE_OVER, 0);
-	(void) count_place_out(place_in(running));
-	slots_hand_off(entry, place_in(running), section);
+	(void) count_place_out(had.place);
+	slots_hand_off(entry, &had, section);
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	return true;
 }
@@ -293,12 +285,7 @@ slots_long_resume(int procno)
 
 	slots_lock(&section);
 	if (entry_of(procno)->long_state == LONG_PAUSED)
-	{
-		int			was_first = Slots->long_paused.head;
-
 		resume(procno, &section);
-		wake_first(was_first, &section);
-	}
 	slots_unlock(&section);
 }
 
@@ -306,12 +293,9 @@ slots_long_resume(int procno)
 static void
 end_turn(int procno, LockedSection *section)
 {
-	int			was_first = Slots->long_paused.head;
-
 	if (entry_of(procno)->long_state == LONG_RUNNING)
 		note_turn(entry_of(procno));
 	change_state(procno, LONG_NOT, section->timestamp);
-	wake_first(was_first, section);
 	resume_next(section);
 }
 
@@ -347,12 +331,15 @@ slots_end_long(bool works, uint64 cpu)
 	MySlotEntry->cpu_seen = cpu;
 	MySlotEntry->admission_seen = MySlotEntry->admission;
 	if (works || !slots_are_limited() || slots_lend_after() < 0)
-		pg_atomic_write_u32(&MySlotEntry->state,
-							state_with_place(SLOT_RUNNING, count_in(MySlotEntry->pool)));
+	{
+		Hold		hold = count_in(MySlotEntry->pool);
+
+		pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &hold));
+	}
 	else
 	{
 		slots_note_lender(pool_of(MySlotEntry));
-		pg_atomic_write_u32(&MySlotEntry->state, state_with_place(SLOT_LENT, NO_QUEUE));
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_LENT);
 	}
 	slots_unlock(&section);
 }

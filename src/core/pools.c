@@ -3,8 +3,8 @@
  * pools.c
  *		Which pools there are, and which one a backend belongs to.
  *
- * A pool has an index in an array; the default pool has the first.  Processes
- * that publish settings (settings.c) define and drop pools.  A backend looks
+ * A pool has an index in an array; the default pool has the first.  The worker
+ * defines and drops pools when it publishes settings (settings.c).  A backend looks
  * up its pool by name, again whenever the generation changes.  When a pool is
  * dropped, its waiters move to the default pool at once, but for those at a
  * hot spot; other backends do at their next statement.  Its index can be

@@ -4,7 +4,8 @@
  *		The shared semaphore: acquire, wait, release, barge; its settings and
  *		its shared memory.  Knows nothing of SQL, time-outs or wait events.
  *
- * While no backend waits, a slot is acquired and released by one
+ * Without a limit, a slot is a state in the backend's own entry.  With one, and
+ * while no backend waits, a slot is acquired and released by one
  * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of
  * its pool, or of the hot spot whose contender it is, and is granted a slot or
  * called to claim one (wait_queue.c).  The waiters' flag of the count for all
@@ -20,20 +21,26 @@
  *	   slot is free.
  * test/model mirrors this protocol in a model checker's language.
  *
- * States of an entry, and which process changes them (any process may change
- * the place in a state, under the lock, by compare-and-exchange):
+ * States of an entry, and which process changes them:
  *	 NONE -> RUNNING, LENT			its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
- *	 RUNNING, LENT -> NONE with its place	its backend, by compare-and-exchange
- *	 NONE with a place -> RUNNING	its backend, by compare-and-exchange
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
  *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
  *	 LONG -> RUNNING, LENT			its backend, under the lock
- *	 RUNNING, LENT, LONG, NONE with a place -> NONE	its backend, by exchange
+ *	 RUNNING, LENT, LONG -> NONE	its backend, by exchange
  * A backend may leave while others lend its slot (lending.c) or make it long
  * (long_share.c).  The exchanges decide which comes first: it releases what
- * the state that it found says.
+ * the state that it found says.  One that is RUNNING and counted nowhere has
+ * nothing to lend: no other process changes that, so it leaves by a plain store.
+ *
+ * A place at a hot spot is counted before it is put into the entry's spot, by
+ * compare-and-exchange, by the backend or by the worker; it is counted out by
+ * the process that took it out of the spot by exchange.  The backend looks for
+ * one by a plain load when its transaction ends, and may miss one that the
+ * worker gives it at that moment.  Then the end of its next transaction returns
+ * it, or the next sample, which finds the place of a backend that is in no
+ * transaction, or waits.
  *
  * Locking: see slots_internal.h.
  *
@@ -51,8 +58,9 @@
 /* SlotEntry.history of a session whose last transactions all wanted it */
 #define ALWAYS_WANTED	0xFF
 
-/* The state, with its place, of a backend that has just been counted */
-static uint32 next_state;
+/* What this backend has just been counted for, and its next state */
+static Hold next_hold;
+static SlotState next_state;
 
 static void slots_at_exit(int code, Datum arg);
 
@@ -78,6 +86,7 @@ attach_entry(void)
 	MySlotEntry->keeps_slot = false;
 	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
+	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 }
 
 /* The queue that this backend is to count and wait in */
@@ -92,42 +101,54 @@ my_queue(void)
 }
 
 /*
- * count_me_in() if the queue counts, if this backend has kept a place, or for
- * one found stuck, as a lender
+ * Does this backend work without being counted?  Then it has nothing to lend, and
+ * no other process changes its state.
+ */
+bool
+slots_is_uncounted(void)
+{
+	return MySlotEntry != NULL && pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING;
+}
+
+/* This backend has been counted in that place, if it is one of a hot spot. */
+static inline void
+occupy(int place)
+{
+	uint32		none = 0;
+
+	if (likely(!is_of_hot_spot(place)))
+		return;
+	if (pg_atomic_compare_exchange_u32(&MySlotEntry->spot, &none, spot_of(place)))
+		note_place_taken(place);
+	else						/* the worker has given it one meanwhile */
+		slots_return_place(place);
+}
+
+/*
+ * count_me_in() if the queue counts, or for one found stuck, as a lender.  One
+ * that has kept a place at a hot spot needs no other.
  */
 static pg_noinline bool
 count_in_with_place(bool barge)
 {
-	int			place;
 	LockedSection section;
 
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
-	{
-		next_state = SLOT_RUNNING;
-		return count_up_if_free(&Slots->usage, &Slots->limit, barge);
-	}
 	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
 		slots_lend_after() >= 0 && slots_are_limited())
 	{
 		slots_lock(&section);
 		slots_note_lender(pool_of(MySlotEntry));
 		slots_unlock(&section);
-		next_state = state_with_place(SLOT_LENT, NO_QUEUE);
+		next_state = SLOT_LENT;
+		next_hold.counted = false;
 		return true;
 	}
-	if (!count_place_if_free(my_queue(), barge, &place))
+	if ((my_pool.has_limit || !has_spot(MySlotEntry)) &&
+		!count_place_if_free(my_queue(), barge, &next_hold.place))
 		return false;
-	if (count_up_if_free(&Slots->usage, &Slots->limit, barge))
-	{
-		slots_note_place_taken(place);
-		next_state = state_with_place(SLOT_RUNNING, place);
+	if (count_slot_if_free(barge, &next_hold.counted))
 		return true;
-	}
-	if (count_place_out(place))
-	{
-		slots_lock(&section);
-		slots_unlock(&section);
-	}
+	slots_return_place(next_hold.place);
 	return false;
 }
 
@@ -152,27 +173,22 @@ count_admission(void)
 static inline void
 become_holder(TimestampTz since)
 {
-	uint32		kept = pg_atomic_read_u32(&MySlotEntry->state);
-
-	Assert(state_in(kept) == SLOT_NONE);
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
-	if (likely(kept == SLOT_NONE))
-		pg_atomic_write_u32(&MySlotEntry->state, next_state);
-	else						/* samples may take the place away */
-		while (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &kept,
-											   state_with_place(SLOT_RUNNING, place_in(kept))))
-			 /* kept is what it is now */ ;
+	occupy(next_hold.place);
+	pg_atomic_write_u32(&MySlotEntry->state, state_with(next_state, &next_hold));
 }
 
 /* Count this backend if a slot is free; with barge, even if others wait. */
 static inline bool
 count_me_in(bool barge)
 {
+	next_state = SLOT_RUNNING;
+	next_hold.place = NO_QUEUE;
 	if (unlikely(my_pool.has_limit || MySlotEntry->hot_spot != 0))
 		return count_in_with_place(barge);
-	next_state = SLOT_RUNNING;
-	return count_up_if_free(&Slots->usage, &Slots->limit, barge);
+	return count_slot_if_free(barge, &next_hold.counted);
 }
 
 /*
@@ -186,6 +202,13 @@ slots_try_acquire(TimestampTz since)
 		attach_entry();
 	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
 		slots_join_pool();
+	if (likely(!slots_are_limited() && !my_pool.has_limit && MySlotEntry->hot_spot == 0))
+	{
+		count_admission();
+		pg_atomic_write_u64(&MySlotEntry->since, since);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+		return true;
+	}
 	if (!count_me_in(false))
 		return false;
 	become_holder(since);
@@ -219,13 +242,9 @@ barge_or_force(TimestampTz since)
 
 	if (forced)
 	{
-		int			place = NO_QUEUE;
-
-		if (pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE)
-			place = count_place(my_queue());	/* else it has kept one */
-		pg_atomic_fetch_add_u32(&Slots->usage, 1);
-		slots_note_place_taken(place);
-		next_state = state_with_place(SLOT_RUNNING, place);
+		next_hold.place = my_pool.has_limit || !has_spot(MySlotEntry) ?
+			count_place(my_queue()) : NO_QUEUE;
+		next_hold.counted = count_slot();
 		add_to_own(TOTAL_FORCED, 1);
 	}
 	become_holder(since);
@@ -262,37 +281,38 @@ slots_acquire_reserved(int size, TimestampTz since)
 	return true;
 }
 
-/* The guts of slots_enqueue(); *place is that of a slot.  Lock held. */
+/* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */
 static SlotEnqueued
-enter_queue(int max_queue_length, int *place, LockedSection *section)
+enter_queue(int max_queue_length, LockedSection *section)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
 	/* It holds locks that others may want: it needs a place, but no slot. */
 	if (MySlotEntry->admitted_before && queue->waiters.head == INVALID_PROC_NUMBER &&
-		count_place_if_free(MySlotEntry->queue, true, place))
+		count_place_if_free(MySlotEntry->queue, true, &next_hold.place))
 	{
-		pg_atomic_fetch_add_u32(&Slots->usage, 1);
+		next_hold.counted = count_slot();
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
 
 	/* It may overtake waiters of lower priority. */
 	if (queue->waiters.head == INVALID_PROC_NUMBER &&
 		my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
-		count_in_if_free(MySlotEntry->queue, place))
+		count_in_if_free(MySlotEntry->queue, &next_hold))
 		return SLOT_ENQUEUE_ACQUIRED;
 
 	if (Slots->max_active == 0)
 	{
 		/* This backend has yet to hear that the gate is off. */
-		*place = count_in(MySlotEntry->queue);
+		next_hold = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
 	if (Slots->observing)
 	{
 		pool->totals[TOTAL_WOULD_QUEUE]++;
-		*place = count_in(MySlotEntry->queue);
+		next_hold = count_in(MySlotEntry->queue);
+		slots_call_worker(section);
 		return SLOT_ENQUEUE_OBSERVED;
 	}
 	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
@@ -320,7 +340,6 @@ slots_enqueue(int max_queue_length, int *queue_length)
 {
 	SlotEnqueued result;
 	SlotQueue  *queue;
-	int			place;
 	LockedSection section;
 
 	slots_lock(&section);
@@ -348,17 +367,14 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		if (slots_are_limited())
 			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
-	result = enter_queue(max_queue_length, &place, &section);
+	next_state = SLOT_RUNNING;
+	result = enter_queue(max_queue_length, &section);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock(&section);
 
 	if (result == SLOT_ENQUEUE_ACQUIRED || result == SLOT_ENQUEUE_OBSERVED)
-	{
-		slots_note_place_taken(place);
-		next_state = state_with_place(SLOT_RUNNING, place);
 		become_holder(section.timestamp);
-	}
 	return result;
 }
 
@@ -379,28 +395,21 @@ claim_free_slot(void)
 {
 	LockedSection section;
 	bool		mine;
-	int			place;
+	Hold		hold;
 
 	slots_lock(&section);
 	mine = state_of(MySlotEntry) != SLOT_WAITING;
 	MySlotEntry->wakeup_pending = false;
 	if (!mine && slots_is_its_turn(my_slot_procno, section.now) &&
-		count_in_if_free(MySlotEntry->queue, &place))
+		count_in_if_free(MySlotEntry->queue, &hold))
 	{
-		slots_make_holder(my_slot_procno, place, &section);
+		slots_make_holder(my_slot_procno, &hold, &section);
 		Slots->moved = section.now;
 		Slots->stall_after = 0;
 		mine = true;
 	}
 	slots_unlock(&section);
 	return mine;
-}
-
-/* Was this waiter granted a slot, or called?  If not, its latch will be set. */
-bool
-slots_may_claim(void)
-{
-	return state_of(MySlotEntry) != SLOT_WAITING || MySlotEntry->wakeup_pending;
 }
 
 /*
@@ -437,7 +446,7 @@ slots_leave_queue(PoolTotal reason)
 	left = state_of(MySlotEntry) == SLOT_WAITING;
 	if (left)
 	{
-		slots_queue_remove(my_slot_procno, &section);
+		slots_queue_remove(my_slot_procno);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason]++;
 	}
@@ -445,51 +454,68 @@ slots_leave_queue(PoolTotal reason)
 	return left;
 }
 
-/* Release a slot, counted or not, to waiters; its place is counted out. */
+/* Release a slot or a place, which is counted out already, to waiters. */
 static pg_noinline void
-free_slot_to_waiters(int had_place, bool is_counted)
+release_to_waiters(const Hold *had)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	if (!is_counted)
-		pg_atomic_fetch_add_u32(&Slots->usage, 1);
-	slots_hand_off(MySlotEntry, had_place, &section);
+	slots_hand_off(MySlotEntry, had, &section);
 	slots_unlock(&section);
 }
 
-/* Release a slot with that place, which the state does not name any more. */
+/* Release what the entry does not name any more. */
 static void
-free_slot(int place)
+release(Hold had)
 {
-	bool		others_wait = count_place_out(place);
-	uint32		usage = pg_atomic_read_u32(&Slots->usage);
+	bool		others_wait = count_place_out(had.place);
+	uint32		usage;
 
-	Assert((usage & USAGE_COUNT) > 0);
-	while (likely(!others_wait) && (usage & USAGE_WAITERS) == 0)
-		if (pg_atomic_compare_exchange_u32(&Slots->usage, &usage, usage - 1))
-			return;
-	free_slot_to_waiters(place, true);
+	if (had.counted)
+	{
+		usage = pg_atomic_read_u32(&Slots->usage);
+		Assert((usage & USAGE_COUNT) > 0);
+		while (likely(!others_wait) && (usage & USAGE_WAITERS) == 0)
+			if (pg_atomic_compare_exchange_u32(&Slots->usage, &usage, usage - 1))
+				return;
+	}
+	if (had.counted || others_wait)
+		release_to_waiters(&had);
 }
 
-/* End this backend's hold on its slot and place, as far as it has them. */
+/* End this backend's hold on its slot, and on its place in a pool. */
 static void
-drop_slot(void)
+drop_slot(int spot)
 {
-	uint32		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
-	SlotState	state = state_in(held);
-	int			place = place_in(held);
+	uint32		held = pg_atomic_read_u32(&MySlotEntry->state);
+	Hold		had;
 
-	Assert(state != SLOT_WAITING);
+	Assert(state_in(held) != SLOT_WAITING);
+	if (likely(held == SLOT_RUNNING))
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);	/* counted nowhere */
+	else
+		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 	MySlotEntry->reserved = false;
-	if (likely(state == SLOT_RUNNING))
-		free_slot(place);
-	else if (state == SLOT_LONG)
+
+	if (state_in(held) == SLOT_LONG)
 		slots_forget_long(my_slot_procno);
-	else if (state == SLOT_LENT)
-		slots_forget_lending(place);
-	else if (count_place_out(place))	/* it kept the place only */
-		free_slot_to_waiters(place, false);
+	else if (state_in(held) == SLOT_LENT)
+		slots_forget_lending();
+	had = hold_in(held);
+	if (unlikely(spot != NO_QUEUE))
+	{
+		slots_return_place(had.place);
+		had.place = spot;
+	}
+	release(had);
+}
+
+/* The same, and on its place at a hot spot. */
+static void
+drop_all(void)
+{
+	drop_slot(unlikely(has_spot(MySlotEntry)) ? take_spot(MySlotEntry) : NO_QUEUE);
 }
 
 /* Pass a slot on that was granted too late to be of use. */
@@ -499,7 +525,7 @@ slots_refuse_grant(void)
 	LockedSection section;
 
 	finish_handoff();
-	drop_slot();
+	drop_all();
 	slots_lock(&section);
 	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
 	slots_unlock(&section);
@@ -515,34 +541,29 @@ slots_resume(void)
 }
 
 /*
- * Release this backend's slot, but keep its place at a hot spot, if it has one,
- * until slots_release().
+ * Release this backend's slot, if it still has it, but keep its place at a hot
+ * spot until slots_release().
  */
 void
-slots_keep_place(void)
+slots_release_slot(void)
 {
-	uint32		held = pg_atomic_read_u32(&MySlotEntry->state);
-
-	while (is_of_hot_spot(place_in(held)) && state_in(held) != SLOT_NONE)
-	{
-		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held,
-											state_with_place(SLOT_NONE, place_in(held))))
-			continue;
-		if (state_in(held) == SLOT_RUNNING)
-			free_slot(NO_QUEUE);
-		else
-			slots_forget_lending(NO_QUEUE);
-		return;
-	}
-	slots_release();
+	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
+		drop_slot(NO_QUEUE);
 }
 
 /* Release this backend's slot and place, as far as it still has them. */
 void
 slots_release(void)
 {
-	if (MySlotEntry != NULL && pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
-		drop_slot();
+	if (MySlotEntry == NULL)
+		return;
+	if (likely(slots_is_uncounted() && !has_spot(MySlotEntry)))
+	{
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
+		MySlotEntry->reserved = false;
+	}
+	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE || has_spot(MySlotEntry))
+		drop_all();
 }
 
 /* The work that this backend was admitted for has ended: count it. */
@@ -589,7 +610,8 @@ slots_end_transaction(bool failed)
 bool
 slots_has_place(void)
 {
-	return place_in(pg_atomic_read_u32(&MySlotEntry->state)) != NO_QUEUE;
+	return has_spot(MySlotEntry) ||
+		place_in(pg_atomic_read_u32(&MySlotEntry->state)) != NO_QUEUE;
 }
 
 /*
@@ -600,28 +622,16 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	int			queue = slots_hot_spot_queue(hot_spot);
 	bool		barges = pg_atomic_read_u32(&Slots->handoff_after) != 0;
-	uint32		state;
 	int			place;
-	LockedSection section;
 
 	slots_resume();
-	state = pg_atomic_read_u32(&MySlotEntry->state);
-	if (state != SLOT_RUNNING || my_pool.has_limit)
+	if (state_of(MySlotEntry) != SLOT_RUNNING || my_pool.has_limit || slots_has_place())
 		return true;
-	if (!count_place_if_free(queue, barges, &place))
+	if (!count_place_if_free(slots_hot_spot_queue(hot_spot), barges, &place))
 		return false;
 	MySlotEntry->hot_spot = hot_spot + 1;
-	if (pg_atomic_compare_exchange_u32(&MySlotEntry->state, &state,
-									   state_with_place(SLOT_RUNNING, place)))
-		slots_note_place_taken(place);
-	else if (count_place_out(place))	/* a sample has lent the slot, or
-										 * found a place */
-	{
-		slots_lock(&section);
-		slots_unlock(&section);
-	}
+	occupy(place);
 	return true;
 }
 
@@ -634,7 +644,7 @@ void
 slots_give_up_for(int hot_spot)
 {
 	MySlotEntry->hot_spot = hot_spot + 1;
-	drop_slot();
+	drop_all();
 	MySlotEntry->admitted_before = true;
 }
 
@@ -654,18 +664,13 @@ slots_end_readmission(TimestampTz since)
 void
 slots_release_place(void)
 {
-	uint32		state = pg_atomic_read_u32(&MySlotEntry->state);
+	Hold		had = {.counted = false};
 
-	while (is_of_hot_spot(place_in(state)))
-	{
-		if (!pg_atomic_compare_exchange_u32(&MySlotEntry->state, &state,
-											state_with_place(state_in(state), NO_QUEUE)))
-			continue;
-		MySlotEntry->hot_spot = 0;
-		if (count_place_out(place_in(state)))
-			free_slot_to_waiters(place_in(state), false);
+	if (!has_spot(MySlotEntry))
 		return;
-	}
+	MySlotEntry->hot_spot = 0;
+	had.place = take_spot(MySlotEntry);
+	release(had);
 }
 
 /*
@@ -681,9 +686,9 @@ slots_at_exit(int code, Datum arg)
 	{
 		pg_read_barrier();		/* as in slots_claim() */
 		finish_handoff();		/* a slot may have been granted meanwhile */
-		slots_release();
 		slots_count_end(true);
 	}
+	slots_release();
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = 0;
@@ -726,13 +731,10 @@ slots_set(SlotSetting setting, int value)
 			pg_atomic_write_u32(&Slots->long_after, (uint32) value);
 			break;
 	}
-	if (setting == SETTING_LEND_AFTER && Slots->watcher != INVALID_PROC_NUMBER)
-		slots_wake_later(&section, Slots->watcher);
 	slots_unlock(&section);
-	if (setting == SETTING_MAX_ACTIVE || setting == SETTING_HOT_SPOTS)
-		slots_schedule_samples();
-	if (setting == SETTING_MAX_ACTIVE || setting == SETTING_OBSERVING)
-		slots_grant_free();
+	if (!slots_have_hot_spots())
+		slots_end_hot_spots();
+	slots_grant_free();
 }
 
 /* ---- Looking at entries ---- */
@@ -744,14 +746,11 @@ slots_available(void)
 	return Slots != NULL;
 }
 
-/* Has that backend a slot, at work or lent, or a place?  A hint, no lock. */
-bool
-slots_is_holder(int procno)
+/* Another number whenever a backend has come to the gate for the first time. */
+uint32
+slots_attached(void)
 {
-	uint32		state = pg_atomic_read_u32(&entry_of(procno)->state);
-
-	return state_in(state) == SLOT_RUNNING || state_in(state) == SLOT_LENT ||
-		place_in(state) != NO_QUEUE;
+	return pg_atomic_read_u32(&Slots->attached);
 }
 
 /* The state of that backend.  A hint, no lock. */
@@ -806,7 +805,6 @@ slots_shmem_init(void)
 	void	   *area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
-	slots_sample_time = &Slots->sample;
 	slots_hot_kinds = &Slots->hot_kinds;
 	if (found)
 		return false;
@@ -821,14 +819,10 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->lend_after, 0);
 	pg_atomic_init_u32(&Slots->long_after, 0);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
-	pg_atomic_init_u64(&Slots->lenders_seen, 0);
-	pg_atomic_init_u64(&Slots->holders_seen, 0);
-	pg_atomic_init_u64(&Slots->sample.taken, 0);
-	pg_atomic_init_u64(&Slots->sample.claimed, 0);
-	pg_atomic_init_u64(&Slots->sample.interval, 0);
+	pg_atomic_init_u32(&Slots->attached, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->long_paused = empty;
-	Slots->watcher = INVALID_PROC_NUMBER;
+	Slots->worker = INVALID_PROC_NUMBER;
 	pg_atomic_init_u32(&Slots->hot_kinds, 0);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
@@ -859,6 +853,7 @@ slots_shmem_init(void)
 		SlotEntry  *entry = entry_of(i);
 
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
+		pg_atomic_init_u32(&entry->spot, 0);
 		pg_atomic_init_u32(&entry->ticks, 0);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);

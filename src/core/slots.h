@@ -41,12 +41,7 @@ typedef enum SlotState
 #define SLOTS_MAX_LIMIT		0x3FFFF /* PostgreSQL's own bound on backends */
 #define SLOTS_WAIT_BUCKETS	24	/* of the histogram of waits: see counters.c */
 #define MAX_HOT_SPOTS		32
-
-/*
- * Statements that began up to this long (us) before the last sample need not
- * take another; a larger difference means that the clock was set back.
- */
-#define SAMPLE_SLACK		INT64CONST(1000000)
+#define MAX_PAST_HOT_SPOTS	100 /* that are remembered */
 
 typedef struct PoolDefinition
 {
@@ -118,14 +113,14 @@ typedef struct WantedRow
 
 #define WANTS_ALL	0			/* instead of a key: all that the hot spot is */
 
-/* When backends are sampled */
-typedef struct SampleTime
+/* What the worker has done since it started */
+typedef struct WorkerStats
 {
-	pg_atomic_uint64 taken;		/* the last sample, TimestampTz; no lock */
-	pg_atomic_uint64 claimed;	/* the same by monotonic_us() */
-	pg_atomic_uint64 interval;	/* between samples while no backend waits, us,
-								 * plus SAMPLE_SLACK; the lock to change */
-} SampleTime;
+	TimestampTz started;
+	TimestampTz sampled;		/* when it last did */
+	uint64		samples;
+	uint64		sample_time;	/* us */
+} WorkerStats;
 
 /* A clock for intervals, us: unlike that of timestamps, it is never set. */
 static inline uint64
@@ -161,7 +156,9 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 /* Backends; this one's proc number, or invalid until it comes to the gate */
 extern GATE_HIDDEN int my_slot_procno;
 extern bool slots_available(void);
+extern bool slots_is_uncounted(void);
 extern bool slots_is_holder(int procno);
+extern uint32 slots_attached(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
@@ -181,12 +178,11 @@ extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
-extern bool slots_may_claim(void);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(PoolTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
-extern void slots_keep_place(void);
+extern void slots_release_slot(void);
 extern void slots_release(void);
 extern void slots_count_end(bool failed);
 extern void slots_end_transaction(bool failed);
@@ -198,8 +194,13 @@ extern void slots_give_up_for(int hot_spot);
 extern void slots_end_readmission(TimestampTz since);
 extern void slots_release_place(void);
 
-/* The watcher */
-extern bool slots_try_become_watcher(void);
+/* The worker */
+extern void slots_begin_sampling(void);
+extern bool slots_any_waits(void);
+extern void slots_note_sample(uint64 took);
+extern bool slots_may_doze(void);
+extern bool slots_are_sampled(void);
+extern int	slots_get_worker(WorkerStats *stats);
 
 /* Pools */
 extern void pools_fold_name(char *name, const char *original);
@@ -292,41 +293,41 @@ typedef struct HotSpotView
 	uint64		wait_time;		/* us */
 } HotSpotView;
 
+/* A hot spot that has ended */
+typedef struct PastHotSpot
+{
+	HotSpotKey	key;
+	TimestampTz since;
+	TimestampTz ended;
+	WantedRow	row;			/* that a backend was in line for last */
+	int			most_in_line;	/* backends that waited at a time */
+	uint64		admitted;
+	uint64		wait_time;		/* us */
+} PastHotSpot;
+
 /* Hot spots */
-extern GATE_HIDDEN SampleTime *slots_sample_time;
 extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
-extern bool slots_claim_sample(bool even_if_few);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey *key,
 								const WantedRow *row, uint64 now, HotSpotCounts *counts);
-extern bool slots_is_stuck(int procno);
 extern void slots_let_in(int procno);
-extern void slots_adapt_hot_spots(const HotSpotCounts *counts);
+extern bool slots_adapt_hot_spots(const HotSpotCounts *counts);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
-
-/*
- * Should a backend whose statement began at since take a sample?  A hint for
- * the hot path; slots_claim_sample() decides.
- */
-static inline bool
-slots_sample_is_due(TimestampTz since)
-{
-	return (uint64) since - pg_atomic_read_u64(&slots_sample_time->taken) + SAMPLE_SLACK >=
-		pg_atomic_read_u64(&slots_sample_time->interval);
-}
+extern uint64 slots_first_past_hot_spot(void);
+extern bool slots_get_past_hot_spot(uint64 number, PastHotSpot *past);
+extern char *slots_describe_hot_spot(const HotSpotKey *key);
 
 /* Lending */
 extern int	slots_lend_after(void);
-extern bool slots_claim_lender_scan(void);
+extern bool slots_holders_matter(void);
 extern bool slots_may_lend(int procno);
-extern bool slots_claim_holder_scan(long interval);
 extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);
 extern void slots_end_lending(void);
-extern void slots_relieve_stall(long ms);
+extern void slots_relieve_stall(void);
 
 /* Long statements */
 extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);

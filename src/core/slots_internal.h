@@ -11,23 +11,26 @@
  * The semaphore is one 32-bit word: the number of slots in use, and a flag in
  * its highest bit.  While that is clear, a slot is acquired and released by
  * one compare-and-exchange; the flag is larger than any limit, so "usage <
- * limit" tests all of it.  A queue with a limit of its own, that of a pool
- * or of a hot spot, has a word of its own: a slot is counted there first, then
- * in the word for all; if that fails, the first step is taken back.  Where a
- * backend is counted is its place; its state names it.  One of a hot spot may be taken later,
- * and kept longer, than the slot.
+ * limit" tests all of it.  Without a limit for all, no slot is counted, and a
+ * backend writes nothing but its own entry.  A queue with a limit of its own,
+ * that of a pool or of a hot spot, has a word of its own: a slot is counted
+ * there first, then in the word for all; if that fails, the first step is taken
+ * back.  Where a backend is counted is its place.  Its state names that of a
+ * pool.  Its spot names that of a hot spot, which may be taken later, and kept
+ * longer, than the slot.
  *
  * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
  * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
  * free (wait_queue.c, with the bound on the work done under it).  It guards
- * all members of SlotShared, SlotPool, SlotQueue and HotSpot whose comments
- * name no other lock; functions that say so read one without it, as a hint.
- * Members of SlotEntry whose comments name no lock are written by their own
- * backend and read by others without a lock.  Atomics are read without a lock;
- * the limits are written under the lock, the words, published settings and
- * times of samples without it.  Slots->pools_lock, an LWLock taken before the
- * lock, guards the set of pools and their names.  Times are in us by
- * monotonic_us(), but for those of type TimestampTz.
+ * all members of SlotShared, SlotPool and SlotQueue, and the key of a HotSpot,
+ * whose comments name no other lock; functions that say so read one without it,
+ * as a hint.  Members of SlotEntry whose comments name no lock are written by
+ * their own backend, and those of HotSpot by the worker (src/worker.c), the one
+ * process that samples; others read them without a lock.  Atomics are read
+ * without a lock; the limits are written under the lock, the words and published
+ * settings without it.  Slots->pools_lock, an LWLock taken before the lock,
+ * guards the set of pools and their names.  Times are in us by monotonic_us(),
+ * but for those of type TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -57,8 +60,9 @@
 #define DEFAULT_POOL	0
 
 /* State and place are one word: to change one is to know what to count. */
+#define STATE_MASK		0x0F
+#define STATE_COUNTED	0x80	/* in SlotShared.usage */
 #define PLACE_SHIFT		8
-#define STATE_MASK		((1 << PLACE_SHIFT) - 1)
 
 /* SlotEntry.hot_spot: has waited for one that does nothing, does not contend */
 #define STUCK			PG_UINT8_MAX
@@ -71,18 +75,19 @@ typedef enum LongState
 	LONG_PAUSED
 } LongState;
 
-/* One backend.  The hot path writes one cache line: up to TOTAL_BARGED. */
+/* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
 {
-	/* SlotState and place: see semaphore.c */
+	/* SlotState, STATE_COUNTED, and place in a pool: see semaphore.c */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
+	pg_atomic_uint32 spot;		/* where it has a place: a hot spot, plus 1 */
 	uint16		admission;		/* another one whenever it is admitted */
 	uint16		statement;		/* another one whenever it meets the gate */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
 	uint8		pool;			/* changed in state NONE, or under the lock */
 	uint8		queue;			/* that it is in, or was in last: lock */
 	uint8		hot_spot;		/* whose contender it is, plus 1; 0, or STUCK;
-								 * written by samples and by itself */
+								 * written by the worker and by itself */
 	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
 	uint8		history;		/* which of its last transactions have wanted
 								 * a hot spot: a bit each */
@@ -160,17 +165,18 @@ typedef struct HotSpot
 {
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
 	TimestampTz since;
-	uint64		seen;			/* when a backend was last seen in line;
-								 * written by samples without a lock */
-	LimitControl control;		/* a hint without the lock */
+	uint64		seen;			/* when a backend was last seen in line */
+	LimitControl control;
+	int			most_in_line;	/* waiting, in the queue and blocked */
+	WantedRow	row;			/* as PastHotSpot.row */
 	uint64		stood_still;	/* when it last did; 0 = never */
-	bool		in_circles;		/* it did of late: likewise a hint */
+	bool		in_circles;		/* it did of late */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint64 admitted;	/* how many had a place */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
 
-/* What statements want of a hot spot: see hot_spots.c; written by samples */
+/* What statements want of a hot spot: see hot_spots.c; written by the worker */
 #define WANTED_KEYS		1024
 typedef struct WantedKey
 {
@@ -184,23 +190,27 @@ typedef struct WantedKey
 
 typedef struct SlotShared
 {
-	/* Written by every statement: a cache line of their own. */
-	pg_atomic_uint32 usage;		/* slots in use; USAGE_WAITERS: there is a
-								 * limit, and a backend waits whose queue has
-								 * a place free */
+	/* Read by every statement, but seldom written: a line of their own. */
 	pg_atomic_uint32 limit;		/* slots, or NO_LIMIT; the lock to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
-	SampleTime	sample;			/* for hot spots */
-	char		padding[PG_CACHE_LINE_SIZE - 4 * sizeof(pg_atomic_uint32) - sizeof(SampleTime)];
-
-	slock_t		mutex;
+	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
+	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
+	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
+	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	int			max_active;		/* see SETTING_MAX_ACTIVE; a hint without lock */
 	bool		observing;		/* likewise */
+	bool		hot_spots_on;	/* likewise */
+
+	/*
+	 * Slots in use, and USAGE_WAITERS if a backend waits whose queue has a
+	 * place free.  Written by every statement while there is a limit.
+	 */
+				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
+
+				pg_attribute_aligned(PG_CACHE_LINE_SIZE) slock_t mutex;
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;	/* when a slot given back was granted last */
-	int			watcher;		/* proc number, or INVALID_PROC_NUMBER */
-	uint64		watch_due;		/* when the watcher is to sample again */
 	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms until one enters; 0 = as at first */
@@ -213,21 +223,15 @@ typedef struct SlotShared
 	uint64		long_turn_began;	/* the last turn that is over */
 	int64		long_turn_used; /* us of CPU that it used */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
-	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
-	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
-	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
-	bool		hot_spots_on;	/* a hint without the lock */
-	pg_atomic_uint64 lenders_seen;	/* when an arrival last sampled them */
-	pg_atomic_uint64 holders_seen;	/* when a watcher last did */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
-	bool		contended;		/* the last sample found contenders: as seen */
-	uint64		keys_aged;		/* when marks were last lowered: as seen */
+	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
+	bool		worker_dozes;	/* it is to be called when a backend queues */
+	pg_atomic_uint32 attached;	/* goes up when a backend comes to the gate
+								 * for the first time */
+	WorkerStats worker_stats;	/* a hint without the lock */
+	uint64		sampled;		/* when it last did: likewise */
+	uint64		keys_aged;		/* when marks were last lowered: the worker */
 	WantedKey	keys[WANTED_KEYS];
-
-	/* Read by every statement, but seldom written: a line of its own. */
-	char		padding2[PG_CACHE_LINE_SIZE];
-	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
-	char		padding3[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint32)];
 
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
@@ -235,6 +239,9 @@ typedef struct SlotShared
 	int			highest_priority;	/* of all pools */
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
+	uint64		past_first;		/* number of the first one since the reset */
+	uint64		past_next;		/* number of the next one to end */
+	PastHotSpot past_hot_spots[MAX_PAST_HOT_SPOTS]; /* by number, modulo that */
 	SlotQueue	queues[SLOTS_QUEUES];
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
@@ -313,10 +320,21 @@ place_in(uint32 word)
 	return (int) (word >> PLACE_SHIFT) - 1;
 }
 
-static inline uint32
-state_with_place(SlotState state, int place)
+/* What a backend is counted for */
+typedef struct Hold
 {
-	return (uint32) state | (uint32) (place + 1) << PLACE_SHIFT;
+	bool		counted;		/* in SlotShared.usage */
+	int			place;			/* the queue where it is, or NO_QUEUE */
+} Hold;
+
+/* The state of a backend that has that */
+static inline uint32
+state_with(SlotState state, const Hold *hold)
+{
+	int			pool = is_of_hot_spot(hold->place) ? NO_QUEUE : hold->place;
+
+	return (uint32) state | (hold->counted ? STATE_COUNTED : 0) |
+		(uint32) (pool + 1) << PLACE_SHIFT;
 }
 
 /* Add to a total of this backend.  There is no other writer. */
@@ -379,20 +397,6 @@ passed_since(uint64 then, int interval, uint64 now)
 	return (int64) (now - then) >= interval * INT64CONST(1000);
 }
 
-/*
- * If interval us have passed since *last, set *last to now and return true.
- * Of concurrent callers only one succeeds.
- */
-static inline bool
-claim_turn(pg_atomic_uint64 *last, uint64 interval)
-{
-	uint64		seen = pg_atomic_read_u64(last);
-	uint64		now = monotonic_us();
-
-	/* Another one may have read the clock later. */
-	return now >= seen + interval && pg_atomic_compare_exchange_u64(last, &seen, now);
-}
-
 /* Raise a count if it is below the limit; with barge, whatever the flags say. */
 static inline bool
 count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
@@ -451,38 +455,110 @@ count_place_out(int place)
 	return (usage & USAGE_WAITERS) != 0;
 }
 
+/* A backend has been counted in that place. */
+static inline void
+note_place_taken(int place)
+{
+	if (is_of_hot_spot(place))
+		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
+}
+
+/* Count a slot, if slots are limited.  Returns false if none is free. */
+static inline bool
+count_slot_if_free(bool barge, bool *counted)
+{
+	*counted = slots_are_limited();
+	return likely(!*counted) || count_up_if_free(&Slots->usage, &Slots->limit, barge);
+}
+
+/* The same, above the limit if need be: returns whether it was counted. */
+static inline bool
+count_slot(void)
+{
+	bool		counted = slots_are_limited();
+
+	if (counted)
+		pg_atomic_fetch_add_u32(&Slots->usage, 1);
+	return counted;
+}
+
 /* Count a slot in that queue and in all, if both have one free.  Lock held. */
 static inline bool
-count_in_if_free(int queue, int *place)
+count_in_if_free(int queue, Hold *hold)
 {
-	if (!count_place_if_free(queue, true, place))
+	if (!count_place_if_free(queue, true, &hold->place))
 		return false;
-	if (count_up_if_free(&Slots->usage, &Slots->limit, true))
+	if (count_slot_if_free(true, &hold->counted))
 		return true;
-	(void) count_place_out(*place);
-	*place = NO_QUEUE;
+	(void) count_place_out(hold->place);
 	return false;
 }
 
 /* The same, above the limits if need be; without the lock, too. */
-static inline int
+static inline Hold
 count_in(int queue)
 {
-	int			place = count_place(queue);
+	Hold		hold;
 
-	pg_atomic_fetch_add_u32(&Slots->usage, 1);
-	return place;
+	hold.place = count_place(queue);
+	hold.counted = count_slot();
+	return hold;
 }
 
 /* Lock held. */
 static inline void
-count_out(int place)
+count_out(const Hold *hold)
 {
-	(void) count_place_out(place);
-	pg_atomic_fetch_sub_u32(&Slots->usage, 1);
+	(void) count_place_out(hold->place);
+	if (hold->counted)
+		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }
 
-/* A waiter that is granted a slot, the next, a watcher, three long statements */
+/* What an entry has by its state: no place at a hot spot */
+static inline Hold
+hold_in(uint32 word)
+{
+	Hold		hold;
+
+	hold.counted = (word & STATE_COUNTED) != 0;
+	hold.place = place_in(word);
+	return hold;
+}
+
+/* What SlotEntry.spot is with that place of a hot spot, or NO_QUEUE; and back */
+static inline uint32
+spot_of(int place)
+{
+	return place == NO_QUEUE ? 0 : (uint32) (place - SLOTS_MAX_POOLS + 1);
+}
+
+static inline int
+place_of(uint32 spot)
+{
+	return spot == 0 ? NO_QUEUE : slots_hot_spot_queue((int) spot - 1);
+}
+
+/* Put a place at a hot spot, or NO_QUEUE, into an entry.  Returns the former one. */
+static inline int
+exchange_spot(SlotEntry *entry, int place)
+{
+	return place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(place)));
+}
+
+static inline int
+take_spot(SlotEntry *entry)
+{
+	return exchange_spot(entry, NO_QUEUE);
+}
+
+/* Has it one?  A hint, unless it is this backend's own. */
+static inline bool
+has_spot(SlotEntry *entry)
+{
+	return pg_atomic_read_u32(&entry->spot) != 0;
+}
+
+/* A waiter that is granted a slot, the next, the worker, three long statements */
 #define MAX_WAKEUPS	6
 
 /* One critical section */
@@ -498,6 +574,7 @@ typedef struct LockedSection
 extern void slots_lock(LockedSection *section);
 extern void slots_unlock(LockedSection *section);
 extern void slots_wake_later(LockedSection *section, int procno);
+extern void slots_call_worker(LockedSection *section);
 extern void slots_list_append(EntryList *list, int procno);
 extern void slots_list_remove(EntryList *list, int procno);
 extern int	slots_next_queue(int queue);
@@ -505,20 +582,21 @@ extern int	slots_next_waiter(uint64 now);
 extern int	slots_priority_of(int next, uint64 now);
 extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_queue_append(int procno, LockedSection *section);
-extern void slots_queue_remove(int procno, LockedSection *section);
+extern void slots_queue_remove(int procno);
 extern void slots_queue_move(int procno, int to);
-extern void slots_make_holder(int procno, int place, LockedSection *section);
+extern void slots_make_holder(int procno, const Hold *hold, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
 extern void slots_grant_free(void);
-extern void slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section);
+extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section);
 
 /* counters.c, pools.c, lending.c, hot_spots.c */
 extern void slots_keep_totals(SlotEntry *entry);
 extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
 extern void slots_note_lender(SlotPool *pool);
-extern void slots_forget_lending(int place);
-extern void slots_schedule_samples(void);
-extern void slots_note_place_taken(int place);
+extern void slots_forget_lending(void);
+extern void slots_end_hot_spots(void);
+extern void slots_forget_past_hot_spots(void);
+extern void slots_return_place(int place);
 
 #endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

@@ -33,11 +33,9 @@
  * and some five times per section, or over a small constant.
  * bench/NOTEBOOK.md has what that takes with 31 pools.
  *
- * One of the waiters is the watcher, which wakes up from time to time
- * (src/sampler.c): the first that comes.  When it leaves, the last in a queue
- * is appointed, which waits longest.  If it is late, for instance because it
- * was stopped, the next backend that enters a queue takes its duty over, or
- * another waiter: each wakes up about once a second to check.
+ * The queues need no other process.  The worker (src/worker.c) lends, lets in
+ * and adapts limits.  While few are at work it dozes, and the first backend that
+ * queues calls it.
  *
  * Locking: "the lock" is the one of this file; see slots_internal.h.
  *
@@ -48,6 +46,7 @@
 #include "postgres.h"
 
 #include "port/pg_bitutils.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 
@@ -57,7 +56,6 @@ SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
-#define WATCH_GRACE		200		/* how late a watcher may be, ms */
 #define AGED_AFTER		1000	/* of being passed over, ms */
 #define MAX_READMITTED	4		/* by one section */
 
@@ -205,8 +203,10 @@ static void
 wake_next(bool was_free, LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
+	uint32		priority = (uint32) slots_priority_of(next, section->now);
 
-	pg_atomic_write_u32(&Slots->next_priority, (uint32) slots_priority_of(next, section->now));
+	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
+		pg_atomic_write_u32(&Slots->next_priority, priority);
 	/* First the flag, then the test, as when a waiter arrives. */
 	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
@@ -239,14 +239,14 @@ readmit(LockedSection *section)
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		int			head;
-		int			place;
+		Hold		hold;
 
 		while (readmitted < MAX_READMITTED &&
 			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
-			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &place))
+			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &hold.place))
 		{
-			pg_atomic_fetch_add_u32(&Slots->usage, 1);
-			slots_make_holder(head, place, section);
+			hold.counted = count_slot();
+			slots_make_holder(head, &hold, section);
 			slots_wake_later(section, head);
 			readmitted++;
 		}
@@ -268,39 +268,102 @@ slots_unlock(LockedSection *section)
 		SetLatch(&GetPGProcByNumber(section->wakeups[i])->procLatch);
 }
 
-/* ---- The watcher ---- */
+/* ---- The worker ---- */
 
-/* Make it the watcher; it must sample at once.  Lock held. */
+#define SAMPLED_WITHIN	1000	/* ms; else the worker is missing or stopped */
+
+/* on_shmem_exit callback of the worker */
 static void
-appoint_watcher(int procno, uint64 now)
-{
-	Slots->watcher = procno;
-	Slots->watch_due = now;
-}
-
-/* Lock held, or a hint. */
-static bool
-watcher_is_late(uint64 now)
-{
-	return passed_since(*(volatile uint64 *) &Slots->watch_due, WATCH_GRACE, now);
-}
-
-/* A waiter that is awake: is it the watcher?  It takes a late one's duty. */
-bool
-slots_try_become_watcher(void)
+end_sampling(int code, Datum arg)
 {
 	LockedSection section;
 
-	if (Slots->watcher == my_slot_procno)
-		return true;
-	if (!watcher_is_late(monotonic_us()))
-		return false;
+	slots_lock(&section);
+	Slots->worker = INVALID_PROC_NUMBER;
+	Slots->worker_dozes = false;
+	slots_unlock(&section);
+}
+
+/* This process is the worker from now on. */
+void
+slots_begin_sampling(void)
+{
+	WorkerStats stats = {.started = GetCurrentTimestamp()};
+	LockedSection section;
 
 	slots_lock(&section);
-	if (watcher_is_late(section.now) && state_of(MySlotEntry) == SLOT_WAITING)
-		appoint_watcher(my_slot_procno, section.now);
+	Slots->worker = MY_PROC_NUMBER;
+	Slots->worker_stats = stats;
 	slots_unlock(&section);
-	return Slots->watcher == my_slot_procno;
+	on_shmem_exit(end_sampling, (Datum) 0);
+}
+
+/* A backend queues, or would have: end the long sleep of the worker.  Lock held. */
+void
+slots_call_worker(LockedSection *section)
+{
+	if (Slots->worker_dozes)
+	{
+		Slots->worker_dozes = false;
+		slots_wake_later(section, Slots->worker);
+	}
+}
+
+/* Does a backend wait in a queue?  A hint, no lock. */
+bool
+slots_any_waits(void)
+{
+	uint64		any = 0;
+
+	for (int i = 0; i < lengthof(Slots->waiting); i++)
+		any |= *(volatile uint64 *) &Slots->waiting[i];
+	return any != 0;
+}
+
+/* The worker has taken a sample, in that many us. */
+void
+slots_note_sample(uint64 took)
+{
+	WorkerStats *stats = &Slots->worker_stats;
+
+	stats->sampled = GetCurrentTimestamp();
+	stats->samples++;
+	stats->sample_time += took;
+	*(volatile uint64 *) &Slots->sampled = monotonic_us();
+}
+
+/* May the worker sleep for long?  The next backend that queues calls it then. */
+bool
+slots_may_doze(void)
+{
+	LockedSection section;
+	bool		may;
+
+	slots_lock(&section);
+	may = Slots->worker_dozes = !slots_any_waits();
+	slots_unlock(&section);
+	return may;
+}
+
+/* Has the worker taken a sample of late?  A hint, no lock. */
+bool
+slots_are_sampled(void)
+{
+	return !passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us());
+}
+
+/* What the worker has done.  Returns its PID, or 0 if there is none. */
+int
+slots_get_worker(WorkerStats *stats)
+{
+	LockedSection section;
+	int			worker;
+
+	slots_lock(&section);
+	worker = Slots->worker;
+	*stats = Slots->worker_stats;
+	slots_unlock(&section);
+	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 }
 
 /* ---- The queues ---- */
@@ -385,8 +448,8 @@ add_to_queue(int procno)
 }
 
 /* Take an entry out of its queue.  Lock held. */
-static void
-take_out_of_queue(int procno)
+void
+slots_queue_remove(int procno)
 {
 	int			index = entry_of(procno)->queue;
 	SlotQueue  *queue = queue_at(index);
@@ -408,32 +471,14 @@ slots_queue_append(int procno, LockedSection *section)
 {
 	entry_of(procno)->wakeup_pending = false;
 	add_to_queue(procno);
-	if (Slots->watcher == INVALID_PROC_NUMBER || watcher_is_late(section->now))
-		appoint_watcher(procno, section->now);
+	slots_call_worker(section);
 }
 
-/* Take an entry out of its queue; pass the watcher's duty on.  Lock held. */
-void
-slots_queue_remove(int procno, LockedSection *section)
-{
-	int			queue = entry_of(procno)->queue;
-
-	take_out_of_queue(procno);
-	if (Slots->watcher != procno)
-		return;
-	if (queue_at(queue)->waiters.length == 0)
-		queue = slots_next_queue(NO_QUEUE);
-	appoint_watcher(queue != NO_QUEUE ? queue_at(queue)->waiters.tail : INVALID_PROC_NUMBER,
-					section->now);
-	if (Slots->watcher != INVALID_PROC_NUMBER)
-		slots_wake_later(section, Slots->watcher);
-}
-
-/* Move a waiter, perhaps the watcher, to the end of a queue.  Lock held. */
+/* Move a waiter to the end of a queue.  Lock held. */
 void
 slots_queue_move(int procno, int to)
 {
-	take_out_of_queue(procno);
+	slots_queue_remove(procno);
 	entry_of(procno)->queue = to;
 	pg_atomic_fetch_or_u32(&queue_at(to)->usage, USAGE_WAITERS);
 	add_to_queue(procno);
@@ -441,31 +486,45 @@ slots_queue_move(int procno, int to)
 
 /* ---- Slots for waiters ---- */
 
-/* Make a waiter a holder of a slot that is counted already.  Lock held. */
+/* Count a place out, if it is one, and let the next in line have it. */
 void
-slots_make_holder(int procno, int place, LockedSection *section)
+slots_return_place(int place)
+{
+	LockedSection section;
+
+	if (likely(!count_place_out(place)))
+		return;
+	slots_lock(&section);
+	slots_unlock(&section);
+}
+
+/* Make a waiter a holder of what is counted already.  Lock held. */
+void
+slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 
 	Assert(state_of(entry) == SLOT_WAITING);
-	slots_queue_remove(procno, section);
+	slots_queue_remove(procno);
 	note_passed_over(pool_of(entry)->definition.priority, section->now);
 	queue_at(entry->queue)->passed_over_since = 0;
 	queue_at(entry->queue)->moved = section->now;
 	queue_at(entry->queue)->stall_after = 0;
-	if (is_of_hot_spot(entry->queue))
-		pg_atomic_fetch_add_u64(&hot_spot_at(entry->queue)->admitted, 1);
+	note_place_taken(hold->place);
+	/* The worker may have given it a place just before it queued. */
+	if (is_of_hot_spot(hold->place))
+		(void) count_place_out(exchange_spot(entry, hold->place));
 	entry->quiet_since = section->now;	/* before is no reason to lend */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
-	pg_atomic_write_u32(&entry->state, state_with_place(SLOT_RUNNING, place));
+	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
 }
 
 /* The same in the ordinary way, for one that sleeps.  Lock held. */
 static void
-grant(int procno, int place, LockedSection *section)
+grant(int procno, const Hold *hold, LockedSection *section)
 {
-	slots_make_holder(procno, place, section);
+	slots_make_holder(procno, hold, section);
 	Slots->moved = section->now;
 	Slots->stall_after = 0;
 	slots_wake_later(section, procno);
@@ -476,9 +535,10 @@ void
 slots_grant_above_limit(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
+	Hold		hold = count_in(entry->queue);
 
 	pool_of(entry)->totals[TOTAL_STALLS]++;
-	slots_make_holder(procno, count_in(entry->queue), section);
+	slots_make_holder(procno, &hold, section);
 	slots_wake_later(section, procno);
 }
 
@@ -488,7 +548,7 @@ grant_one(void)
 {
 	LockedSection section;
 	int			next;
-	int			place;
+	Hold		hold;
 	bool		granted;
 
 	slots_lock(&section);
@@ -500,16 +560,16 @@ grant_one(void)
 		if (granted)
 		{
 			next = queue_at(queue)->waiters.head;
-			place = count_in(queue);
+			hold = count_in(queue);
 		}
 	}
 	else
 	{
 		next = slots_next_waiter(section.now);
-		granted = next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &place);
+		granted = next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &hold);
 	}
 	if (granted)
-		grant(next, place, &section);
+		grant(next, &hold, &section);
 	slots_unlock(&section);
 	return granted;
 }
@@ -541,32 +601,33 @@ may_hand_off(int next, uint64 now)
 }
 
 /*
- * Release the slot of a holder, which Slots->usage counts, and which has no
- * place any more, having had that one or none: hand it off to the next waiter
- * if that is allowed, else leave it free for any backend.  Lock held.
+ * Release what a holder had: its slot, which Slots->usage counts if had->counted,
+ * and its place, which is counted out already.  Hand it off to the next waiter if
+ * that is allowed, else leave it free for any backend.  Lock held.
  */
 void
-slots_hand_off(SlotEntry *holder, int had_place, LockedSection *section)
+slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
 {
 	int64		held = section->timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
+	bool		limited = slots_are_limited();
 	int			next;
-	int			place;
+	Hold		hold = *had;
 
 	/* First, as a queue that has aged by that goes before others. */
 	note_passed_over(pool_of(holder)->definition.priority,
 					 section->now - Min((uint64) Max(held, 0), section->now));
-	next = had_place != NO_QUEUE && !slots_are_limited() ?
-		queue_at(had_place)->waiters.head : slots_next_waiter(section->now);
+	next = had->place != NO_QUEUE && !limited ?
+		queue_at(had->place)->waiters.head : slots_next_waiter(section->now);
 	if (next != INVALID_PROC_NUMBER &&
-		slots_in_use() <= pg_atomic_read_u32(&Slots->limit) &&
+		(!limited || (had->counted && slots_in_use() <= pg_atomic_read_u32(&Slots->limit))) &&
 		may_hand_off(next, section->now) &&
-		count_place_if_free(entry_of(next)->queue, true, &place))
+		count_place_if_free(entry_of(next)->queue, true, &hold.place))
 	{
 		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 		Slots->last_handoff = section->now;
 		entry_of(next)->handoff_pending = true;
-		grant(next, place, section);
+		grant(next, &hold, section);
 	}
-	else
+	else if (had->counted)
 		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }

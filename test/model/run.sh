@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 KEEP=0 HOLDER=0'
+	DO=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -42,43 +42,52 @@ pool                      |states|LIMIT=2 POOL_LIMIT=1 INTERRUPTS=1
 pool, forced entry        |states|LIMIT=2 POOL_LIMIT=1 FORCE=1
 limit 1, 2, 1             |states|RESIZERS=1 RESIZE_1=2
 limit 2, 1, 2             |states|LIMIT=2 RESIZERS=1 RESIZE_1=1
+*limit 1, none, 1         |states|BACKENDS=2 RESIZERS=1 RESIZE_1=NO_LIMIT ROUNDS=2
+none, limit 1, none       |states|LIMIT=NO_LIMIT RESIZERS=1 RESIZE_1=1
 gate off, strict order    |states|RESIZERS=1 RESIZE_1=0 BARGING=0
-*limit set by two, off    |states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
-*full pool, gate off      |states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0 ROUNDS=2
+limit set by two, off     |states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
+full pool, gate off       |states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0 ROUNDS=2
 *lending                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
 lending, strict order     |states|SAMPLES=2 DO=1 BARGING=0
 lending, cancels          |states|SAMPLES=1 DO=1 INTERRUPTS=1
 lending, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
-lending, two samplers     |states|BACKENDS=2 SAMPLES=3 SAMPLERS=2 DO=1
 lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZERS=1 RESIZE_1=2
 lending, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
 last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 *last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
 last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
+*worker gone              |states|BACKENDS=2 GONE=1 INTERRUPTS=1
+worker slow               |states|BACKENDS=2 GONE=1 SAMPLES=2 DO=7
+worker gone, hot spot     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 GONE=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
 *hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT KEEP=1 ROUNDS=2 BACKENDS=2
+*left-over place          |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+left-over places, again   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
+left-over places, limit 1 |states|HOT=1 BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
+left-over places, middle  |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
 kept places, lending      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
 kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 KEEP=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
 hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
-*hot spot, moves, limits  |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24
-hot spot, two samplers    |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 SAMPLERS=2 DO=24 BARGING=0
+*hot spot, a move, a limit|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=24
+hot spot, moves, limits   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24
 hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12
-*hot spot, lending        |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
+hot spot, lending         |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
 hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=24 BARGING=0
 *hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0
 hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0 SAMPLES=1 DO=16
 two hot spots, four       |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2 BARGING=0
 two, limit 1, none, 1     |states|HOT=2 BACKENDS=2 MARK=1+i%2 RESIZERS=1 RESIZE_1=NO_LIMIT
 two, moves, limits        |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 BARGING=0
-*in the middle            |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1 ROUNDS=2
-*in the middle, some      |states|HOT=1 BYSTANDERS=2 WANT=1
+*in the middle            |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
+in the middle, two rounds |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1 ROUNDS=2
+in the middle, some       |states|HOT=1 BYSTANDERS=2 WANT=1
 in the middle, limit 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
 in the middle, strict     |states|HOT=1 BYSTANDERS=3 WANT=1 LIMIT=2 BARGING=0
 in the middle, no limit   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT INTERRUPTS=1
 *in the middle, full queue|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 MAX_QUEUE=0 BACKENDS=2
-*in the middle, moves     |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=29
+in the middle, moves      |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=29
 in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=1
 in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=0
 *in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
@@ -93,6 +102,10 @@ holder waits, full pool   |finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
 *holder stays             |finish|HOLDER=STAYS
 holder stays, hot spot    |finish|HOLDER=STAYS HOT=1 LIMIT=NO_LIMIT
 holder stays, full pool   |finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
+*holder waits, no worker  |finish|HOLDER=WAITS GONE=1
+holder stays, no worker   |finish|HOLDER=STAYS GONE=1 HOT=1 LIMIT=NO_LIMIT
+*circle                   |finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i LIMIT=NO_LIMIT
+circle, limit 1           |finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i
 *none starves             |served|FOREVER BACKENDS=2
 none starves, strict      |served|FOREVER BARGING=0
 none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
@@ -104,60 +117,69 @@ none starves, middle, 2   |served|FOREVER HOT=1 LIMIT=2 BYSTANDERS=2 WANT=1 BACK
 # Mistake; the inline or macro of slots.pml in which it is made, and the text there that
 # is replaced, and by what; what finds it, in which configuration.
 mutants='
-a kept place is handed off without a slot      |free_slot_to_waiters|WHEN(!is_counted, Slots.usage = Slots.usage + 1);|skip;|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
-a kept place is released without a call        |drop_slot|WHEN(told, free_slot_to_waiters(false))|skip|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
-a kept place is forgotten with the slot        |slots_keep_place|MySlotEntry.state = SLOT_NONE)|MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE)|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+a released place is handed off as a slot       |GRANTABLE|counted &&|true &&|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
+a place is released without a call             |count_place_out|told = true; calls_owed++|skip|states|HOT=1 LIMIT=NO_LIMIT
+a place is forgotten with the slot             |HAVE_NONE|MySlotEntry.state = SLOT_NONE|MySlotEntry.state = SLOT_NONE; MySlotEntry.spot = NO_QUEUE|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
-a slot is released without a look at the flag  |free_slot|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
+a slot is released without a look at the flag  |release|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
-a step taken back without a call               |count_me_in|slots_lock(); slots_unlock()|calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=1
-a queue with waiters does not get its flag     |slots_enqueue|SET_FLAG(queue_at(MY_QUEUE).usage)|skip|states|HOT=1 LIMIT=NO_LIMIT
+a step taken back without a call               |slots_return_place|slots_lock(); slots_unlock()|calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=1
+a queue with waiters does not get its flag     |SET_FLAGS|SET_FLAG(queue_at(MY_QUEUE).usage)|skip|states|HOT=1 LIMIT=NO_LIMIT
+the flags come after the last look for a slot  |slots_enqueue|SET_FLAGS; enter_queue(); slots_unlock()|enter_queue(); slots_unlock(); WHEN(queued, SET_FLAGS)|states|HOT=1 LIMIT=NO_LIMIT
 the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.usage)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
 the flag of all stays clear                    |wake_next|SET_FLAG(Slots.usage)|skip|states|HOT=1 BYSTANDERS=1
 who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
 the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
 the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
 a woken waiter enters without counting         |claim_free_slot|count_in_if_free(MySlotEntry.queue)|ok = slot_is_free()|states|ROUNDS=2
-a barging backend enters above the limit       |slots_try_barge|count_me_in(true)|count_in(DEFAULT_POOL); ok = true|states|ROUNDS=2
+a barging backend enters above the limit       |slots_try_barge|count_me_in(true)|counted = true; Slots.usage++; ok = true|states|ROUNDS=2
 a granted slot does not count in its queue     |slots_hand_off|count_place_if_free(entry_of(next_one).queue, true)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
 a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZERS=1 RESIZE_1=1
-a refused grant is not released                |slots_refuse_grant|drop_slot()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
-a backend leaves without a look if it waits    |slots_leave_queue|MySlotEntry.state == SLOT_WAITING|true|states|INTERRUPTS=2
-a holder leaves by a look and then a store     |drop_slot|place = MySlotEntry.place;|place = MySlotEntry.place }; atomic {|states|SAMPLES=2 DO=1
-a place is released where the mark says        |drop_slot|place = MySlotEntry.place|place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
-the watcher leaves without a successor         |slots_queue_remove|Slots.watcher == p|false|states|INTERRUPTS=2
-the new watcher is not woken                   |slots_queue_remove|slots_wake_later(Slots.watcher)|skip|finish|HOLDER=WAITS
+a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
+a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
+a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.counted;|counted = MySlotEntry.counted }; atomic {|states|SAMPLES=2 DO=1
+a slot that was not counted is counted out     |SET_STATE|counted = counted;|counted = true;|states|LIMIT=NO_LIMIT BACKENDS=2
+a place is released where the mark says        |drop_all|take_spot(me)|take_spot(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+the worker that dozes is not called            |slots_queue_append|Slots.worker_dozes = false|skip|finish|HOLDER=STAYS
+nobody lets itself in without a worker         |sleep_in_queue|slots_let_in(me)|skip|finish|HOLDER=WAITS GONE=1
 others barge before the next for ever          |may_hand_off|overdue|false|served|FOREVER
 a hand-off stays in flight                     |finish_handoff|handoff_pending == me|false|served|FOREVER
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
-a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue)|skip|states|SAMPLES=1 DO=2
+a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, p)|skip|states|SAMPLES=1 DO=2
 a waiter is let in though it has left          |slots_let_in|entry_of(p).state == SLOT_WAITING|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
 no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
 waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
 waiters are let in though there is a limit again|grant_one|EITHER(Slots.max_active == 0,|EITHER(true,|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
 no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
-the slot of a returned lender does not count   |end_lending|Slots.usage++|skip|states|SAMPLES=2 DO=1
-a lender keeps its place in a pool             |IS_KEPT|(place) != DEFAULT_POOL|true|finish|HOLDER=WAITS BACKENDS=2 POOL_LIMIT=1
-a lender that ends keeps its place             |slots_forget_lending|count_place_out()|place = NO_QUEUE|states|HOT=1 BACKENDS=2 SAMPLES=1 DO=1
-a contender is moved though it has left        |move_to_place|entry_of(p).state == was|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
-a contender is moved to a place uncounted      |move_to_place|count_place(to)|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 MARK=0 SAMPLES=1 DO=8
+the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, p)|skip|states|SAMPLES=2 DO=1
+a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
+a lender that ends still counts as one         |slots_forget_lending|forget_lender()|skip|states|BACKENDS=2 SAMPLES=1 DO=1
+a place is given where there is one            |give_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
+a place is given uncounted                     |give_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a place is granted by a look and then a store  |slots_make_holder|had_place = entry_of(p).spot;|had_place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
+a place instead of another leaves that counted |give_place|place = from|place = NO_QUEUE|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a backend does not return its place at the end |drop_all|HAS_SPOT(me)|false|states|HOT=1 LIMIT=NO_LIMIT
+the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
-a hot spot that is gone has a limit            |forget|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
+a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 the same for one in the middle                 |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-a kept place is counted again with the slot    |QUEUE_TO_COUNT_IN|MySlotEntry.place != NO_QUEUE|false|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+the same for one in a circle                   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i LIMIT=NO_LIMIT
+a kept place is counted again with the slot    |barge_or_force|!HAS_SPOT(me)|true|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
-none is readmitted unless a slot is free       |slots_unlock|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
+none is readmitted unless a slot is free       |slots_unlock|READMIT_ANY|skip|states|HOT=1 BYSTANDERS=2 WANT=1
 no call if a free slot is taken meanwhile      |slots_unlock|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
-the slot is not given up for the wait          |slots_give_up_for|drop_slot()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+the slot is not given up for the wait          |slots_give_up_for|drop_all()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
-the last of those in the middle leaves unnoted |take_out_of_queue|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+the last of those in the middle leaves unnoted |slots_queue_remove|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 those in the middle go last                    |add_to_queue|entry_of(p).admitted_before && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
-a failed subtransaction does not count out     |slots_release_place|count_place_out()|place = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-a failed subtransaction does not call          |slots_release_place|free_slot_to_waiters(false)|calls_owed--; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
-a failed subtransaction does not hand off      |slots_release_place|free_slot_to_waiters(false)|slots_lock(); slots_unlock()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
+a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
+a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 
 die() { echo "$0: $*" >&2; exit 2; }

@@ -3,41 +3,39 @@
  *		A model of the semaphore (src/core), in Promela, the language of the model
  *		checker spin.
  *
- * A few backends run one statement after the other through the gate.  Others cancel
- * them, change the limit, switch the gate off, and take samples: these lend slots and
- * take them back, let waiters in, mark contenders of hot spots, move them to places,
- * change the limits of hot spots and forget them.  spin visits every state that any
+ * A few backends run statements through the gate.  Others cancel them, change the limit,
+ * or switch the gate off.  The worker takes samples: it lends slots and takes them back,
+ * lets waiters in, marks contenders of hot spots, gives and takes places there, changes
+ * the limits of hot spots and forgets them.  spin visits every state that any
  * interleaving of their steps leads to.  What it proves, for the sizes in run.sh:
  *
  * (a) No slot and no place leaks: when all processes are done, nothing is counted, all
- *	   flags are clear, all queues are empty, there is neither a watcher nor a lender.  A
- *	   backend whose wait in the middle of a transaction has ended holds a slot.
- * (b) The limits hold: each count has at least the backends whose state says that they
- *	   hold a slot or a place there, and at most its limit.  A slot is handed off only
- *	   below the limit.  Exempt are a forced entry, a waiter that is let in, a lender that
- *	   works again, a contender that is moved to a place, and holders when a limit is
- *	   lowered or the gate is off; from the limit for all, but not from that of a hot
- *	   spot, one that waited in the middle of its transaction, or that kept a place.
+ *	   flags are clear, all queues are empty, none lends.  A backend whose wait in the
+ *	   middle of a transaction has ended holds a slot.
+ * (b) The limits hold: each count has at least the backends that say they are counted
+ *	   there.  The count for all is at most the limit and those who were counted above it
+ *	   for a reason: a forced entry, a waiter that is let in, a lender that works again,
+ *	   one that waited in the middle of its transaction; holders when a limit is lowered
+ *	   or the gate is off.  The same holds at a hot spot, but for these and for places
+ *	   that the worker gives.  Without a limit for all, nothing is counted.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
  *	   place free, the next one has been called and has not answered yet; without a limit
  *	   for all, the first of each such queue.  If no slot is free, no first of a queue
- *	   waits that needs only a place, and has one free.  Exempt is the time in which a
- *	   change of limits is on its way, if there is no limit for all; in which a backend
- *	   that released a place has yet to take the lock; and in which another waiter that
- *	   was called has yet to find that it came too late.
- * (d) Flags and the watcher: whenever the lock is free, the flag of a queue says whether
- *	   backends wait in it; that of all, as far as (c) demands, whether there is a limit
- *	   for all and a backend waits whose queue has a place free.  If a backend waits, the
- *	   watcher is one that waits.  None waits while the gate is off and no change of that
- *	   is on its way.
+ *	   waits that needs only a place, and has one free.  Exempt are the times in which a
+ *	   change of limits is on its way, if there is no limit for all; a backend has yet to
+ *	   take the lock for a place it released; and a waiter was called in vain.
+ * (d) Flags: whenever the lock is free, that of a queue says whether backends wait in it;
+ *	   that of all, whether any waits for a slot alone, as far as (c) demands.  None waits
+ *	   while the gate is off and no change of that is on its way.
  * (e) Each waiter gets in, or leaves: with backends that never stop coming (FOREVER), by
- *	   weak fairness; but with a limit for all, one whose transaction begins may be passed
- *	   by two that wait in the middle of theirs, in turn.  If a holder waits for a backend
- *	   in the queue (HOLDER=WAITS), all are done in the end; if one never releases its
- *	   slot (HOLDER=STAYS), all others.
+ *	   weak fairness; but with a limit for all, one that begins and that others in the
+ *	   middle pass is left to (f).  If holders wait for backends in the queue
+ *	   (HOLDER=WAITS), also in a circle (CIRCLE), all are done in the end; if one never
+ *	   releases its slot (STAYS), all others.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
- *	   With a limit for all, those in the middle of a transaction go first.
+ *	   Where slots are limited, one in the middle of a transaction goes ahead of those
+ *	   that begin theirs, unless these have waited for handoff_after.
  * (g) A hot spot that is gone has no limit.
  *
  * How to read it: an inline, or a macro in lower case, is the function of its name in
@@ -49,17 +47,17 @@
  * as good, as to compare and exchange until it succeeds.  Ghosts, which the code does not
  * have, change within the step they belong to.
  *
+ * Memory is sequentially consistent but for one pair: a backend that ends its transaction
+ * stores its state and loads its spot without a fence.  The load may come first then, so
+ * here it does, and a place that is given in between is missed.
+ *
  * Left out:
- *	 - Totals and times.  Whether handoff_after or lend_after has passed, a hot spot needs
- *	   another limit, a statement wants it or a queue stands still is anybody's guess: all
- *	   answers are tried.  Only where a sample is what ends the run (HOLDER), it comes when
- *	   nothing else can happen, and the watcher has been awake since it was appointed.
- *	 - Samples are taken by a process of their own; a watcher is never late.
+ *	 - Totals and times.  What depends on time or work is anybody's guess: all answers are
+ *	   tried.  Only where a sample is what ends the run (HOLDER), it comes last.
  *	 - All pools but "default": priorities, aging, and pools that change.  Which of several
  *	   queues goes first is a guess, renewed when a backend enters or leaves one.
  *	 - Long statements (long_share.c); entering as a lender; the reserve of superusers,
  *	   which is a forced entry; limits that are only observed; sched_yield().
- *	 - Memory is sequentially consistent; semaphore.c argues why weaker hardware will do.
  * An exit of a backend that waits takes the steps of a cancel; an error or an exit of
  * one that works takes those of a release.
  *
@@ -80,22 +78,26 @@
  * HOT			hot spots, up to 2, each with a limit of 1 at the start
  * MARK			hot_spot of all but the first BYSTANDERS: these want the place of WANT - 1
  *				in the middle of their transactions, if that is not 0
- * SAMPLERS		processes that take SAMPLES, all together, of what DO says
+ * SAMPLES		how many samples the worker takes, of what DO says; if any, it also returns
+ *				places that are left over
+ * GONE			1: waiters find that nothing has been sampled for a second
+ * VICTIM		FOREVER: the one that is to get in
  * KEEP			1: a transaction has two statements, and keeps only its place in between
- * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others
+ * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others; CIRCLE:
+ *				each waits for the locks of the next, and the last for those of 0
  */
 #define DO_HOLDERS		1		/* lend a slot, take a lent one back */
 #define DO_RELIEVE		2		/* the last resort */
 #define DO_LET_IN		4		/* let a waiter in */
-#define DO_MARK			8		/* mark a backend, move it to a place */
+#define DO_MARK			8		/* mark a backend, give it a place, take one */
 #define DO_ADAPT		16		/* change the limit of a hot spot, or forget it */
-#ifndef SAMPLERS
-#define SAMPLERS		(SAMPLES > 0 || HOLDER != 0)
-#endif
-#define DOES(what)		(SAMPLES > 0 && (DO & (what)) != 0)
 #define WAITS			1
 #define STAYS			2
+#define CIRCLE			3
+#define WORKERS			(SAMPLES > 0 || (HOLDER != 0 && !GONE))
+#define DOES(what)		(SAMPLES > 0 && (DO & (what)) != 0)
 #define LENDING			(HOLDER == WAITS || DOES(DO_HOLDERS))
+#define GIVING			DOES(DO_MARK)
 #if BYSTANDERS > 0 && (WANT) != 0
 #define WANTING			1
 #else
@@ -108,7 +110,6 @@
 #define USAGE_COUNT		15
 #define USAGE_WAITERS	16
 #define NO_LIMIT		USAGE_COUNT
-
 #define INVALID_PROC_NUMBER 4
 #define MAX_HOT_SPOTS	2
 #define SLOTS_MAX_POOLS	1
@@ -117,7 +118,6 @@
 #define NO_QUEUE		SLOTS_QUEUES
 #define HOT_SPOT_NONE	0
 #define HOT_SPOT_RELATION 1
-
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
 #define SLOT_RUNNING	2
@@ -129,13 +129,14 @@ typedef SlotQueue {
 };
 typedef HotSpot { byte kind };	/* key.kind */
 typedef SlotEntry {
-	byte state; byte place = NO_QUEUE;	/* one word */
+	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
+	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
 	byte queue; byte hot_spot; bool admitted_before; bool wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER; byte next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
 	byte usage; byte limit = LIMIT; byte max_active = LIMIT;	/* NO_LIMIT: -1 */
-	bool mutex; byte watcher = INVALID_PROC_NUMBER; byte lent
+	bool mutex; byte lent; bool worker_dozes
 };
 
 SlotShared Slots;
@@ -157,20 +158,21 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define queue_has_place_free(i)	(places_in_use(i) < queue_at(i).limit)
 #define queue_counts(i)			(is_of_hot_spot(i) || queue_has_limit(i))
 
-/* ---- The model's own ---- */
+/* ---- The model's own: ghosts and budgets ---- */
 
-/* Ghosts and budgets */
 byte first_queue;				/* the one that goes before others */
 byte resizing;					/* limits changed, the waiters not yet let in */
 byte calls_owed;				/* backends that released a place of a queue with
 								 * waiters, and have not released the lock since */
 byte exempt;					/* a bit for each backend counted above the limit for all */
+byte in_transaction;			/* likewise: for each in one, which may wait at its BEGIN */
+byte has_waited;				/* for each in a queue, if it has for handoff_after */
+byte locking;					/* HOLDER: for each that others may wait for */
+byte blocked;					/* for each that waits for those */
 byte done;						/* processes at their end */
 byte interrupts = INTERRUPTS;
 byte samples = SAMPLES;
-bool watching;					/* HOLDER: the watcher has been awake */
-bool blocked, finished;			/* HOLDER=WAITS: 0 waits; 1 is done */
-bool overdue;					/* FOREVER: 0 has waited for handoff_after */
+bool overdue;					/* FOREVER: VICTIM has waited for handoff_after */
 #ifdef FOREVER
 byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 								 * handoffs_in_flight is 1 */
@@ -188,7 +190,9 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define CAN(i)			(HAS_WAITERS(i) && queue_has_place_free(i))
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
-#define COUNT_EXEMPT(p)	d_step { Slots.usage++; exempt = exempt | BIT(p) }
+#define IS_AT_WORK(p)	(IS_RUNNING(p) && entry_of(p).counted)
+#define HAS_SPOT(p)		(entry_of(p).spot != NO_QUEUE)
+#define IN_TRANSACTION(p) ((in_transaction & BIT(p)) != 0)
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
 #define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
@@ -205,14 +209,21 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define ORDER(i)		:: !NO_ORDER && HAS_WAITERS(i) -> first_queue = i
 #define ORDER_QUEUES	if OPTIONS(ORDER) :: NO_ORDER -> first_queue = 0 fi
 
+/* A step, unless the limit for all may change meanwhile */
+#if RESIZERS > 0
+#define STEADY
+#else
+#define STEADY			atomic
+#endif
+
 /*
- * What every process needs for itself: the place just counted or to be released, that of
- * one that is readmitted, the one released last, the state that an exchange found, the
- * latches to set, a result, whether the queue whose place was released has waiters, a
- * queue or the like, the next waiter.
+ * What every process needs for itself: what it has just counted, or is to release
+ * (Hold; "my" while others are let in), the place released last, the latches to set, a
+ * result, whether a queue whose place was released has waiters, a queue, the next waiter.
  */
 #define LOCALS \
-	byte place = NO_QUEUE; byte room = NO_QUEUE; byte had_place; byte was; byte wakes; \
+	bool counted; byte place = NO_QUEUE; bool my_counted; byte my_place = NO_QUEUE; \
+	byte had_place = NO_QUEUE; byte wakes; \
 	bool ok; bool told; bool was_free; byte index; byte next_one = INVALID_PROC_NUMBER
 
 /* ---- slots_internal.h ---- */
@@ -239,41 +250,56 @@ inline count_place(i)
 }
 
 /* told: that queue has waiters, so the caller is to take and release the lock. */
-inline count_place_out()
+inline count_place_out(i)
 {
-	WHEN(place != NO_QUEUE,
+	WHEN(i != NO_QUEUE,
 		 d_step {
-			assert(places_in_use(place) > 0);
-			told = ((queue_at(place).usage & USAGE_WAITERS) != 0);
-			calls_owed = calls_owed + told; queue_at(place).usage--; place = NO_QUEUE
+			assert(places_in_use(i) > 0);
+			WHEN(!told && (queue_at(i).usage & USAGE_WAITERS) != 0, told = true; calls_owed++);
+			queue_at(i).usage--; i = NO_QUEUE
 		 })
+}
+
+/* Without a limit for all, a slot is not counted. */
+inline count_slot_if_free(barge)
+{
+	STEADY {
+		counted = slots_are_limited(); ok = true;
+		WHEN(counted,
+			 count_up_if_free(Slots.usage, Slots.limit, barge);
+			 WHEN(!ok, counted = false))
+	}
+}
+
+/* Above the limit if need be, for p */
+inline count_slot(p)
+{
+	STEADY {
+		counted = slots_are_limited();
+		WHEN(counted, d_step { Slots.usage++; exempt = exempt | BIT(p) })
+	}
 }
 
 inline count_in_if_free(i)
 {
 	count_place_if_free(i, true);
-	WHEN(ok,
-		 count_up_if_free(Slots.usage, Slots.limit, true);
-		 WHEN(!ok, count_place_out()))
+	WHEN(ok, count_slot_if_free(true); WHEN(!ok, count_place_out(place)))
 }
-inline count_in(i) { count_place(i); Slots.usage++ }
-inline count_out() { count_place_out(); Slots.usage-- }
+inline count_in(i, p) { count_place(i); count_slot(p) }
+inline count_out() { count_place_out(place); WHEN(counted, Slots.usage--; counted = false) }
+inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
 
 /* ---- wait_queue.c: lists ---- */
 
 #define PREV(p)			entry_of(p).prev
 #define NEXT(p)			entry_of(p).next
 
-inline slots_list_append(list, p)
-{
-	PREV(p) = list.tail; NEXT(p) = INVALID_PROC_NUMBER;
-	EITHER(list.tail == INVALID_PROC_NUMBER, list.head = p, NEXT(list.tail) = p);
-	list.tail = p; list.length++
-}
-
+/* With slots_list_append(): at the end, if there is none to go before */
 inline list_insert(list, p, before)
 {
-	PREV(p) = PREV(before); NEXT(p) = before; PREV(before) = p;
+	NEXT(p) = before;
+	EITHER(before == INVALID_PROC_NUMBER,
+		   PREV(p) = list.tail; list.tail = p, PREV(p) = PREV(before); PREV(before) = p);
 	EITHER(PREV(p) == INVALID_PROC_NUMBER, list.head = p, NEXT(PREV(p)) = p);
 	list.length++
 }
@@ -293,7 +319,7 @@ inline slots_list_remove(list, p)
 #define LOOK_AT(i) \
 	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || GOES_FIRST(i)), next_one = HEAD(i))
 #define GOES_FIRST(i) \
-	(overdue && (HEAD(i) == 0 || next_one == 0) -> HEAD(i) == 0 : (i) == first_queue)
+	(overdue && (HEAD(i) == VICTIM || next_one == VICTIM) -> HEAD(i) == VICTIM : (i) == first_queue)
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
 inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
 inline slots_wake_later(p) { wakes = wakes | BIT(p) }
@@ -340,82 +366,100 @@ inline wake_next()
 #define READMIT(i) \
 	:: d_step { \
 			MAY_READMIT(i) -> \
-			next_one = HEAD(i); WHEN(queue_counts(i), queue_at(i).usage++; room = i) \
+			next_one = HEAD(i); WHEN(queue_counts(i), queue_at(i).usage++; place = i) \
 		}; \
-		COUNT_EXEMPT(next_one); grant(next_one, room)
+		count_slot(next_one); grant(next_one)
 
 /* The caller has looked whether a slot is free; if one was, the next is called. */
 inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
 
+/* What this process has just counted for itself must not go to others. */
+#define READMIT_ANY \
+	my_place = place; my_counted = counted; place = NO_QUEUE; counted = false; readmit(); \
+	place = my_place; counted = my_counted; my_place = NO_QUEUE; my_counted = false
+
 inline slots_unlock()
 {
 #if WANTING
-	EITHER(slot_is_free(), was_free = true, readmit());
+	EITHER(slot_is_free(), was_free = true, READMIT_ANY);
 #endif
 	wake_next(); d_step { CALL_NEXT; RELEASE_LOCK }
 }
 
-#define appoint_watcher(p) Slots.watcher = p; watching = false
-
-#define TAIL_OR(i, other) (HAS_WAITERS(i) -> queue_at(i).waiters.tail : other)
-#define LAST_IN_A_QUEUE TAIL_OR(0, TAIL_OR(1, TAIL_OR(2, INVALID_PROC_NUMBER)))
-
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
+/* Has the waiter next_one waited for handoff_after?  A guess, but remembered. */
+#ifdef FOREVER
+#define MAY_GO_LAST		true
+#define HAS_WAITED		ok = (!BARGING || (next_one == VICTIM && overdue))
+#else
+#define MAY_GO_LAST		(!BARGING || has_waited != 0)
+#define HAS_WAITED \
+	if \
+	:: BARGING && (has_waited & BIT(next_one)) == 0 -> ok = false \
+	:: has_waited = has_waited | BIT(next_one); ok = true \
+	fi
+#endif
+#define SET_STATE(p) \
+	d_step { \
+		entry_of(p).state = SLOT_RUNNING; entry_of(p).counted = counted; \
+		entry_of(p).place = place; counted = false; place = NO_QUEUE \
+	}
 
-inline take_out_of_queue(p)
-{
-	WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
-	slots_list_remove(queue_at(entry_of(p).queue).waiters, p);
-	WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage))
-}
-
-/* next_one: the one that p goes before */
+/* next_one: the one that p may go before */
 inline add_to_queue(p)
 {
-	next_one = INVALID_PROC_NUMBER;
-	/* As if none of those behind had waited for handoff_after */
-	WHEN(entry_of(p).admitted_before && slots_are_limited(),
-		 next_one = (LAST_BEFORE(p) == INVALID_PROC_NUMBER ->
-					 HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
-		 LAST_BEFORE(p) = p);
-	EITHER(next_one != INVALID_PROC_NUMBER,
-		   list_insert(queue_at(entry_of(p).queue).waiters, p, next_one),
-		   slots_list_append(queue_at(entry_of(p).queue).waiters, p))
+	next_one = (LAST_BEFORE(p) == INVALID_PROC_NUMBER ->
+				HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
+	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
+		   HAS_WAITED, ok = true);
+	EITHER(ok, next_one = INVALID_PROC_NUMBER, LAST_BEFORE(p) = p);
+	list_insert(queue_at(entry_of(p).queue).waiters, p, next_one);
+	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
+	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
+		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_LAST)	/* (f) */
+}
+
+inline slots_may_doze()
+{
+	slots_lock(); Slots.worker_dozes = !ANY_QUEUE(HAS_WAITERS); slots_unlock()
 }
 
 /* Part of a step */
 inline slots_queue_append(p)
 {
 	entry_of(p).wakeup_pending = false; add_to_queue(p); ORDER_QUEUES;
-	WHEN(Slots.watcher == INVALID_PROC_NUMBER, appoint_watcher(p))
+	Slots.worker_dozes = false
 }
 
 inline slots_queue_remove(p)
 {
 	atomic {
-		assert(entry_of(p).state == SLOT_WAITING); take_out_of_queue(p); ORDER_QUEUES;
-		WHEN(Slots.watcher == p,
-			 appoint_watcher(TAIL_OR(entry_of(p).queue, LAST_IN_A_QUEUE));
-			 WHEN(Slots.watcher != INVALID_PROC_NUMBER, slots_wake_later(Slots.watcher)))
+		assert(IS_WAITING(p)); WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
+		slots_list_remove(queue_at(entry_of(p).queue).waiters, p);
+		WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage));
+		has_waited = has_waited & ~BIT(p); ORDER_QUEUES
 	}
 }
 
-/* at: the place just counted */
-inline slots_make_holder(p, at)
+/* The place just counted is put in by an exchange: the worker may just have given one. */
+inline slots_make_holder(p)
 {
 	slots_queue_remove(p);
-	d_step { entry_of(p).state = SLOT_RUNNING; entry_of(p).place = at; at = NO_QUEUE }
+	WHEN(HOT > 0 && place != NO_QUEUE,
+		 atomic { had_place = entry_of(p).spot; entry_of(p).spot = place; place = NO_QUEUE };
+		 count_place_out(had_place));
+	SET_STATE(p)
 }
 
-inline grant(p, at)
+inline grant(p)
 {
 	assert(p == HEAD(entry_of(p).queue));	/* (f) */
-	slots_make_holder(p, at); slots_wake_later(p)
+	slots_make_holder(p); slots_wake_later(p)
 }
 
 inline slots_grant_above_limit(p)
 {
-	count_in(entry_of(p).queue); slots_make_holder(p, place); slots_wake_later(p)
+	count_in(entry_of(p).queue, p); slots_make_holder(p); slots_wake_later(p)
 }
 
 #define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
@@ -427,11 +471,13 @@ inline grant_one()
 	EITHER(Slots.max_active == 0,
 		   next_one = ANY_WAITER;
 		   ok = (next_one != INVALID_PROC_NUMBER);
-		   WHEN(ok, assert(Slots.max_active == 0); count_in(entry_of(next_one).queue)),	/* (b) */
+		   WHEN(ok,
+				assert(Slots.max_active == 0);		/* (b) */
+				count_in(entry_of(next_one).queue, next_one)),
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
 				  count_in_if_free(entry_of(next_one).queue), ok = false));
-	EITHER(ok, grant(next_one, place), resizing--);
+	EITHER(ok, grant(next_one), resizing--);
 	slots_unlock()
 }
 
@@ -444,7 +490,7 @@ inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
  */
 #ifdef FOREVER
 #define may_hand_off() \
-	(!BARGING || ((next_one != 0 || overdue) && handoff_pending == INVALID_PROC_NUMBER))
+	(!BARGING || ((next_one != VICTIM || overdue) && handoff_pending == INVALID_PROC_NUMBER))
 #define MAY_KEEP		(!may_hand_off())
 #define START_HANDOFF	handoff_pending = next_one
 #define finish_handoff() \
@@ -456,64 +502,53 @@ inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
 #define finish_handoff() skip
 #endif
 
-#define GRANTABLE		(next_one != INVALID_PROC_NUMBER && slots_in_use() <= Slots.limit)
+#define GRANTABLE \
+	(next_one != INVALID_PROC_NUMBER && \
+	 (!slots_are_limited() || (counted && slots_in_use() <= Slots.limit)))
 
+/* had_place and counted: what is released; the place is counted out already. */
 inline slots_hand_off()
 {
 	slots_next_waiter();
-	WHEN(had_place != NO_QUEUE, WHEN(!slots_are_limited(), next_one = HEAD(had_place)));
+	WHEN(had_place != NO_QUEUE && !slots_are_limited(), next_one = HEAD(had_place));
 	if
 	:: atomic {
 			GRANTABLE && may_hand_off() ->
-			assert(SUM(IS_RUNNING) < Slots.limit)	/* (b) */
+			assert(SUM(IS_AT_WORK) < Slots.limit)	/* (b) */
 		};
 		count_place_if_free(entry_of(next_one).queue, true)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
-	EITHER(ok, START_HANDOFF; grant(next_one, place), Slots.usage--)
+	EITHER(ok, START_HANDOFF; grant(next_one), WHEN(counted, Slots.usage--; counted = false))
 }
 
 /* ---- lending.c: lenders ---- */
 
 inline slots_note_lender() { Slots.lent++ }
 inline forget_lender() { Slots.lent-- }
-inline slots_forget_lending()
-{
-	slots_lock(); count_place_out(); forget_lender(); slots_unlock()
-}
-
-/* That of a hot spot, or none; the place of a pool is lent as well. */
-#define IS_KEPT(place)	((place) != DEFAULT_POOL)
+inline slots_forget_lending() { slots_lock(); forget_lender(); slots_unlock() }
+#define slots_may_lend(p) \
+	((entry_of(p).counted && slots_are_limited()) || entry_of(p).place != NO_QUEUE)
 
 /* ok: lent */
 inline lend(p)
 {
 	atomic {
-		ok = (entry_of(p).state == SLOT_RUNNING &&
-			  (slots_are_limited() || !IS_KEPT(entry_of(p).place)));
+		ok = (IS_RUNNING(p) && slots_may_lend(p));
 		WHEN(ok,
-			 entry_of(p).state = SLOT_LENT;
-			 WHEN(!IS_KEPT(entry_of(p).place),
-				  place = entry_of(p).place; entry_of(p).place = NO_QUEUE))
+			 counted = entry_of(p).counted; place = entry_of(p).place;
+			 entry_of(p).state = SLOT_LENT; entry_of(p).counted = false;
+			 entry_of(p).place = NO_QUEUE)
 	};
 	WHEN(ok, slots_note_lender(); count_out())
 }
 
 inline end_lending(p)
 {
-	if
-	:: entry_of(p).state == SLOT_LENT ->
-		WHEN(entry_of(p).place == NO_QUEUE, count_place(DEFAULT_POOL));
-		Slots.usage++;
-		atomic {
-			ok = (entry_of(p).state == SLOT_LENT);
-			WHEN(ok,
-				 entry_of(p).state = SLOT_RUNNING;
-				 WHEN(place != NO_QUEUE, entry_of(p).place = place; place = NO_QUEUE))
-		};
-		EITHER(ok, forget_lender(), count_out())	/* or the backend left */
-	:: else
-	fi
+	WHEN(entry_of(p).state == SLOT_LENT,
+		 count_in(DEFAULT_POOL, p);
+		 atomic { ok = (entry_of(p).state == SLOT_LENT); WHEN(ok, SET_STATE(p)) };
+		 EITHER(ok, forget_lender(), count_out()))	/* or the backend left */
 }
 
 inline slots_note_holder(p, worked)
@@ -529,29 +564,25 @@ inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 #define slots_hot_spot_queue(h)	(SLOTS_MAX_POOLS + (h))
 #define my_queue() \
 	(MARK_OF(me) == 0 -> DEFAULT_POOL : slots_hot_spot_queue(MARK_OF(me) - 1))
-/* One that has kept a place needs no other: the pool has no limit then. */
-#define QUEUE_TO_COUNT_IN (MySlotEntry.place != NO_QUEUE -> DEFAULT_POOL : my_queue())
+
+inline slots_return_place() { count_place_out(place); WHEN(told, slots_lock(); slots_unlock()) }
+
+inline occupy()
+{
+	WHEN(HOT > 0 && place != NO_QUEUE,
+		 atomic { WHEN(!HAS_SPOT(me), MySlotEntry.spot = place; place = NO_QUEUE) };
+		 slots_return_place())	/* the worker has given it one */
+}
 
 /* With count_in_with_place(), which comes to the same where there are no places */
 inline count_me_in(barge)
 {
-	WHEN(HOT > 0, index = QUEUE_TO_COUNT_IN);
-	count_place_if_free(index, barge);
-	WHEN(ok,
-		 count_up_if_free(Slots.usage, Slots.limit, barge);
-		 WHEN(!ok, count_place_out(); WHEN(told, slots_lock(); slots_unlock())))
+	WHEN(HOT > 0, index = my_queue());
+	EITHER(HAS_SPOT(me), ok = true, count_place_if_free(index, barge));
+	WHEN(ok, count_slot_if_free(barge); WHEN(!ok, slots_return_place()))
 }
 
-inline become_holder()
-{
-	d_step {
-		assert(MySlotEntry.state == SLOT_NONE);
-		assert(MySlotEntry.place == NO_QUEUE || place == NO_QUEUE);
-		MySlotEntry.state = SLOT_RUNNING;
-		WHEN(place != NO_QUEUE, MySlotEntry.place = place; place = NO_QUEUE)
-	}
-}
-
+inline become_holder() { occupy(); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
 inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
 
 #define OTHERS_WAIT \
@@ -559,50 +590,45 @@ inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
 
 inline slots_try_barge()
 {
-	EITHER(BARGING, ok = true, ok = !OTHERS_WAIT);
-	WHEN(ok, count_me_in(true));
-	WHEN(ok, become_holder())
+	ok = (BARGING || !OTHERS_WAIT); WHEN(ok, count_me_in(true)); WHEN(ok, become_holder())
 }
 
 inline barge_or_force()
 {
 	count_me_in(true);
-	WHEN(!ok, index = QUEUE_TO_COUNT_IN; count_place(index); COUNT_EXEMPT(me); ok = true);
-	become_holder()
+	WHEN(!ok,
+		 WHEN(!HAS_SPOT(me), index = my_queue(); count_place(index));
+		 count_slot(me));
+	become_holder(); ok = true
 }
 
 inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
-
 #define MY_QUEUE		MySlotEntry.queue
 #define MAY_OVERTAKE	(!HAS_WAITERS(MY_QUEUE) && next_one == INVALID_PROC_NUMBER)
 
 /* ok: acquired; queued: waits; else the queue is full. */
 inline enter_queue()
 {
-#if WANTING
 	EITHER(MySlotEntry.admitted_before && !HAS_WAITERS(MY_QUEUE),
-		   count_place_if_free(MY_QUEUE, true); WHEN(ok, COUNT_EXEMPT(me)), ok = false);
+		   count_place_if_free(MY_QUEUE, true); WHEN(ok, count_slot(me)), ok = false);
 	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in_if_free(MY_QUEUE)));
-#else
-	slots_next_waiter();
-	EITHER(MAY_OVERTAKE, count_in_if_free(MY_QUEUE), ok = false);
-#endif
-	WHEN(RESIZERS > 0, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE); ok = true));
+	WHEN(RESIZERS > 0, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, me); ok = true));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
-		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me));
+		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me); ok = false);
 		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
 	}
 }
 
+#define SET_FLAGS \
+	WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage)); \
+	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.usage)) }
+
+/* First the flags, then a last look */
 inline slots_enqueue()
 {
-	atomic {
-		slots_lock(); MY_QUEUE = my_queue();
-		WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage))
-	};
-	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.usage)) };
-	enter_queue(); slots_unlock();
+	atomic { slots_lock(); MY_QUEUE = my_queue() };
+	SET_FLAGS; enter_queue(); slots_unlock();
 	WHEN(ok, become_holder())
 }
 
@@ -610,17 +636,11 @@ inline slots_enqueue()
 
 inline claim_free_slot()
 {
-	atomic {
-		slots_lock(); ok = (MySlotEntry.state != SLOT_WAITING);
-		MySlotEntry.wakeup_pending = false
-	};
-	if
-	:: ok
-	:: else ->
-		slots_next_waiter();
-		WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
-		WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me, place))
-	fi;
+	atomic { slots_lock(); ok = !IS_WAITING(me); MySlotEntry.wakeup_pending = false };
+	WHEN(!ok,
+		 slots_next_waiter();
+		 WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
+		 WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me)));
 	slots_unlock()
 }
 
@@ -629,7 +649,7 @@ inline slots_claim()
 {
 	if
 	:: d_step { MySlotEntry.state != SLOT_WAITING -> MySlotEntry.wakeup_pending = false; ok = true }
-	:: MySlotEntry.state == SLOT_WAITING && MySlotEntry.wakeup_pending -> claim_free_slot()
+	:: IS_WAITING(me) && MySlotEntry.wakeup_pending -> claim_free_slot()
 	:: else -> ok = false
 	fi;
 	WHEN(ok,
@@ -640,55 +660,52 @@ inline slots_claim()
 /* ok: left */
 inline slots_leave_queue()
 {
-	atomic { slots_lock(); ok = (MySlotEntry.state == SLOT_WAITING) };
+	atomic { slots_lock(); ok = IS_WAITING(me) };
 	WHEN(ok,
 		 slots_queue_remove(me);
 		 d_step { MySlotEntry.state = SLOT_NONE; MySlotEntry.wakeup_pending = false });
 	slots_unlock()
 }
 
-inline free_slot_to_waiters(is_counted)
+inline release_to_waiters() { slots_lock(); slots_hand_off(); slots_unlock() }
+
+/* "place" and "counted", which the entry does not name any more */
+inline release()
 {
-	slots_lock();
-	WHEN(!is_counted, Slots.usage = Slots.usage + 1);
-	slots_hand_off(); slots_unlock()
+	had_place = place; count_place_out(place);
+	WHEN(counted,
+		 d_step {
+			assert(slots_in_use() > 0);
+			WHEN(!told && !waiters_flag_is_set(), Slots.usage--; counted = false)
+		 });
+	WHEN(counted || told, release_to_waiters());
+	had_place = NO_QUEUE
 }
 
-inline free_slot()
-{
-	had_place = place; count_place_out();
-	d_step {
-		assert(slots_in_use() > 0); ok = (!told && !waiters_flag_is_set());
-		Slots.usage = Slots.usage - ok
-	};
-	WHEN(!ok, free_slot_to_waiters(true))
-}
+#define IS_NOWHERE		(IS_RUNNING(me) && !MySlotEntry.counted && MySlotEntry.place == NO_QUEUE)
+#define HAVE_NONE \
+	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.place = NO_QUEUE
 
+/* "place": the one that was in the spot.  A plain store, where it is counted nowhere */
 inline drop_slot()
 {
-	atomic {
-		was = MySlotEntry.state; place = MySlotEntry.place;
-		MySlotEntry.state = SLOT_NONE; MySlotEntry.place = NO_QUEUE
-	};
 	if
-	:: was == SLOT_NONE ->
-		had_place = place; count_place_out();
-		WHEN(told, free_slot_to_waiters(false))
-	:: was == SLOT_LENT -> slots_forget_lending()
-	:: else -> assert(was != SLOT_WAITING); free_slot()
-	fi
+	:: IS_NOWHERE -> d_step { HAVE_NONE }
+	:: else ->
+		atomic {
+			ok = (MySlotEntry.state == SLOT_LENT); counted = MySlotEntry.counted;
+			WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
+		};
+		WHEN(ok, slots_forget_lending())
+	fi;
+	release()
 }
 
-inline slots_keep_place()
-{
-	atomic {
-		was = MySlotEntry.state; ok = (MySlotEntry.place != NO_QUEUE);
-		WHEN(ok, MySlotEntry.state = SLOT_NONE)
-	};
-	EITHER(!ok, drop_slot(), EITHER(was == SLOT_LENT, slots_forget_lending(), free_slot()))
-}
-
-inline slots_refuse_grant() { finish_handoff(); drop_slot() }
+/* The look at the spot may miss one that is being given. */
+inline drop_all() { WHEN(HAS_SPOT(me), take_spot(me)); drop_slot() }
+inline slots_refuse_grant() { finish_handoff(); drop_all() }
+inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) }
+inline slots_release() { WHEN(MySlotEntry.state != SLOT_NONE || HAS_SPOT(me), drop_all()) }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
 
 /* ---- semaphore.c: places in the middle of a transaction ---- */
@@ -696,25 +713,15 @@ inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()
 inline slots_take_place(h)
 {
 	WHEN(LENDING, slots_resume());
-	ok = (!IS_RUNNING(me) || MySlotEntry.place != NO_QUEUE);
-	if
-	:: ok
-	:: else ->
-		count_place_if_free(slots_hot_spot_queue(h), BARGING);
-		WHEN(ok,
-			 MARK_OF(me) = h + 1;
-			 atomic {
-				WHEN(IS_RUNNING(me) && MySlotEntry.place == NO_QUEUE,
-					 MySlotEntry.place = place; place = NO_QUEUE)
-			 };
-			 count_place_out();	/* a sample was faster */
-			 WHEN(told, slots_lock(); slots_unlock()))
-	fi
+	ok = (!IS_RUNNING(me) || HAS_SPOT(me));
+	WHEN(!ok,
+		 count_place_if_free(slots_hot_spot_queue(h), BARGING);
+		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
 }
 
 inline slots_give_up_for(h)
 {
-	MARK_OF(me) = h + 1; drop_slot(); MySlotEntry.admitted_before = true
+	MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = true
 }
 
 inline slots_end_readmission()
@@ -723,34 +730,23 @@ inline slots_end_readmission()
 	MySlotEntry.admitted_before = false
 }
 
-inline slots_release_place()
-{
-	atomic { place = MySlotEntry.place; MySlotEntry.place = NO_QUEUE };
-	WHEN(place != NO_QUEUE,
-		 MARK_OF(me) = 0;
-		 had_place = place; count_place_out();
-		 WHEN(told, free_slot_to_waiters(false)))
-}
+inline slots_release_place() { WHEN(HAS_SPOT(me), MARK_OF(me) = 0; take_spot(me); release()) }
 
 /* ---- hot_spots.c ---- */
 
-/* "was" and "from" are what the exchange expects. */
-#define READ_STATE(p)	d_step { was = entry_of(p).state; from = entry_of(p).place }
-
-inline move_to_place(p, to)
+/* "to": its queue; "from": what was in the spot.  Counts first. */
+inline give_place(p, to)
 {
-	if
-	:: from != to && from != DEFAULT_POOL ->
-		slots_lock();
-		WHEN(to != NO_QUEUE, count_place(to));
-		atomic {
-			EITHER(entry_of(p).state == was && entry_of(p).place == from,
-				   entry_of(p).place = to; place = from, place = to)
-		};
-		count_place_out(); slots_unlock()
-	:: else
-	fi
+	from = entry_of(p).spot;
+	WHEN(from != to,
+		 queue_at(to).usage++;
+		 atomic {
+			place = to; WHEN(entry_of(p).spot == from, entry_of(p).spot = to; place = from)
+		 };
+		 WHEN(place != NO_QUEUE, slots_return_place()))
 }
+
+inline take_place(p) { WHEN(HAS_SPOT(p), take_spot(p); WHEN(place != NO_QUEUE, slots_return_place())) }
 
 inline slots_let_in(p)
 {
@@ -763,43 +759,34 @@ inline slots_let_in(p)
 #define CAN_FORM(h) \
 	(!IS_THERE(h) && places_in_use(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)))
 
-inline forget(h)
-{
-	hot_spots[h].kind = HOT_SPOT_NONE; queue_at(QUEUE_OF(h)).limit = NO_LIMIT
-}
-
+inline end_hot_spot(h) { hot_spots[h].kind = HOT_SPOT_NONE; queue_at(QUEUE_OF(h)).limit = NO_LIMIT }
 #define UNMARK(p, h)	WHEN(MARK_OF(p) == (h) + 1, MARK_OF(p) = 0)
-
 inline clear_marks_for(h) { atomic { UNMARK(0, h); UNMARK(1, h); UNMARK(2, h); UNMARK(3, h) } }
 
 /* The one that is there already, or a new one */
 inline find_or_form(h)
 {
-	if
-	:: !IS_THERE(h) ->
-		slots_lock(); ok = (CAN_FORM(h) && slots_have_hot_spots());
-		WHEN(ok, hot_spots[h].kind = HOT_SPOT_RELATION);
-		slots_unlock();
-		WHEN(ok, clear_marks_for(h))
-	:: else
-	fi
+	WHEN(!IS_THERE(h),
+		 slots_lock(); ok = (CAN_FORM(h) && slots_have_hot_spots());
+		 WHEN(ok, hot_spots[h].kind = HOT_SPOT_RELATION);
+		 slots_unlock();
+		 WHEN(ok, clear_marks_for(h)))
 }
 
-/* A sample finds a holder contending for h, at work, or doing nothing. */
+/*
+ * A sample finds a holder contending for h, at work, or doing nothing.  Between its looks
+ * and the exchange of the spot, the backend may get anywhere.
+ */
 inline slots_note_activity(p, h)
 {
-	READ_STATE(p); to = NO_QUEUE;
-	if
-	:: was != SLOT_RUNNING && was != SLOT_LENT && from == NO_QUEUE
-	:: else ->
-		if
-		:: find_or_form(h);
-			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) }
-		:: MARK_OF(p) = 0
-		:: true
-		fi;
-		move_to_place(p, to)
-	fi
+	WHEN(IS_HOLDER(p) || HAS_SPOT(p),
+		 if
+		 :: true -> find_or_form(h); to = NO_QUEUE;
+			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) };
+			EITHER(to != NO_QUEUE, give_place(p, to), take_place(p))
+		 :: MARK_OF(p) = 0; take_place(p)
+		 :: true -> take_place(p)
+		 fi)
 }
 
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
@@ -812,7 +799,7 @@ inline adapt(h)
 	atomic {
 		if
 		:: !IS_THERE(h) || !slots_have_hot_spots()
-		:: else -> if :: OWN_LIMIT == NO_LIMIT -> forget(h)
+		:: else -> if :: OWN_LIMIT == NO_LIMIT -> end_hot_spot(h)
 			:: ANOTHER(1) :: ANOTHER(2) :: ANOTHER(NO_LIMIT) fi
 		fi;
 		resizing = resizing + raised
@@ -822,12 +809,12 @@ inline adapt(h)
 }
 
 /* The gate is off: there are no hot spots any more. */
-inline slots_schedule_samples()
+inline slots_end_hot_spots()
 {
 	index = 0;
 	do
 	:: index < HOT ->
-		slots_lock(); d_step { forget(index) }; slots_unlock();
+		slots_lock(); d_step { end_hot_spot(index) }; slots_unlock();
 		atomic { clear_marks_for(index); index++ }
 	:: else -> break
 	od;
@@ -862,7 +849,7 @@ inline slots_set(new_limit)
 		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit)
 	};
 	slots_unlock();
-	WHEN(HOT > 0 && Slots.max_active == 0, resizing++; slots_schedule_samples());
+	WHEN(HOT > 0 && Slots.max_active == 0, resizing++; slots_end_hot_spots());
 	slots_grant_free()
 }
 
@@ -872,9 +859,7 @@ inline slots_set(new_limit)
 #define CALM			0
 #define DISTURBED		1		/* an interrupt, harmless or not */
 #define EXPIRED			2		/* queue_timeout, but granted meanwhile */
-
 #define RESET_LATCH(p)	latches = latches & ~BIT(p)
-
 inline abandon_wait() { slots_leave_queue(); WHEN(!ok, slots_refuse_grant()); ok = false }
 
 /* ok: granted */
@@ -882,8 +867,6 @@ inline sleep_in_queue()
 {
 	do
 	:: true ->
-		WHEN(HOLDER != 0, WHEN(Slots.watcher == me, watching = true));
-
 		/* queue_timeout: leaves, or else it must have been granted a slot */
 		if
 		:: mood == DISTURBED ->
@@ -898,6 +881,7 @@ inline sleep_in_queue()
 			:: LATCH_IS_SET(me)
 			:: interrupts > 0 && mood == CALM -> interrupts--; mood = DISTURBED
 			:: mood == EXPIRED
+			:: GONE && (HOLDER == 0 || timeout) -> let_in = true
 			fi;
 			RESET_LATCH(me)
 		};
@@ -909,11 +893,10 @@ inline sleep_in_queue()
 		:: true
 		fi;
 
-		slots_claim();
-		WHEN(ok, break);
-		assert(mood != EXPIRED)
+		slots_claim(); WHEN(ok, break); assert(mood != EXPIRED);
+		WHEN(GONE, WHEN(let_in, let_in = false; slots_let_in(me)))
 	od;
-	mood = CALM
+	let_in = false; mood = CALM
 }
 
 /* ok: holds a slot */
@@ -946,75 +929,99 @@ inline admission_want(h)
 /* ---- The processes ---- */
 
 /* end_wanting(): it begins the next transaction as a contender, or not. */
-#if WANTING
 #define MAY_FORGET		if :: want == 0 || rounds > 0 :: want != 0 -> MARK_OF(me) = 0 fi
-#else
-#define MAY_FORGET		skip
-#endif
+
+/* Until p has no locks any more, or a circle of locks is found */
+#define WAIT_FOR(p) \
+	blocked = blocked | BIT(me); \
+	(locking & BIT(p)) == 0 || (timeout && blocked == BIT(BACKENDS) - 1); \
+	blocked = blocked & ~BIT(me)
+#define END_LOCKING		locking = locking & ~BIT(me)
 
 proctype Backend(byte me, want)
 {
 	LOCALS;
 	byte rounds = ROUNDS;
 	byte mood = CALM;
-	bool queued;
+	bool queued, let_in;
 
 	do
 	:: rounds > 0 ->
 #ifndef FOREVER
 		rounds--;
 #endif
+		WHEN(GIVING, in_transaction = in_transaction | BIT(me));
 		admission_enter();
 		if
 		:: ok ->
+#if HOLDER == CIRCLE
+			locking = locking | BIT(me);
+#endif
 			WHEN(WANTING, WHEN(want != 0, admission_want(want - 1)));
-			WHEN(HOLDER == WAITS && me == 0, blocked = true; finished; blocked = false);
+#if HOLDER != 0
+			WHEN(HOLDER == WAITS && me == 0, WAIT_FOR(1));
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
+			WHEN(HOLDER == CIRCLE, WAIT_FOR((me + 1) % BACKENDS));
+#endif
 			if
 			:: LENDING -> slots_resume()	/* another statement of its transaction */
 			:: WANTING -> slots_release_place()		/* a subtransaction fails */
 			:: true
 			fi;
-			WHEN(KEEP, slots_keep_place(); slots_force(); slots_keep_place());
-			drop_slot();
-			atomic { exempt = exempt & ~BIT(me); MAY_FORGET }
+			WHEN(KEEP, slots_release_slot(); slots_force())
 		:: else
-		fi
+		fi;
+		WHEN(GIVING, in_transaction = in_transaction & ~BIT(me));
+		slots_release();
+		atomic { exempt = exempt & ~BIT(me); WHEN(HOLDER == CIRCLE, END_LOCKING); MAY_FORGET }
 	:: rounds == 0 -> break
 	od;
-	atomic { WHEN(HOLDER == WAITS && me == 1, finished = true); done++ }
+	atomic { WHEN(HOLDER == WAITS, END_LOCKING); done++ }
 }
 
 #define MAY_DO(what)	((DO & (what)) && samples > 0)
 #define ANY_BACKEND		select(p : 0 .. BACKENDS - 1)
 #define ANY_HOT_SPOT	select(h : 0 .. HOT - 1)
+#define IS_LEFT_OVER(p)	(GIVING && HAS_SPOT(p) && (!IN_TRANSACTION(p) || IS_WAITING(p)))
+#define LEFT_OVER(i)	:: IS_LEFT_OVER(i) -> p = i
 
-/* What any process does that takes a sample: see sampler.c. */
-proctype Sampler()
+
+#define IS_BLOCKED(p)	((blocked & BIT(p)) != 0)
+
+/* It waits at the gate, and has locks that another one waits for. */
+#define IN_THE_WAY(p)	(IS_WAITING(p) && IS_BLOCKED((p + BACKENDS - 1) % BACKENDS))
+#define IN_WAY(i)		:: IN_THE_WAY(i) -> p = i
+
+/* The process that samples: see sampler.c. */
+proctype Worker()
 {
 	LOCALS;
 	byte p, h, from, to;
 	bool worked, raised;
 
 	do
+	:: done == BACKENDS + RESIZERS && SUM(IS_LEFT_OVER) == 0 -> break
+	:: atomic { if LEFT_OVER(0) LEFT_OVER(1) LEFT_OVER(2) LEFT_OVER(3) fi }; take_place(p)
 #if HOLDER
-	:: done == BACKENDS -> break
-	:: HOLDER == STAYS && timeout && watching -> slots_relieve_stall()
-	:: HOLDER == WAITS && timeout && watching && blocked ->
+	:: !Slots.worker_dozes && !ANY_QUEUE(HAS_WAITERS) -> slots_may_doze()
+	:: HOLDER == STAYS && timeout && !Slots.worker_dozes -> slots_relieve_stall()
+	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && IS_BLOCKED(0) ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
-		WHEN(entry_of(0).state == SLOT_RUNNING, slots_note_holder(0, false));
+		WHEN(IS_RUNNING(0), slots_note_holder(0, false));
 		if
 		:: slots_let_in(1)
-		:: HOT > 0 -> READ_STATE(0); move_to_place(0, NO_QUEUE)
+		:: HOT > 0 -> take_place(0)
 		:: HOT == 0
 		fi
+	:: atomic { HOLDER == CIRCLE && timeout && !Slots.worker_dozes && SUM(IN_THE_WAY) > 0 ->
+		if IN_WAY(0) IN_WAY(1) IN_WAY(2) fi };
+		slots_let_in(p)
 #else
-	:: samples == 0 -> break
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
 		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
 	:: atomic { MAY_DO(DO_RELIEVE) -> samples-- }; slots_relieve_stall()
 	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND };
-		WHEN(entry_of(p).state == SLOT_WAITING, slots_let_in(p))
+		WHEN(IS_WAITING(p), slots_let_in(p))
 	:: atomic { MAY_DO(DO_MARK) -> samples--; ANY_BACKEND; ANY_HOT_SPOT };
 		slots_note_activity(p, h)
 	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT };
@@ -1037,7 +1044,7 @@ init
 	byte i;
 
 	atomic {
-		queue_at(DEFAULT_POOL).limit = POOL_LIMIT;
+		queue_at(DEFAULT_POOL).limit = POOL_LIMIT; locking = (HOLDER == WAITS -> BIT(1) : 0);
 		for (i : 0 .. MAX_HOT_SPOTS - 1) {
 			WHEN(i < HOT, hot_spots[i].kind = HOT_SPOT_RELATION; queue_at(QUEUE_OF(i)).limit = 1)
 		};
@@ -1047,7 +1054,7 @@ init
 		};
 		for (i : 1 .. 2) {
 			WHEN(i <= RESIZERS, run Resizer());
-			WHEN(i <= SAMPLERS, run Sampler())
+			WHEN(i <= WORKERS, run Worker())
 		};
 		i = 0
 	}
@@ -1062,20 +1069,21 @@ init
 	 queue_at(i).last_before == INVALID_PROC_NUMBER)
 #define HAS_NO_LIMIT(h)	(IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
-	(Slots.usage == 0 && Slots.lent == 0 && Slots.watcher == INVALID_PROC_NUMBER && \
+	(Slots.usage == 0 && Slots.lent == 0 && has_waited == 0 && \
 	 calls_owed == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
-#define HAS(p, i)		(entry_of(p).place == i)
+#define HAS(p, i)		(entry_of(p).place == i || entry_of(p).spot == i)
 #define IS_COUNTED(i)	(places_in_use(i) >= HAS(0, i) + HAS(1, i) + HAS(2, i) + HAS(3, i))
-#define ALL_COUNTED		(slots_in_use() >= SUM(IS_RUNNING) && ALL_QUEUES(IS_COUNTED))
+#define ALL_COUNTED \
+	(slots_in_use() >= SUM(IS_AT_WORK) && ALL_QUEUES(IS_COUNTED) && \
+	 (RESIZERS > 0 || \
+	  (slots_are_limited() -> SUM(IS_RUNNING) == SUM(IS_AT_WORK) : Slots.usage == 0)))
 #define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
-#define MAY_EXCEED \
-	(FORCE || RESIZERS > 0 || HOLDER != 0 || DOES(DO_HOLDERS + DO_RELIEVE + DO_LET_IN))
-#define IS_WITHIN(i)	(SAMPLES > 0 || places_in_use(i) <= queue_at(i).limit)
-#define IN_PASSING		((KEEP || WANTING) && Slots.mutex)	/* free_slot_to_waiters() */
-#define IS_ALL_WITHIN	(slots_in_use() <= Slots.limit + SUM(IS_EXEMPT) + IN_PASSING)
-#define WITHIN_LIMITS	(MAY_EXCEED || (IS_ALL_WITHIN && ALL_QUEUES(IS_WITHIN)))
+#define MAY_EXCEED		(FORCE || RESIZERS > 0 || SAMPLES > 0 || GONE || HOLDER != 0)
+#define IS_WITHIN(i)	(MAY_EXCEED || places_in_use(i) <= queue_at(i).limit)
+#define IS_ALL_WITHIN	(RESIZERS > 0 || slots_in_use() <= Slots.limit + SUM(IS_EXEMPT))
+#define WITHIN_LIMITS	(IS_ALL_WITHIN && ALL_QUEUES(IS_WITHIN))
 
 /* (c) */
 #define FIRST_OR(i, other) (CAN(i) -> HEAD(i) : other)
@@ -1098,54 +1106,43 @@ init
 	(ALL_QUEUES(FLAG_IS_RIGHT) && \
 	 (waiters_flag_is_set() -> slots_are_limited() && ANY_QUEUE(HAS_WAITERS) : \
 	  !slots_are_limited() || NEXT_WAITER == INVALID_PROC_NUMBER || calls_owed > 0))
-#define WATCHED \
-	(!ANY_QUEUE(HAS_WAITERS) || \
-	 (Slots.watcher != INVALID_PROC_NUMBER && IS_WAITING(Slots.watcher)))
 #define NONE_IS_LEFT	(Slots.max_active != 0 || resizing > 0 || !ANY_QUEUE(HAS_WAITERS))
-
-/* (f) */
-#define IS_BEHIND(p) \
-	(IS_WAITING(p) && entry_of(p).admitted_before && PREV(p) != INVALID_PROC_NUMBER && \
-	 !entry_of(PREV(p)).admitted_before)
-#define IN_ORDER		(RESIZERS > 0 || !slots_are_limited() || SUM(IS_BEHIND) == 0)
 
 /* Sleeps until something is wrong, or all are done: then it looks about. */
 active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
-	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right, watched;
-	bool none_is_left, gone_have_no_limit, all_are_readmitted, in_order;
+	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right;
+	bool none_is_left, gone_have_no_limit, all_are_readmitted;
 
 end:
 	if
-	:: atomic { done == BACKENDS + RESIZERS + SAMPLERS && !CLEAN -> assert(all_is_clean) }
+	:: atomic { done == BACKENDS + RESIZERS + WORKERS && !CLEAN -> assert(all_is_clean) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
 	:: atomic { !WITHIN_LIMITS -> assert(limits_hold) }
 	:: atomic { !Slots.mutex && !NEXT_IS_CALLED -> assert(next_is_called) }
 	:: atomic { !Slots.mutex && !FLAGS_ARE_RIGHT -> assert(flags_are_right) }
-	:: atomic { !Slots.mutex && !WATCHED -> assert(watched) }
 	:: atomic { !Slots.mutex && !NONE_IS_LEFT -> assert(none_is_left) }
 #if WANTING
 	:: atomic { !Slots.mutex && !ALL_READMITTED -> assert(all_are_readmitted) }
-	:: atomic { !Slots.mutex && !IN_ORDER -> assert(in_order) }
 #endif
 	:: atomic { !(HAS_NO_LIMIT(0) && HAS_NO_LIMIT(1)) -> assert(gone_have_no_limit) }
 	fi
 }
 
 #ifdef FOREVER
-/* The clock: 0, being in the queue, will have been there for handoff_after. */
+/* The clock: VICTIM, being in the queue, will have been there for handoff_after. */
 active proctype clock()
 {
 	do
-	:: atomic { IS_WAITING(0) && !overdue -> overdue = true }
-	:: atomic { !IS_WAITING(0) && overdue -> overdue = false }
+	:: atomic { IS_WAITING(VICTIM) && !overdue -> overdue = true }
+	:: atomic { !IS_WAITING(VICTIM) && overdue -> overdue = false }
 	od
 }
 
-ltl served { [] (IS_WAITING(0) -> <> !IS_WAITING(0)) }
+ltl served { [] (IS_WAITING(VICTIM) -> <> !IS_WAITING(VICTIM)) }
 #endif
 
 #if HOLDER
-ltl finish { <> (done == BACKENDS + RESIZERS + SAMPLERS) }
+ltl finish { <> (done == BACKENDS + RESIZERS + WORKERS) }
 #endif

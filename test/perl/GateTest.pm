@@ -215,8 +215,15 @@ sub stop_crowd
 	return;
 }
 
-# Stops them; then everything must be quiet.
-sub ok_stops { my ($self, @crowds) = @_; $self->stop_crowd(@crowds); return $self->ok_quiet('the crowd is gone'); }
+# Stops them; then everything must be quiet, when they have done what was sent before.
+sub ok_stops
+{
+	my ($self, @crowds) = @_;
+
+	$self->stop_crowd(@crowds);
+	$self->await("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'");
+	return $self->ok_quiet('the crowd is gone');
+}
 
 # The session that the tests look through.
 sub observer

@@ -9,10 +9,9 @@
  * the more work is each transaction with it; a session that waits in a circle
  * fails after a second.  All times vary at random.
  *
- * Samples find out what sessions contend for, and mark them, by the same rules
- * as src/sampler.c and src/core/hot_spots.c, but for merging; as there, a
- * marked session needs a place, and has none any more when it commits.  Where
- * sessions mix, the row is marked, and transactions that do not want it need no
+ * Samples find out what sessions contend for, and mark them, by the rules of
+ * src/sampler.c and src/core/hot_spots.c.  A marked session needs a place, and
+ * has none any more when it commits.  Where sessions mix, the row is marked, and transactions that do not want it need no
  * place.  The control is the server's own (src/core/limit_control.c).
  *
  * Each load runs with many seeds, and what each group does is compared with
@@ -100,7 +99,8 @@ typedef struct Load
 								 * at most this part of the time; 0 = not
 								 * checked */
 	double		others_time;	/* where its sessions mix, the others take at
-								 * most so many times as long as without limit, */
+								 * most so many times as long as without
+								 * limit, */
 	double		slowest;		/* and the slowest that locks: 0 = not checked */
 	double		slow_from;		/* all work takes SLOWNESS times as long, */
 	double		slow_until;		/* seconds */
@@ -261,8 +261,8 @@ static double now;
 static double cpu_now;
 static double done[MAX_GROUPS]; /* transactions that count */
 static double limited;			/* part of the time that counts with a limit */
-static double others_time;		/* that the first group's transactions take that
-								 * lock nothing, on the average */
+static double others_time;		/* that the first group's transactions take
+								 * that lock nothing, on the average */
 static double others;			/* so many */
 static double slowest;			/* the time of the slowest one that locks, on
 								 * the average of the seeds */

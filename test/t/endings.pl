@@ -293,8 +293,7 @@ sub race
 	my %seen;
 	for my $round (1 .. $rounds)
 	{
-		# The holder comes from the queue itself: so the watcher's duty is with
-		# the last one, and the end of the waiter does not wake that by chance.
+		# The holder comes from the queue itself, as its slot may do then.
 		my $first = $gate->holder;
 		my ($holder, $next) = map { $gate->session } 1 .. 2;
 		my $waiter = $gate->session(@$new_waiter);

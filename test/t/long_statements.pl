@@ -291,10 +291,15 @@ sub ok_pauses
 	return ok($gate->await_true(sub { $gate->counter('long <= 1 AND paused >= 2') eq 't' }, 'pauses'), $what);
 }
 
+# Without a limit there is nothing to give up.
 {
 	$gate->set(max_active_backends => -1);
+	my $demotions = $gate->counter('demotions');
+	$gate->session->query("SELECT count(*) FROM generate_series(1, 3000000)");
+	is($gate->counter('demotions'), $demotions, 'with -1 no statement is long');
+	$gate->set(max_active_backends => 50);
 	my @sessions = map { endless() } 1 .. 4;
-	ok_becomes_long($_, 'a long statement with an open gate') foreach @sessions;
+	ok_becomes_long($_, 'a long statement below the limit') foreach @sessions;
 	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'none to pause'),
 		'long statements do not pause for each other');
 

@@ -111,46 +111,20 @@ $gate->set(lend_after => 1500);
 }
 $gate->ok_quiet('after a holder at work');
 
-# A stopped watcher
-$gate->set(lend_after => 60_000);
+# A stopped waiter
 {
 	my $worker = $gate->worker(user => 'plain');
 	my ($holder, $next) = map { plain() } 1 .. 2;
-	my $watcher = $gate->waiter('SELECT 1', user => 'plain');
-	$gate->stop_waiter($watcher);
-	$gate->set(lend_after => 100);
+	my $stopped = $gate->waiter('SELECT 1', user => 'plain');
+	$gate->stop_waiter($stopped);
 	$gate->stop_worker($worker);
 	is($holder->start('BEGIN')->sqlstate, '00000', 'while the only waiter is stopped, another one takes the free slot');
-	is($next->start('SELECT 1')->sqlstate, '00000', 'and when that is idle, a third one, which takes over the watch');
-	kill CONT => $watcher->pid;
-	is($watcher->finish, '1', 'the stopped one goes on when it can');
+	is($next->start('SELECT 1')->sqlstate, '00000', 'and when that is idle, a third one');
+	kill CONT => $stopped->pid;
+	is($stopped->finish, '1', 'the stopped one goes on when it can');
 	$holder->query('COMMIT');
 }
-$gate->ok_quiet('after a stopped watcher');
-
-# It is in another queue, so that the newcomer is the next of its own; others notice
-# within a second that it is late.
-$gate->set(max_active_backends => 2, pools => 'batch: max_active = 1', lend_after => 60_000);
-{
-	my $worker = $gate->worker(user => 'analyst');
-	my $watcher = analyst();
-	my ($holder, $newcomer) = map { plain() } 1 .. 2;
-	$holder->query('BEGIN');
-	$gate->queue($watcher, 'SELECT 1');
-	$newcomer->start('SELECT 1');
-	my $start = time;
-	$gate->await_queued($newcomer);
-	$gate->stop_waiter($watcher);
-	$gate->set_soon(lend_after => 100);
-	is($newcomer->finish, '1', 'behind an idle transaction, a newcomer is let in although the watcher is stopped');
-	cmp_ok(time - $start, '<', 4.5, 'and soon');
-	kill CONT => $watcher->pid;
-	$gate->stop_worker($worker);
-	is($watcher->finish, '1', 'the stopped one goes on when it can');
-	$holder->query('COMMIT');
-}
-$gate->set(max_active_backends => 1, pools => '');
-$gate->ok_quiet('after a stopped watcher of another queue');
+$gate->ok_quiet('after a stopped waiter');
 
 # Switching off
 for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ])

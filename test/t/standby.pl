@@ -96,7 +96,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 
 # Long statements
 {
-	$standby->set(max_active_backends => -1, long_after => 50, max_standby_streaming_delay => -1);
+	$standby->set(max_active_backends => 8, long_after => 50, max_standby_streaming_delay => -1);
 	my @readers = map { $standby->session } 1 .. 4;
 	$_->start('SELECT count(*) FROM t a, t b, t c, t d, t e') foreach @readers;
 	my @short = map { $standby->worker } 1 .. 4;

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *		The background worker: the one process that samples.
+ *
+ * It starts with the server, on a standby as well, and uses no database.  It
+ * samples what the backends do (sampler.c), and with that adapts limits, lends
+ * slots, takes them back, and lets in where a queue stands still.  It publishes
+ * settings in shared memory when the configuration is reloaded.  While the gate
+ * is off it sleeps.
+ *
+ * Without it, slots and places are handed on all the same, but nothing of the
+ * above happens; so a backend that has waited for a second enters above the
+ * limit (admission.c).
+ *
+ * Locking: none here; the functions of the core take the locks.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+
+#include "gate.h"
+
+#define RESTART_AFTER	1		/* s, when it was terminated */
+
+extern PGDLLEXPORT void admission_gate_worker_main(Datum arg);
+
+/* Have the postmaster start the worker.  Call from _PG_init(). */
+void
+worker_register(void)
+{
+	BackgroundWorker worker = {
+		.bgw_name = "admission_gate worker",
+		.bgw_type = "admission_gate worker",
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_ConsistentState,
+		.bgw_restart_time = RESTART_AFTER,
+		.bgw_library_name = "admission_gate",
+		.bgw_function_name = "admission_gate_worker_main"
+	};
+
+	RegisterBackgroundWorker(&worker);
+}
+
+/* Entry point of the worker */
+void
+admission_gate_worker_main(Datum arg)
+{
+	static uint32 wait_event = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGINT, GATE_SIG_IGN);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	/* To no database: so that pg_stat_activity shows it. */
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	if (wait_event == 0)
+		wait_event = GATE_WORKER_EVENT_NEW();
+	slots_begin_sampling();
+	sampler_begin();
+	settings_begin_publishing();
+	/* A reload may have been signalled before there was a handler. */
+	ConfigReloadPending = true;
+
+	for (;;)
+	{
+		long		timeout;
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		timeout = sampler_sample();
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
+						 timeout, wait_event);
+		ResetLatch(MyLatch);
+		/* With any other code but 0, the postmaster starts it again. */
+		if (ShutdownRequestPending)
+			proc_exit(1);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
