@@ -432,6 +432,8 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 	}
 	else if (activity == ACTIVITY_STUCK)
 		entry->hot_spot = STUCK;
+	else if (activity == ACTIVITY_WORKS && entry->hot_spot == STUCK)
+		entry->hot_spot = 0;
 	found = hot_spot_of(entry);
 	if (found < 0 && entry->hot_spot != STUCK)
 		entry->hot_spot = 0;
