@@ -75,6 +75,8 @@ my_pool_is_current(void)
 static pg_noinline void
 attach_entry(void)
 {
+	LockedSection section;
+
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
@@ -87,6 +89,13 @@ attach_entry(void)
 	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
+	if (*(volatile bool *) &Slots->worker_dozes)
+	{
+		/* Where one begins, a crowd may. */
+		slots_lock(&section);
+		slots_call_worker(&section);
+		slots_unlock(&section);
+	}
 }
 
 /* The queue that this backend is to count and wait in */

@@ -34,8 +34,8 @@
  * bench/NOTEBOOK.md has what that takes with 31 pools.
  *
  * The queues need no other process.  The worker (src/worker.c) lends, lets in
- * and adapts limits.  While few are at work it dozes, and the first backend that
- * queues calls it.
+ * and adapts limits.  While few are at work it dozes; a backend that queues, or
+ * that comes to the gate for the first time, calls it.
  *
  * Locking: "the lock" is the one of this file; see slots_internal.h.
  *
@@ -298,7 +298,7 @@ slots_begin_sampling(void)
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
 
-/* A backend queues, or would have: end the long sleep of the worker.  Lock held. */
+/* A backend queues, or comes for the first time: the worker dozes no longer.  Lock held. */
 void
 slots_call_worker(LockedSection *section)
 {
