@@ -121,8 +121,8 @@ show_gate() {
         sleep 1
     done
     say "${spots:-    no hot spot}"
-    PGUSER=monitor sql -c "SELECT format('    in all: %s at work, %s waiting, %s long statements, %s of them paused',
-        running, waiting, long + paused, paused) FROM pg_stat_admission_gate"
+    PGUSER=monitor sql -c "SELECT format('    in all: %s at work, %s waiting',
+        running, waiting) FROM pg_stat_admission_gate"
 }
 
 # One run of a group.  Usage: run_group GROUP OFF|ON; leaves a transaction log,
@@ -206,7 +206,7 @@ print_table() {
         }
         END { print ""; words("Better with the gate", 1); words("Worse", -1); words("The same, give or take 15 %", 0) }'
     say ""
-    say "So short a run shows the direction, no more.  Sorts pause while short statements want the CPUs."
+    say "So short a run shows the direction, no more."
     say "To look at a server of your own without making a session wait: docs/tutorial.md, A dry run."
 }
 
