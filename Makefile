@@ -5,7 +5,7 @@ EXTENSION = admission_gate
 PGFILEDESC = "admission_gate - queues for hot spots, and a cap on the backends at work"
 DATA = sql/admission_gate--1.0.sql
 
-CORE = counters hot_spots lending limit_control long_share pools semaphore wait_queue
+CORE = counters hot_spots lending limit_control long_turns pools semaphore wait_queue
 GATE = admission long_statements pool_parser process sampler settings snapshot views wanted worker
 OBJS = admission_gate.o $(CORE:%=src/core/%.o) $(GATE:%=src/%.o)
 

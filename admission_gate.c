@@ -21,7 +21,7 @@
  *	 views				the SQL functions
  *	 process			what the kernel tells about processes and the client
  *	 core/semaphore		acquire, wait, release; shared memory
- *	 core/long_share	turns of long statements
+ *	 core/long_turns	turns of long statements
  *	 core/lending		slots of holders that do nothing; the last resort
  *	 core/pools			which pools there are, and which one a backend is in
  *	 core/counters		totals and gauges
@@ -280,7 +280,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 	else
 		CALL_ONE_LEVEL_DOWN(next_ExecutorRun(EXECUTOR_RUN_ARGS));
 
-	long_statements_leave(queryDesc, nesting_level == 0);
+	long_statements_leave(queryDesc);
 	if (queryDesc->operation == CMD_SELECT && !queryDesc->plannedstmt->hasModifyingCTE)
 		leave_statement();
 }
@@ -423,11 +423,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 
 	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
 
-	if (needs_slot && nesting_level == 0)
-	{
-		long_statements_end(false);
+	if (needs_slot)
 		leave_statement();
-	}
 }
 
 /* ProcessUtility_hook: for utility commands, and for transactions at BEGIN */

@@ -10,7 +10,6 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT priority int4,
     OUT running int4,
     OUT lent int4,
-    OUT long int4,
     OUT paused int4,
     OUT waiting int4,
     OUT admitted int8,
@@ -22,12 +21,13 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT forced int8,
     OUT lends int8,
     OUT stalls int8,
-    OUT demotions int8,
+    OUT pauses int8,
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,
     OUT total_wait_time float8,
     OUT max_wait_time float8,
+    OUT total_pause_time float8,
     OUT stats_reset timestamptz
 )
 RETURNS SETOF record
@@ -57,13 +57,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_backends() IS
-    'statistics: backends that hold a slot, have lent it, wait for one, or run a long statement';
+    'statistics: backends that hold a slot, have lent it, or wait for one';
 
 CREATE VIEW pg_stat_admission_gate_backends AS
     SELECT * FROM pg_stat_get_admission_gate_backends();
 
 COMMENT ON VIEW pg_stat_admission_gate_backends IS
-    'one row per backend that holds a slot, has lent it, waits for one, or runs a long statement';
+    'one row per backend that holds a slot, has lent it, or waits for one';
 
 GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
 

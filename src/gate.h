@@ -38,8 +38,7 @@ extern void wanted_lock_table(const LockStmt *statement);
 
 /* long_statements.c */
 extern void long_statements_begin(const QueryDesc *query);
-extern void long_statements_leave(const QueryDesc *query, bool ends_statement);
-extern void long_statements_end(bool works);
+extern void long_statements_leave(const QueryDesc *query);
 extern void long_statements_note_write(void);
 extern void long_statements_abort_subtransaction(void);
 extern void long_statements_end_transaction(void);
@@ -113,7 +112,6 @@ is_idle_wait(uint32 event)
 }
 
 extern bool process_cpu_time(int pid, uint64 *used);
-extern int	usable_cpus(void);
 extern bool process_rests(int pid, bool if_unknown);
 
 #endif							/* ADMISSION_GATE_GATE_H */

@@ -3,16 +3,16 @@
  * long_statements.c
  *		Which statement of this backend is long, and where it pauses.
  *
- * A few long statements among many short ones take a large part of the CPUs
- * and, under a limit, of the slots.  So they give up their slots and go on a
- * few at a time (core/long_share.c).  A statement is long when a timer, which
- * runs by the CPU time of the process, has ticked often enough: a process that
- * waits sees no ticks, and short statements hardly ever see one.
+ * Under a limit, a few long statements would keep the slots from many short
+ * ones.  So a long statement gives its slot up for others and queues again
+ * (core/long_turns.c).  A statement is long when a timer, which runs by the CPU
+ * time of the process, has ticked often enough: a process that waits sees no
+ * ticks, and short statements hardly ever see one.
  *
  * What is counted is the outermost query that the executor runs, over all
  * calls of the executor: a cursor is long by what all its FETCHes have used,
  * but many short queries are not by their sum.  Ticks of a parallel worker
- * count for the query of its leader; each process pauses by itself.
+ * count for the query of its leader, and they pause while it waits.
  *
  * A tick only sets a flag.  Nodes of the plan that yield tuples of their own
  * test it whenever they are asked for the next one: there the process holds no
@@ -22,7 +22,7 @@
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
  * does not pause in a transaction that has run anything but queries that only
- * read, here or through a foreign table; and a sample resumes it when others
+ * read, here or through a foreign table; and a sample lets it in when others
  * wait for what it holds.  What a function does on another server without the
  * executor, as dblink_exec() does, is not known.
  *
@@ -49,9 +49,7 @@
 
 #include "gate.h"
 
-#define TICK			25		/* ms of CPU time between two ticks */
-
-#define LOOK_AGAIN		500		/* ms: whether there are long statements still */
+#define LOOK_AGAIN		500		/* ms: whether the worker is there */
 
 /* What a query has used, if it used a tick or more and may go on */
 typedef struct QueryTicks
@@ -65,10 +63,6 @@ static const QueryDesc *volatile counted_query = NULL;
 
 /* The subtransaction in which it was called */
 static int	counted_level;
-
-/* How many ticks this process has seen, and how many long_share.c knows */
-static volatile uint32 ticks = 0;
-static uint32 ticks_told = 0;
 
 /*
  * May the statement have seen ticks, by this process or a parallel worker?
@@ -125,9 +119,8 @@ handle_tick(SIGNAL_ARGS)
 		set_clock(0);
 	else if (counted_query != NULL)
 	{
-		ticks++;
 		may_have_ticks = true;
-		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * TICK >= (uint32) gate_long_after || is_long)
+		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * LONG_TICK >= (uint32) gate_long_after || is_long)
 			tick_is_due = true;
 	}
 	errno = save_errno;
@@ -154,7 +147,7 @@ start_clock(void)
 		pg_first_call = node.ExecProcNode;
 	}
 	if (is_ours)
-		set_clock(TICK);
+		set_clock(LONG_TICK);
 }
 
 /* Error context callback of a wait or a pause: what the backend is doing */
@@ -165,11 +158,13 @@ wait_error_callback(void *doing)
 }
 
 /*
- * Sleep until this process may go on.  Raises whatever interrupts bring.
+ * Sleep while the statement of this holder waits for its turn.  Raises whatever
+ * interrupts bring: then the end of the (sub)transaction leaves the queue.
  */
 static void
-pause_statement(void)
+pause_for(int procno)
 {
+	ConditionVariable *turn = slots_turn_of(procno);
 	static uint32 wait_event = 0;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
 
@@ -177,48 +172,59 @@ pause_statement(void)
 		wait_event = GATE_PAUSE_EVENT_NEW();
 
 	error_context_stack = &context;
-	while (slots_is_paused(MY_PROC_NUMBER) && can_be_long() && slots_are_sampled())
+	if (IsParallelWorker())
+	{
+		ConditionVariablePrepareToSleep(turn);
+		while (slots_is_paused(procno))
+			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
+		ConditionVariableCancelSleep();
+	}
+	while (slots_is_paused(procno))
+	{
 		wait_for_latch(LOOK_AGAIN, wait_event);
-	slots_long_resume(MY_PROC_NUMBER);
+		if (!slots_are_sampled())
+			slots_let_in(procno);
+	}
 	error_context_stack = context.previous;
 }
 
 /* on_shmem_exit callback of a parallel worker */
 static void
-worker_exits(int code, Datum arg)
+worker_exits(int code, Datum leader)
 {
-	slots_forget_long(MY_PROC_NUMBER);
+	slots_count_worker(DatumGetInt32(leader), false);
 }
 
 /*
- * The query of this process has used more CPU time and is long: pause it
- * unless it may go on.  If its transaction has begun to write, it needs a slot
- * again and never pauses.
+ * The query of this process has used more CPU time and is long: it may have to
+ * give its slot up, or its leader has.  If its transaction has begun to write,
+ * it is not long any more.
  */
 static pg_noinline void
 tick(void)
 {
-	uint32		seen = ticks;
-	int64		used = is_long ? (int64) (seen - ticks_told) * TICK * 1000 : 0;
+	int			procno = holder();
 
 	tick_is_due = false;
-	if (counted_query == NULL || holder() < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
+	if (counted_query == NULL || procno < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
 	if (may_have_written || xact_predates_gate() ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		if (!IsParallelWorker())
-			long_statements_end(true);
+			slots_end_turns();
 		return;
 	}
-	ticks_told = seen;
-	if (!is_long && IsParallelWorker())
-		on_shmem_exit(worker_exits, (Datum) 0);
+	if (!IsParallelWorker())
+		slots_resume();
+	else if (!is_long)
+	{
+		slots_count_worker(procno, true);
+		on_shmem_exit(worker_exits, Int32GetDatum(procno));
+	}
 	is_long = true;
-	if (!IsParallelWorker() && slots_state(my_slot_procno) == SLOT_LENT)
-		slots_end_lending();
-	if (!slots_tick_long(MY_PROC_NUMBER, holder(), used))
-		pause_statement();
+	if (!slots_has_turn(procno))
+		pause_for(procno);
 }
 
 /* ExecProcNode of nodes that test the flag */
@@ -311,9 +317,8 @@ start_counting(const QueryDesc *query)
 		may_have_ticks = before != NULL || query->plannedstmt->parallelModeNeeded;
 		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before != NULL ? before->ticks : 0);
 	}
-	is_long = before != NULL && (before->ticks - 1) * TICK >= (uint32) gate_long_after;
+	is_long = before != NULL && (before->ticks - 1) * LONG_TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
-	ticks_told = ticks;
 	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
 }
@@ -349,51 +354,24 @@ long_statements_begin(const QueryDesc *query)
 		(void) watch_nodes(query->planstate, NULL);
 }
 
-/*
- * The executor has run this query, to its end or not.  ends_statement: it was
- * a statement of the client.
- */
+/* The executor has run this query, to its end or not. */
 void
-long_statements_leave(const QueryDesc *query, bool ends_statement)
+long_statements_leave(const QueryDesc *query)
 {
 	if (query != counted_query)
 		return;
 	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
 		pg_atomic_read_u32(slots_ticks_of(my_slot_procno)) > 0)
 		remember_ticks(query);
-	if (ends_statement)
-		long_statements_end(false);
+	slots_end_turns();
 	counted_query = NULL;
 	is_long = false;
 }
 
-/*
- * If the statement of this backend is long, it is no more.  works: the backend
- * goes on working; else it is long up to the end of its transaction, if that
- * comes now.
- */
-void
-long_statements_end(bool works)
-{
-	uint64		cpu = 0;
-
-	if (my_slot_procno < 0 || likely(slots_state(my_slot_procno) != SLOT_LONG) ||
-		!(works || IsTransactionBlock()))
-		return;
-	(void) process_cpu_time(MyProcPid, &cpu);
-	slots_end_long(works, cpu);
-	is_long = false;
-}
-
-/*
- * This transaction runs something that may write: it keeps its slot from now
- * on, or has it back.
- */
+/* This transaction runs something that may write: it keeps its slot from now on. */
 void
 long_statements_note_write(void)
 {
-	if (!may_have_written)
-		long_statements_end(true);
 	may_have_written = true;
 	if (my_slot_procno >= 0)
 		slots_keep_slot(true);
@@ -410,10 +388,8 @@ long_statements_abort_subtransaction(void)
 	{
 		counted_query = NULL;
 		is_long = false;
-		long_statements_end(true);
 	}
-	else if (slots_is_paused(MY_PROC_NUMBER))
-		slots_long_resume(MY_PROC_NUMBER);
+	slots_end_turns();
 }
 
 /* The transaction has ended. */

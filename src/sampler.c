@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sampler.c
- *		Samples what the backends do: for hot spots, for lending, and for long
- *		statements.
+ *		Samples what the backends do: for hot spots and for lending.
  *
  * A sample reads each backend once: its state at the gate, what it waits for,
  * and if it is time to find holders that do nothing, its CPU time.  The worker
@@ -24,10 +23,9 @@
  * that.  Else that works if its leader or any worker does.  Where the kernel
  * does not tell these things, the wait event has to do.
  *
- * Long statements (core/long_share.c): a sample counts the short statements
- * and the processes of long ones at work, and resumes those that may go on:
- * out of turn what keeps a lock that others wait for, and all while VACUUM
- * waits for a pin, or replay for a pin, a snapshot or a lock.
+ * A sample lets in a backend that waits at the gate with a lock that others wait
+ * for.  While VACUUM waits for a pin, or replay for a pin, a snapshot or a lock,
+ * it lets all long statements in (core/long_turns.c).
  *
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, as pg_stat_activity does; a stale value costs one
@@ -363,30 +361,8 @@ is_idle(int procno, const Sample *sample)
 }
 
 /*
- * Other backends wait for a lock of this one: let it in if it waits at the
- * gate, and resume it and its parallel workers if they pause.
- */
-static void
-let_go_on(int procno)
-{
-	if (slots_state(procno) == SLOT_WAITING)
-		slots_let_in(procno);
-	if (slots_first_paused() < 0)
-		return;
-	for (int i = 0; i < nbackends; i++)
-	{
-		int			other = backends[i];
-
-		if (slots_is_paused(other) &&
-			(other == procno ||
-			 GetPGProcByNumber(other)->lockGroupLeader == GetPGProcByNumber(procno)))
-			slots_long_resume(other);
-	}
-}
-
-/*
  * Find out what a group's lock is for, and which backend has it: one that waits
- * itself, else any.  One that waits at the gate, or pauses, goes on.
+ * itself, else any.  One that waits at the gate is let in, or its leader is.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -398,7 +374,6 @@ find_owner(WaitGroup *group, const Sample *sample)
 	PROCLOCK   *held = NULL;
 	int			held_up[32];
 	int			nheld_up = 0;
-	bool		is_held_up;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
 		return;
@@ -413,6 +388,8 @@ find_owner(WaitGroup *group, const Sample *sample)
 	{
 		PGPROC	   *proc = held->tag.myProc;
 		int			owner = GATE_PROC_NUMBER(proc);
+		int			leader = proc->lockGroupLeader != NULL ?
+		GATE_PROC_NUMBER(proc->lockGroupLeader) : owner;
 
 		if (!is_in_the_way(lock, held, waiter))
 			continue;
@@ -422,21 +399,19 @@ find_owner(WaitGroup *group, const Sample *sample)
 				group->verdict = VERDICT_STUCK;
 			continue;
 		}
-		is_held_up = slots_state(owner) == SLOT_WAITING || slots_is_paused(owner);
-		/* Or its parallel workers pause. */
-		if ((is_held_up || (slots_first_paused() >= 0 && proc->lockGroupLeader == proc)) &&
-			nheld_up < lengthof(held_up))
-			held_up[nheld_up++] = owner;
-		if (is_held_up || slots_long_works(owner, false, sample->now))
-			continue;			/* it goes on now */
-		if (is_idle(owner, sample))
+		if (slots_state(leader) == SLOT_WAITING)
+		{
+			if (nheld_up < lengthof(held_up))
+				held_up[nheld_up++] = leader;
+		}
+		else if (is_idle(owner, sample))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
 			group->owner = owner;
 	}
 	LWLockRelease(partition);
 	while (nheld_up > 0)
-		let_go_on(held_up[--nheld_up]);
+		slots_let_in(held_up[--nheld_up]);
 }
 
 /* The group of the lock that the owner of this group's waits for, or NULL */
@@ -660,8 +635,8 @@ holders_are_due(uint64 now)
 static long
 next_interval(int at_work, bool matters, bool contended)
 {
-	long		interval = contended || (matters && at_work > FEW_AT_WORK) ||
-	slots_first_paused() >= 0 ? WORKING_INTERVAL : IDLE_INTERVAL;
+	long		interval = contended || (matters && at_work > FEW_AT_WORK) ?
+	WORKING_INTERVAL : IDLE_INTERVAL;
 
 	if (slots_any_waits() || (interval == IDLE_INTERVAL && !slots_may_doze()))
 		interval = WAITING_INTERVAL;
@@ -681,8 +656,6 @@ sampler_sample(void)
 	bool		with_holders;
 	bool		contended = false;
 	int			at_work = 0;
-	int			short_ones = 0;
-	int			long_ones = 0;
 
 	if (gate_max_active_backends == 0)
 	{
@@ -702,23 +675,14 @@ sampler_sample(void)
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
 		WantedRow	row = {0};
 		const PGPROC *proc = GetPGProcByNumber(procno);
-		const PGPROC *leader = *(PGPROC *const volatile *) &proc->lockGroupLeader;
-		uint32		event = wait_event_of(proc);
 		bool		waits = samples[procno].lock != NULL;
-		bool		works = !waits && (event == 0 || (event & WAIT_CLASS_MASK) == PG_WAIT_IO ||
-									   event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event));
 		Activity	activity = slots_is_holder(procno) || (state == SLOT_NONE && waits) ?
 		activity_of(procno, &sample, &key, &row) : ACTIVITY_RESTS;
 
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		short_ones += state == SLOT_RUNNING &&
-			(activity == ACTIVITY_WORKS ||
-			 (activity == ACTIVITY_CONTENDS && key.kind == HOT_SPOT_LWLOCK));
-		/* A leader that needs no more rows waits for its workers to end. */
-		if (leader != NULL && wait_event_of(leader) == WAIT_EVENT_PARALLEL_FINISH &&
-			slots_is_paused(procno))
-			slots_long_resume(procno);
-		long_ones += slots_long_works(procno, works, sample.now);
+		/* One that needs no more rows waits for its workers to end. */
+		if (slots_is_paused(procno) && wait_event_of(proc) == WAIT_EVENT_PARALLEL_FINISH)
+			slots_let_in(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, &row, sample.now, &sample.counts);
 		if (is_holder && holders_matter && slots_may_lend(procno) &&
@@ -726,9 +690,7 @@ sampler_sample(void)
 							  slots_lend_after() >= 0)))
 			sample_holder(procno, activity == ACTIVITY_STUCK);
 	}
-	if (long_ones > 0 || slots_first_paused() >= 0)
-		sample.needs_long |= replay_waits();
-	slots_share_cpus(short_ones, long_ones, sample.needs_long, usable_cpus());
+	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
 		contended = slots_adapt_hot_spots(&sample.counts);
 	log_past_hot_spots();

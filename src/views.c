@@ -25,7 +25,6 @@ static const char *const state_names[] = {
 	[SLOT_WAITING] = "waiting",
 	[SLOT_RUNNING] = "running",
 	[SLOT_LENT] = "lent",
-	[SLOT_LONG] = "long",
 	[SLOT_PAUSED] = "paused"
 };
 
@@ -89,7 +88,6 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int32GetDatum(stats->priority);
 	values[i++] = Int32GetDatum(stats->backends[SLOT_RUNNING]);
 	values[i++] = Int32GetDatum(stats->backends[SLOT_LENT]);
-	values[i++] = Int32GetDatum(stats->backends[SLOT_LONG]);
 	values[i++] = Int32GetDatum(stats->backends[SLOT_PAUSED]);
 	values[i++] = Int32GetDatum(stats->backends[SLOT_WAITING]);
 	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_ADMITTED]);
@@ -101,12 +99,13 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FORCED]);
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_LENDS]);
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_STALLS]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_DEMOTIONS]);
+	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_PAUSES]);
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_TIMEOUTS]);
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_REJECTIONS]);
 	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_CANCELS]);
 	values[i++] = milliseconds(stats->own_totals[TOTAL_WAIT_TIME]);
 	values[i++] = milliseconds(stats->max_wait_time);
+	values[i++] = milliseconds(stats->pool_totals[TOTAL_PAUSE_TIME]);
 	nulls[i] = stats->stats_reset == 0;
 	values[i++] = TimestampTzGetDatum(stats->stats_reset);
 	Assert(i == lengthof(values));

@@ -22,7 +22,7 @@ core/wait_queue
 core/hot_spots
 core/counters
 core/pools core/lending
-core/long_share
+core/long_turns
 core/semaphore
 gate
 process pool_parser views

@@ -62,13 +62,11 @@ slots_keep_totals(SlotEntry *entry)
 	}
 }
 
-/* The state of an entry, with that of a long statement */
+/* The state of an entry, with that of a long statement that waits */
 static SlotState
 state_to_show(SlotEntry *entry)
 {
-	SlotState	state = state_of(entry);
-
-	return state == SLOT_LONG && entry->long_state == LONG_PAUSED ? SLOT_PAUSED : state;
+	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
 }
 
 /* What is known of one backend; false if it neither holds nor wants a slot. */
@@ -88,7 +86,7 @@ slots_get_backend(int procno, SlotBackend *backend)
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
 	strlcpy(backend->pool, pool_of(entry)->definition.name, sizeof(backend->pool));
 	LWLockRelease(Slots->pools_lock);
-	if (backend->state == SLOT_WAITING)
+	if (backend->state == SLOT_WAITING || backend->state == SLOT_PAUSED)
 		backend->wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
 	else
 		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
@@ -127,7 +125,8 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->lent = Slots->lent;
 		limit->waiting = 0;
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
-			limit->waiting += queue_at(queue)->waiters.length;
+			if (queue != LONG_QUEUE)
+				limit->waiting += queue_at(queue)->waiters.length;
 	}
 	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;

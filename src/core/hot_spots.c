@@ -417,7 +417,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 	if (!slots_is_holder(procno))
 	{
 		if (state == SLOT_WAITING && is_of_hot_spot(queue))
-			counts->of[queue - SLOTS_MAX_POOLS].contenders++;
+			counts->of[queue - slots_hot_spot_queue(0)].contenders++;
 		return;
 	}
 	if (has_limit)

@@ -26,12 +26,12 @@
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
- *	 RUNNING -> LONG				any, under the lock, by compare-and-exchange
- *	 LONG -> RUNNING, LENT			its backend, under the lock
- *	 RUNNING, LENT, LONG -> NONE	its backend, by exchange
- * A backend may leave while others lend its slot (lending.c) or make it long
- * (long_share.c).  The exchanges decide which comes first: it releases what
- * the state that it found says.  One that is RUNNING and counted nowhere has
+ *	 RUNNING -> WAITING				its backend or a parallel worker of it, under the
+ *									lock, by compare-and-exchange: long_turns.c
+ *	 WAITING -> LENT				its backend, under the lock: likewise
+ *	 RUNNING, LENT -> NONE			its backend, by exchange
+ * A backend may leave while others lend its slot (lending.c).  The exchanges
+ * decide which comes first: it releases what the state that it found says.  One that is RUNNING and counted nowhere has
  * nothing to lend: no other process changes that, so it leaves by a plain store.
  *
  * A place at a hot spot is counted before it is put into the entry's spot, by
@@ -85,7 +85,7 @@ attach_entry(void)
 	MySlotEntry->hot_spot = MySlotEntry->wanted_of = MySlotEntry->history = 0;
 	MySlotEntry->has_wanted = MySlotEntry->admitted_before = false;
 	MySlotEntry->wanted_relation = InvalidOid;
-	MySlotEntry->keeps_slot = false;
+	MySlotEntry->keeps_slot = MySlotEntry->is_long = false;
 	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
@@ -331,6 +331,8 @@ enter_queue(int max_queue_length, LockedSection *section)
 	}
 
 	pool->totals[TOTAL_QUEUED]++;
+	if (!slot_is_free())
+		Slots->short_queued = section->now;
 	pg_atomic_write_u64(&MySlotEntry->since, section->timestamp);
 	MySlotEntry->queued = section->now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
@@ -497,9 +499,11 @@ release(Hold had)
 static void
 drop_slot(int spot)
 {
-	uint32		held = pg_atomic_read_u32(&MySlotEntry->state);
+	uint32		held;
 	Hold		had;
 
+	slots_end_turns();
+	held = pg_atomic_read_u32(&MySlotEntry->state);
 	Assert(state_in(held) != SLOT_WAITING);
 	if (likely(held == SLOT_RUNNING))
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);	/* counted nowhere */
@@ -507,9 +511,7 @@ drop_slot(int spot)
 		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 	MySlotEntry->reserved = false;
 
-	if (state_in(held) == SLOT_LONG)
-		slots_forget_long(my_slot_procno);
-	else if (state_in(held) == SLOT_LENT)
+	if (state_in(held) == SLOT_LENT)
 		slots_forget_lending();
 	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
@@ -619,8 +621,7 @@ slots_end_transaction(bool failed)
 bool
 slots_has_place(void)
 {
-	return has_spot(MySlotEntry) ||
-		place_in(pg_atomic_read_u32(&MySlotEntry->state)) != NO_QUEUE;
+	return has_spot(MySlotEntry) || my_pool.has_limit;
 }
 
 /*
@@ -830,7 +831,6 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
 	SpinLockInit(&Slots->mutex);
-	Slots->long_paused = empty;
 	Slots->worker = INVALID_PROC_NUMBER;
 	pg_atomic_init_u32(&Slots->hot_kinds, 0);
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
@@ -864,6 +864,7 @@ slots_shmem_init(void)
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
 		pg_atomic_init_u32(&entry->spot, 0);
 		pg_atomic_init_u32(&entry->ticks, 0);
+		ConditionVariableInit(&entry->turn);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
 		for (int t = 0; t < OWN_TOTALS; t++)

@@ -16,6 +16,7 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/condition_variable.h"
 
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
@@ -27,8 +28,8 @@ typedef enum SlotState
 	SLOT_WAITING,				/* is in a queue */
 	SLOT_RUNNING,				/* holds a slot */
 	SLOT_LENT,					/* holds a slot on paper; it counts as free */
-	SLOT_LONG,					/* runs a long statement, without a slot */
-	SLOT_PAUSED,				/* the same, while it pauses: for the views */
+	SLOT_PAUSED,				/* for the views: its long statement waits for
+								 * another turn */
 	SLOT_STATES
 } SlotState;
 
@@ -80,7 +81,8 @@ typedef enum PoolTotal
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
-	TOTAL_DEMOTIONS,
+	TOTAL_PAUSES,
+	TOTAL_PAUSE_TIME,			/* us */
 	POOL_TOTALS
 } PoolTotal;
 
@@ -330,17 +332,16 @@ extern void slots_end_lending(void);
 extern void slots_relieve_stall(void);
 
 /* Long statements */
-extern void slots_share_cpus(int short_working, int long_working, bool others_need, int cpus);
+#define LONG_TICK		25		/* ms of CPU time */
 extern bool slots_may_be_long(int procno);
-extern void slots_keep_slot(bool keep);
 extern pg_atomic_uint32 *slots_ticks_of(int procno);
-extern bool slots_tick_long(int procno, int holder, int64 used);
-extern int	slots_first_paused(void);
+extern bool slots_has_turn(int procno);
 extern bool slots_is_paused(int procno);
-extern bool slots_long_works(int procno, bool is_seen_to_work, uint64 now);
-extern void slots_long_resume(int procno);
-extern void slots_forget_long(int procno);
-extern void slots_end_long(bool works, uint64 cpu);
+extern ConditionVariable *slots_turn_of(int procno);
+extern void slots_count_worker(int procno, bool begins);
+extern void slots_end_turns(void);
+extern void slots_keep_slot(bool keep);
+extern void slots_need_long(bool needed);
 
 /* The gauges and totals of a pool: see docs/views.md */
 typedef struct SlotStats

@@ -5,8 +5,7 @@
  *		other: for the files of src/core only.
  *
  * Every backend has an entry, known by its proc number, since pointers need
- * not mean the same in every process.  An entry is in one list at a time: its
- * queue, or the list of processes that pause.
+ * not mean the same in every process.  An entry is in one queue at a time.
  *
  * The semaphore is one 32-bit word: the number of slots in use, and a flag in
  * its highest bit.  While that is clear, a slot is acquired and released by
@@ -54,8 +53,12 @@
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
-/* Queues are known by index: those of the pools, then those of hot spots. */
-#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
+/*
+ * Queues are known by index: those of the pools, that of long statements, and
+ * those of hot spots.
+ */
+#define LONG_QUEUE		SLOTS_MAX_POOLS
+#define SLOTS_QUEUES	(LONG_QUEUE + 1 + MAX_HOT_SPOTS)
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
 
@@ -66,14 +69,6 @@
 
 /* SlotEntry.hot_spot: has waited for one that does nothing, does not contend */
 #define STUCK			PG_UINT8_MAX
-
-/* What a process does for a long statement */
-typedef enum LongState
-{
-	LONG_NOT,					/* nothing */
-	LONG_RUNNING,				/* has its turn; works, or waits */
-	LONG_PAUSED
-} LongState;
 
 /* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
@@ -96,8 +91,8 @@ typedef struct SlotEntry
 	bool		wakeup_pending; /* called, has not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* in the reserve; pools_lock to set */
-	uint8		long_state;		/* LongState: lock */
 	bool		keeps_slot;		/* not long, whatever it or its workers use */
+	bool		is_long;		/* its statement is: lock, but for itself */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	Oid			wanted_relation;	/* or what it is about to lock rows of */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool; see
@@ -108,13 +103,18 @@ typedef struct SlotEntry
 	uint16		admission_seen; /* admission at quiet_since: lock */
 	pg_atomic_uint64 last_wait; /* us */
 	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
-	uint64		turn_began;		/* for a long statement: lock; a hint without */
-	int64		turn_used;		/* us of CPU since then: lock */
-	pg_atomic_uint32 ticks;		/* of CPU time of its statement; written by
-								 * signal handlers, also of its workers */
-	uint64		ticked;			/* when it last used CPU time: as turn_began */
 	uint64		quiet_since;	/* it has done next to nothing since: lock */
-	uint64		queued;			/* when it entered the queue: as turn_began */
+	uint64		queued;			/* when it entered the queue: lock; a hint
+								 * without */
+
+	/* Of a long statement: see long_turns.c */
+	pg_atomic_uint32 ticks;		/* of CPU time; written by signal handlers,
+								 * also of its workers */
+	uint64		turn_began;		/* lock */
+	uint32		turn_ticks;		/* ticks at that time: lock */
+	uint32		had;			/* ticks, for the order in the queue: lock */
+	uint32		workers;		/* parallel ones that work for it: lock */
+	ConditionVariable turn;		/* what they wait for */
 } SlotEntry;
 
 /* A list of entries, linked by proc numbers; INVALID_PROC_NUMBER if empty */
@@ -214,14 +214,10 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms until one enters; 0 = as at first */
-	EntryList	long_paused;	/* entries in LONG_PAUSED */
-	int			long_working;	/* processes of long statements at work */
-	double		short_working;	/* short ones at work or waiting, on average */
-	bool		others_need_long;	/* none pauses, as others may wait for it */
-	int			cpus;			/* usable ones */
-	uint64		long_sampled;	/* when these were set */
-	uint64		long_turn_began;	/* the last turn that is over */
-	int64		long_turn_used; /* us of CPU that it used */
+	uint64		short_queued;	/* when a statement that is not long last
+								 * found no slot free */
+	uint32		long_had;		/* SlotEntry.had of the last long one granted */
+	bool		long_needed;	/* others may wait for what long ones hold */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
@@ -285,20 +281,20 @@ queue_at(int queue)
 static inline bool
 is_of_hot_spot(int queue)
 {
-	return queue >= SLOTS_MAX_POOLS;
+	return queue > LONG_QUEUE;
 }
 
 static inline int
 slots_hot_spot_queue(int hot_spot)
 {
-	return SLOTS_MAX_POOLS + hot_spot;
+	return LONG_QUEUE + 1 + hot_spot;
 }
 
 static inline HotSpot *
 hot_spot_at(int queue)
 {
 	Assert(is_of_hot_spot(queue));
-	return &Slots->hot_spots[queue - SLOTS_MAX_POOLS];
+	return &Slots->hot_spots[queue - LONG_QUEUE - 1];
 }
 
 static inline SlotState
@@ -409,11 +405,11 @@ count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
 	return false;
 }
 
-/* Does it count its backends?  That of a hot spot does, also without a limit. */
+/* Does it count its backends?  Only that of a pool without a limit does not. */
 static inline bool
 queue_counts(int queue)
 {
-	return is_of_hot_spot(queue) || queue_has_limit(queue);
+	return queue >= LONG_QUEUE || queue_has_limit(queue);
 }
 
 /* Count a place, if that queue counts.  Returns false if none is free. */
@@ -529,7 +525,7 @@ hold_in(uint32 word)
 static inline uint32
 spot_of(int place)
 {
-	return place == NO_QUEUE ? 0 : (uint32) (place - SLOTS_MAX_POOLS + 1);
+	return place == NO_QUEUE ? 0 : (uint32) (place - LONG_QUEUE);
 }
 
 static inline int
@@ -558,8 +554,47 @@ has_spot(SlotEntry *entry)
 	return pg_atomic_read_u32(&entry->spot) != 0;
 }
 
-/* A waiter that is granted a slot, the next, the worker, three long statements */
-#define MAX_WAKEUPS	6
+/* ---- Long statements ---- */
+
+#define LONG_SHARE		4		/* one in so many slots */
+#define SPARE_AFTER		100		/* ms */
+
+/* How many processes of long statements may work while others wait? */
+static inline int
+long_share(void)
+{
+	return Max((int) (pg_atomic_read_u32(&Slots->limit) / LONG_SHARE), 1);
+}
+
+/* As how many processes does a long statement count? */
+static inline int
+long_weight(const SlotEntry *entry)
+{
+	return 1 + (int) entry->workers;
+}
+
+/* Can this holder have a long statement that waits?  Lock held, or a hint. */
+static inline bool
+long_may_wait(SlotEntry *entry)
+{
+	/* The leader of a worker may be a background worker, which has no slot. */
+	return state_of(entry) != SLOT_NONE && (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
+		slots_are_limited() && !Slots->observing && !entry->keeps_slot &&
+		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
+}
+
+/* Does its long statement wait?  Lock held, or a hint. */
+static inline bool
+is_paused(SlotEntry *entry)
+{
+	return state_of(entry) == SLOT_WAITING && *(volatile uint8 *) &entry->queue == LONG_QUEUE;
+}
+
+/*
+ * A waiter that is granted a slot, the next, the worker, and long statements or
+ * those admitted before
+ */
+#define MAX_WAKEUPS	11
 
 /* One critical section */
 typedef struct LockedSection
@@ -584,6 +619,8 @@ extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno);
 extern void slots_queue_move(int procno, int to);
+extern void slots_begin_turn(SlotEntry *entry, uint64 now);
+extern void slots_end_pause(SlotEntry *entry, uint64 now);
 extern void slots_make_holder(int procno, const Hold *hold, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
 extern void slots_grant_free(void);

@@ -57,7 +57,9 @@ SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
 #define AGED_AFTER		1000	/* of being passed over, ms */
-#define MAX_READMITTED	4		/* by one section */
+static void grant(int procno, const Hold *hold, LockedSection *section);
+
+#define MAX_AT_ONCE		4		/* waiters readmitted, or turns granted */
 
 /* ---- The order ---- */
 
@@ -83,11 +85,21 @@ queue_has_aged(const SlotQueue *queue, uint64 now)
 		passed_since(queue->passed_over_since, AGED_AFTER, now);
 }
 
+/* May the head of the queue of long statements go before others?  Lock held. */
+static bool
+is_below_share(int head)
+{
+	int			used = places_in_use(LONG_QUEUE);
+
+	return used == 0 || used + long_weight(entry_of(head)) <= long_share();
+}
+
 /* The waiter that a free slot is for, or INVALID_PROC_NUMBER.  Lock held. */
 int
 slots_next_waiter(uint64 now)
 {
 	int			next = INVALID_PROC_NUMBER;
+	int			spare = INVALID_PROC_NUMBER;
 	bool		next_aged = false;
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
@@ -98,10 +110,19 @@ slots_next_waiter(uint64 now)
 
 		if (!queue_has_place_free(queue))
 			continue;
+		if (queue == LONG_QUEUE && !is_below_share(head))
+		{
+			spare = head;
+			continue;
+		}
 		order = next == INVALID_PROC_NUMBER ? 1 : (int) aged - (int) next_aged;
 		if (order == 0)
 			order = pool_of(entry_of(head))->definition.priority -
 				pool_of(entry_of(next))->definition.priority;
+		if (order == 0)
+			order = queue == LONG_QUEUE;
+		if (order == 0 && entry_of(next)->queue == LONG_QUEUE)
+			order = -1;
 		if (order == 0)
 			order = entry_of(head)->queued < entry_of(next)->queued ? 1 : -1;
 		if (order > 0)
@@ -110,6 +131,8 @@ slots_next_waiter(uint64 now)
 			next_aged = aged;
 		}
 	}
+	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_queued, SPARE_AFTER, now))
+		return spare;
 	return next;
 }
 
@@ -218,8 +241,8 @@ wake_next(bool was_free, LockedSection *section)
 
 	if (!slots_are_limited())
 		next = head_to_call();
-	if (next != INVALID_PROC_NUMBER && (was_free || slot_is_free()) &&
-		!entry_of(next)->wakeup_pending)
+	if (next != INVALID_PROC_NUMBER && entry_of(next)->queue != LONG_QUEUE &&
+		(was_free || slot_is_free()) && !entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
 		slots_wake_later(section, next);
@@ -241,7 +264,7 @@ readmit(LockedSection *section)
 		int			head;
 		Hold		hold;
 
-		while (readmitted < MAX_READMITTED &&
+		while (readmitted < MAX_AT_ONCE &&
 			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
 			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &hold.place))
 		{
@@ -250,6 +273,25 @@ readmit(LockedSection *section)
 			slots_wake_later(section, head);
 			readmitted++;
 		}
+	}
+}
+
+/*
+ * Give free slots to long statements whose turn it is.  They are not called: one
+ * may wait for its parallel workers, which wait for it.  Lock held.
+ */
+static void
+grant_turns(LockedSection *section)
+{
+	for (int i = 0; i < MAX_AT_ONCE && queue_at(LONG_QUEUE)->waiters.length > 0; i++)
+	{
+		int			next = slots_next_waiter(section->now);
+		Hold		hold;
+
+		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE ||
+			!count_in_if_free(LONG_QUEUE, &hold))
+			return;
+		grant(next, &hold, section);
 	}
 }
 
@@ -262,10 +304,17 @@ slots_unlock(LockedSection *section)
 
 	if (!was_free)
 		readmit(section);
+	grant_turns(section);
 	wake_next(was_free, section);
 	SpinLockRelease(&Slots->mutex);
 	for (int i = 0; i < section->nwakeups; i++)
-		SetLatch(&GetPGProcByNumber(section->wakeups[i])->procLatch);
+	{
+		int			procno = section->wakeups[i];
+
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+		if (*(volatile uint32 *) &entry_of(procno)->workers > 0)
+			ConditionVariableBroadcast(&entry_of(procno)->turn);
+	}
 }
 
 /* ---- The worker ---- */
@@ -419,6 +468,25 @@ list_insert(EntryList *list, int procno, int before)
 }
 
 /*
+ * The statement that is to come after this one in the queue of long ones, or
+ * INVALID_PROC_NUMBER.  All but a few have had the same up to one turn, so
+ * that is near the tail.  Lock held.
+ */
+static int
+next_long(const SlotEntry *entry)
+{
+	int			next = INVALID_PROC_NUMBER;
+	int			last = queue_at(LONG_QUEUE)->waiters.tail;
+
+	while (last != INVALID_PROC_NUMBER && (int32) (entry_of(last)->had - entry->had) > 0)
+	{
+		next = last;
+		last = entry_of(last)->prev;
+	}
+	return next;
+}
+
+/*
  * Put an entry into its queue, whose flag is set.  Where slots are scarce, one
  * that holds locks goes before those that hold none, unless these have waited
  * for handoff_after: nobody is overtaken for longer.  Lock held.
@@ -431,9 +499,13 @@ add_to_queue(int procno)
 	int			next = queue->last_before == INVALID_PROC_NUMBER ? queue->waiters.head :
 	entry_of(queue->last_before)->next;
 
-	if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
-		!passed_since(entry_of(next)->queued, (int) pg_atomic_read_u32(&Slots->handoff_after),
-					  entry->queued))
+	if (entry->queue == LONG_QUEUE)
+		next = next_long(entry);
+	if (entry->queue == LONG_QUEUE && next != INVALID_PROC_NUMBER)
+		list_insert(&queue->waiters, procno, next);
+	else if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
+			 !passed_since(entry_of(next)->queued, (int) pg_atomic_read_u32(&Slots->handoff_after),
+						   entry->queued))
 	{
 		list_insert(&queue->waiters, procno, next);
 		queue->last_before = procno;
@@ -498,6 +570,24 @@ slots_return_place(int place)
 	slots_unlock(&section);
 }
 
+/* The turn of a long statement begins.  Lock held. */
+void
+slots_begin_turn(SlotEntry *entry, uint64 now)
+{
+	entry->turn_began = now;
+	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
+	if ((int32) (entry->had - Slots->long_had) > 0)
+		Slots->long_had = entry->had;
+}
+
+/* The wait of a long statement is over: its workers count again.  Lock held. */
+void
+slots_end_pause(SlotEntry *entry, uint64 now)
+{
+	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
+	pool_of(entry)->totals[TOTAL_PAUSE_TIME] += Max((int64) (now - entry->queued), 0);
+}
+
 /* Make a waiter a holder of what is counted already.  Lock held. */
 void
 slots_make_holder(int procno, const Hold *hold, LockedSection *section)
@@ -514,6 +604,11 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 	/* The worker may have given it a place just before it queued. */
 	if (is_of_hot_spot(hold->place))
 		(void) count_place_out(exchange_spot(entry, hold->place));
+	if (entry->queue == LONG_QUEUE)
+	{
+		slots_end_pause(entry, section->now);
+		slots_begin_turn(entry, section->now);
+	}
 	entry->quiet_since = section->now;	/* before is no reason to lend */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
@@ -542,26 +637,28 @@ slots_grant_above_limit(int procno, LockedSection *section)
 	slots_wake_later(section, procno);
 }
 
-/* Let the next waiter in; without limits, any.  False if there is none. */
+/* Let the next waiter in; one without a limit to wait for at once.  False if there is none. */
 static bool
 grant_one(void)
 {
 	LockedSection section;
+	int			queue = NO_QUEUE;
+	int			paused;
 	int			next;
 	Hold		hold;
 	bool		granted;
 
 	slots_lock(&section);
+	paused = queue_at(LONG_QUEUE)->waiters.head;
 	if (Slots->max_active == 0 || Slots->observing)
+		queue = slots_next_queue(NO_QUEUE);
+	else if (paused != INVALID_PROC_NUMBER && !long_may_wait(entry_of(paused)))
+		queue = LONG_QUEUE;
+	granted = queue != NO_QUEUE;
+	if (granted)
 	{
-		int			queue = slots_next_queue(NO_QUEUE);
-
-		granted = queue != NO_QUEUE;
-		if (granted)
-		{
-			next = queue_at(queue)->waiters.head;
-			hold = count_in(queue);
-		}
+		next = queue_at(queue)->waiters.head;
+		hold = count_in(queue);
 	}
 	else
 	{
@@ -623,9 +720,12 @@ slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
 		may_hand_off(next, section->now) &&
 		count_place_if_free(entry_of(next)->queue, true, &hold.place))
 	{
-		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 		Slots->last_handoff = section->now;
-		entry_of(next)->handoff_pending = true;
+		if (entry_of(next)->queue != LONG_QUEUE)
+		{
+			pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
+			entry_of(next)->handoff_pending = true;
+		}
 		grant(next, &hold, section);
 	}
 	else if (had->counted)

@@ -1,0 +1,230 @@
+/*-------------------------------------------------------------------------
+ *
+ * long_turns.c
+ *		Long statements give their slots up for others, and queue again.
+ *
+ * A statement that has used much CPU time (src/long_statements.c measures it)
+ * is long until it ends, as in any multi-level feedback queue.  It keeps its
+ * slot while no other backend waits.  It gives the slot up and waits in the
+ * queue of long statements, wait_queue.c,
+ *	 - for a short statement that waits, if long ones have more than their
+ *	   share, one in LONG_SHARE of the slots;
+ *	 - for another long one, when its turn is over: after TURN of CPU time, or
+ *	   LONGEST_TURN.
+ * While short statements wait, the long ones have their share.  While none has
+ * waited for SPARE_AFTER, they have all slots that are free.  The next turn is
+ * that of the statement that has had the least since it queued first.
+ *
+ * A parallel query has one slot.  Its workers count for the share and for the
+ * turn, and wait while it waits.  The query may be queued by one of them: its
+ * leader may just wait for their tuples.  So long statements are granted their
+ * slots, and are not called to claim one.
+ *
+ * Only statements of the pool "default" can be long, and only if it has no
+ * limit of its own: an administrator who defines pools knows better.
+ *
+ * Locking: see slots_internal.h.  The statement of a backend becomes long, and
+ * queues, by the backend or by a parallel worker of it, under the lock.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "core/slots_internal.h"
+
+#define TURN			200		/* ms of CPU time */
+#define LONGEST_TURN	1000	/* ms, for one that mostly waits for disks */
+
+/* Can the statement of this holder be long?  Lock held, or a hint. */
+bool
+slots_may_be_long(int procno)
+{
+	return long_may_wait(entry_of(procno));
+}
+
+/* The CPU time that the statement of this holder has used, in ticks */
+pg_atomic_uint32 *
+slots_ticks_of(int procno)
+{
+	return &entry_of(procno)->ticks;
+}
+
+/* A long statement that has its slot has a place in the queue of long ones. */
+static void
+take_turn(SlotEntry *entry, uint64 now)
+{
+	uint32		running = pg_atomic_read_u32(&entry->state);
+	Hold		hold = hold_in(running);
+
+	hold.place = count_place(LONG_QUEUE);
+	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, state_with(SLOT_RUNNING, &hold)))
+		(void) count_place_out(hold.place);
+	else
+		slots_begin_turn(entry, now);
+}
+
+/* Should this long statement, which has its slot, give it up?  Lock held. */
+static bool
+must_give_up(SlotEntry *entry, uint64 now)
+{
+	int			next = slots_next_waiter(now);
+	uint32		used = (pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks) * LONG_TICK;
+
+	if (Slots->long_needed)
+		return false;
+	if (queue_at(LONG_QUEUE)->waiters.length > 0 &&
+		(used >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now)))
+		return true;
+	return next != INVALID_PROC_NUMBER && entry_of(next)->queue != LONG_QUEUE &&
+		(int) places_in_use(LONG_QUEUE) - long_weight(entry) >= long_share();
+}
+
+/* Have a long statement, which has its slot, queue for the next one.  Lock held. */
+static void
+queue_again(int procno, LockedSection *section)
+{
+	SlotEntry  *entry = entry_of(procno);
+	uint32		running = pg_atomic_read_u32(&entry->state);
+	Hold		had = hold_in(running);
+
+	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_WAITING))
+		return;
+	entry->reserved = false;
+	pool_of(entry)->totals[TOTAL_PAUSES]++;
+	(void) count_place_out(had.place);
+	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
+	slots_hand_off(entry, &had, section);
+	pg_atomic_write_u64(&entry->since, section->timestamp);
+	entry->queued = section->now;
+	entry->queue = LONG_QUEUE;
+	entry->had += pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
+	slots_queue_append(procno, section);
+}
+
+/*
+ * The statement of this holder, its own or that of its leader, is long, and this
+ * process works for it.  Returns false if it has to wait until slots_is_paused()
+ * is no longer true.
+ */
+bool
+slots_has_turn(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+	bool		has_turn;
+	LockedSection section;
+
+	slots_lock(&section);
+	if (long_may_wait(entry) && state_of(entry) == SLOT_RUNNING &&
+		hold_in(pg_atomic_read_u32(&entry->state)).counted)
+	{
+		if (!entry->is_long)
+			entry->had = Slots->long_had;
+		entry->is_long = true;
+		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
+			take_turn(entry, section.now);
+		if (must_give_up(entry, section.now))
+			queue_again(procno, &section);
+	}
+	has_turn = state_of(entry) != SLOT_WAITING;
+	slots_unlock(&section);
+	return has_turn;
+}
+
+/* Does the long statement of this backend wait for its turn?  A hint, no lock. */
+bool
+slots_is_paused(int procno)
+{
+	return is_paused(entry_of(procno));
+}
+
+/* What its parallel workers wait for meanwhile */
+ConditionVariable *
+slots_turn_of(int procno)
+{
+	return &entry_of(procno)->turn;
+}
+
+/* A parallel worker begins, or ends, to work for the long statement of this holder. */
+void
+slots_count_worker(int procno, bool begins)
+{
+	SlotEntry  *entry = entry_of(procno);
+	LockedSection section;
+
+	slots_lock(&section);
+	entry->workers += begins ? 1 : -1;
+	if (state_of(entry) != SLOT_WAITING)
+		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, begins ? 1 : -1);
+	slots_unlock(&section);
+}
+
+/*
+ * The statement of this backend is not long any more.  If a parallel worker has
+ * had it queue, the backend lends the slot that it has on paper.
+ */
+void
+slots_end_turns(void)
+{
+	uint32		state;
+	LockedSection section;
+
+	if (MySlotEntry == NULL || likely(!MySlotEntry->is_long))
+		return;
+	slots_lock(&section);
+	MySlotEntry->is_long = false;
+	state = pg_atomic_read_u32(&MySlotEntry->state);
+	if (state_in(state) == SLOT_WAITING)
+	{
+		slots_queue_remove(my_slot_procno);
+		slots_end_pause(MySlotEntry, section.now);
+		slots_note_lender(pool_of(MySlotEntry));
+		pg_atomic_write_u64(&MySlotEntry->since, section.timestamp);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_LENT);
+	}
+	else if (place_in(state) == LONG_QUEUE)
+	{
+		Hold		hold = hold_in(state);
+
+		(void) count_place_out(hold.place);
+		hold.place = NO_QUEUE;
+		pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &hold));
+	}
+	slots_unlock(&section);
+}
+
+/* Have this backend keep its slot, whatever its parallel workers use, or not. */
+void
+slots_keep_slot(bool keep)
+{
+	MySlotEntry->keeps_slot = keep;
+	if (keep)
+	{
+		slots_end_turns();
+		slots_resume();
+	}
+}
+
+/*
+ * Others need long statements to go on, or do not any more: VACUUM waits for a
+ * pin, or replay for what only they may hold.  The worker calls it.
+ */
+void
+slots_need_long(bool needed)
+{
+	int			next;
+	LockedSection section;
+
+	if (Slots->long_needed == needed && !needed)
+		return;
+	do
+	{
+		slots_lock(&section);
+		Slots->long_needed = needed;
+		next = needed ? queue_at(LONG_QUEUE)->waiters.head : INVALID_PROC_NUMBER;
+		if (next != INVALID_PROC_NUMBER)
+			slots_grant_above_limit(next, &section);
+		slots_unlock(&section);
+	} while (next != INVALID_PROC_NUMBER);
+}
