@@ -42,7 +42,6 @@ extern void long_statements_leave(const QueryDesc *query);
 extern void long_statements_note_write(void);
 extern void long_statements_abort_subtransaction(void);
 extern void long_statements_end_transaction(void);
-extern void wait_error_callback(void *doing);
 
 /* sampler.c */
 extern void sampler_begin(void);
@@ -90,6 +89,7 @@ extern void settings_begin_publishing(void);
 extern bool pools_check(char **newval, void **extra, GucSource source);
 
 /* process.c */
+extern void wait_error_callback(void *doing);
 extern void wait_for_latch(long timeout, uint32 wait_event);
 
 #define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */

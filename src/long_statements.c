@@ -51,12 +51,9 @@
 
 #define LOOK_AGAIN		500		/* ms: whether the worker is there */
 
-/* What a query has used, if it used a tick or more and may go on */
-typedef struct QueryTicks
-{
-	uint32		ticks;
-	MemoryContextCallback callback; /* of the query's context: finds it */
-} QueryTicks;
+/* The last query that has used a tick or more, and may go on: a cursor */
+static const EState *suspended = NULL;
+static uint32 suspended_ticks;
 
 /* The query that is counted, NULL if none is */
 static const QueryDesc *volatile counted_query = NULL;
@@ -148,13 +145,6 @@ start_clock(void)
 	}
 	if (is_ours)
 		set_clock(LONG_TICK);
-}
-
-/* Error context callback of a wait or a pause: what the backend is doing */
-void
-wait_error_callback(void *doing)
-{
-	errcontext("%s", (const char *) doing);
 }
 
 /*
@@ -271,53 +261,42 @@ watch_nodes(PlanState *node, void *context)
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 
-/* Callback of a query's memory context: by it find_ticks() knows what follows */
+/* Callback of a query's memory context: the query has ended. */
 static void
-forget_ticks(void *arg)
+forget(void *estate)
 {
+	if (suspended == estate)
+		suspended = NULL;
 }
 
-/* What a query used before, NULL if next to nothing */
-static inline QueryTicks *
-find_ticks(const QueryDesc *query)
-{
-	MemoryContextCallback *callback = query->estate->es_query_cxt->reset_cbs;
-
-	while (unlikely(callback != NULL) && callback->func != forget_ticks)
-		callback = callback->next;
-	return unlikely(callback != NULL) ? callback->arg : NULL;
-}
-
-/* Remember what the counted query has used: it may go on. */
+/* Remember what this query has used: it may go on. */
 static pg_noinline void
-remember_ticks(const QueryDesc *query)
+remember(EState *estate)
 {
-	QueryTicks *used = find_ticks(query);
+	MemoryContextCallback *callback;
 
-	if (used == NULL)
-	{
-		used = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(QueryTicks));
-		used->callback = (MemoryContextCallback)
-		{
-			forget_ticks, used, NULL
-		};
-		MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &used->callback);
-	}
-	used->ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
+	suspended_ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
+	if (suspended == estate)
+		return;
+	suspended = estate;
+	callback = MemoryContextAlloc(estate->es_query_cxt, sizeof(*callback));
+	callback->func = forget;
+	callback->arg = estate;
+	MemoryContextRegisterResetCallback(estate->es_query_cxt, callback);
 }
 
 /* Count this query from now on, with what it used before. */
 static inline void
 start_counting(const QueryDesc *query)
 {
-	const QueryTicks *before = find_ticks(query);
+	uint32		before = query->estate == suspended ? suspended_ticks : 0;
 
-	if (unlikely(may_have_ticks || before != NULL) && !IsParallelWorker())
+	if (unlikely(may_have_ticks || before > 0) && !IsParallelWorker())
 	{
-		may_have_ticks = before != NULL || query->plannedstmt->parallelModeNeeded;
-		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before != NULL ? before->ticks : 0);
+		may_have_ticks = before > 0 || query->plannedstmt->parallelModeNeeded;
+		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before);
 	}
-	is_long = before != NULL && (before->ticks - 1) * LONG_TICK >= (uint32) gate_long_after;
+	is_long = before > 0 && (before - 1) * LONG_TICK >= (uint32) gate_long_after;
 	tick_is_due = is_long;
 	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
@@ -362,7 +341,7 @@ long_statements_leave(const QueryDesc *query)
 		return;
 	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
 		pg_atomic_read_u32(slots_ticks_of(my_slot_procno)) > 0)
-		remember_ticks(query);
+		remember(query->estate);
 	slots_end_turns();
 	counted_query = NULL;
 	is_long = false;
@@ -388,8 +367,10 @@ long_statements_abort_subtransaction(void)
 	{
 		counted_query = NULL;
 		is_long = false;
+		slots_end_turns();
 	}
-	slots_end_turns();
+	else if (slots_is_paused(my_slot_procno))
+		slots_end_turns();
 }
 
 /* The transaction has ended. */

@@ -82,6 +82,13 @@ process_rests(int pid, bool if_unknown)
 	return strchr("STt", state[2]) ? true : strchr("RD", state[2]) ? false : if_unknown;
 }
 
+/* Error context callback of a wait or a pause: what the backend is doing */
+void
+wait_error_callback(void *doing)
+{
+	errcontext("%s", (const char *) doing);
+}
+
 /* As in libpq/libpq.h, which includes headers of GSSAPI that may be missing. */
 extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
 #define SOCKET_IN_SET	0		/* there, FeBeWaitSetSocketPos */

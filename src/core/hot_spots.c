@@ -137,18 +137,6 @@ take_place_left(int procno)
 	slots_unlock(&section);
 }
 
-/* Let in a waiter that another backend waits for, above the limits. */
-void
-slots_let_in(int procno)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	if (state_of(entry_of(procno)) == SLOT_WAITING)
-		slots_grant_above_limit(procno, &section);
-	slots_unlock(&section);
-}
-
 /* ---- Hot spots ---- */
 
 /*
@@ -272,7 +260,7 @@ hot_spot_of(const SlotEntry *entry)
 {
 	int			hot_spot = *(volatile const uint8 *) &entry->hot_spot;
 
-	return hot_spot == 0 || hot_spot == STUCK ||
+	return hot_spot == 0 ||
 		Slots->hot_spots[hot_spot - 1].key.kind == HOT_SPOT_NONE ? -1 : hot_spot - 1;
 }
 
@@ -430,12 +418,8 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 			Slots->hot_spots[in_line_for].row = *row;
 		mark_key(entry, in_line_for, row);
 	}
-	else if (activity == ACTIVITY_STUCK)
-		entry->hot_spot = STUCK;
-	else if (activity == ACTIVITY_WORKS && entry->hot_spot == STUCK)
-		entry->hot_spot = 0;
 	found = hot_spot_of(entry);
-	if (found < 0 && entry->hot_spot != STUCK)
+	if (found < 0)
 		entry->hot_spot = 0;
 
 	if (found < 0 || !is_active)

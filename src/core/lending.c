@@ -7,8 +7,7 @@
  * The sampler (src/sampler.c) tells what the holders have done.  One that has
  * done next to nothing for lend_after becomes a lender: what it holds is
  * counted out until it works again, and then counted in, above the limits if
- * need be.  A backend that was last found waiting for one that does nothing
- * will probably do so again: it enters as a lender, until it is found at work.
+ * need be.
  *
  * The last resort is for a holder that waits for a backend in the queue and
  * does not lend.  If nobody has entered from the queue for a second, the next
@@ -16,7 +15,8 @@
  * beginning once the queue moves.  That clock tells nothing about a queue
  * whose own places are all in use, as others may move.  That of a hot spot has
  * a clock of its own, as the limit is an estimate.  From that of a pool, whose
- * limit is meant, the first enters if none has for 60 s.
+ * limit is meant, the first enters if none has for 60 s.  If a sample finds that
+ * others wait for what a waiter has locked, that waiter enters at once.
  *
  * Locking: see slots_internal.h.
  *
@@ -300,5 +300,17 @@ slots_relieve_stall(void)
 	slots_lock(&section);
 	if (!relieve_next(&section))
 		relieve_full_queue(&section);
+	slots_unlock(&section);
+}
+
+/* Let in a waiter that another backend waits for, above the limits. */
+void
+slots_let_in(int procno)
+{
+	LockedSection section;
+
+	slots_lock(&section);
+	if (state_of(entry_of(procno)) == SLOT_WAITING)
+		slots_grant_above_limit(procno, &section);
 	slots_unlock(&section);
 }

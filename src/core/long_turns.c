@@ -91,7 +91,7 @@ queue_again(int procno, LockedSection *section)
 
 	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_WAITING))
 		return;
-	entry->reserved = false;
+	leave_reserve(entry);
 	pool_of(entry)->totals[TOTAL_PAUSES]++;
 	(void) count_place_out(had.place);
 	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);

@@ -215,9 +215,6 @@ drop_pool(int index)
 void
 slots_set_pools(const PoolDefinitions *definitions)
 {
-	LockedSection section;
-	int			highest = PG_INT32_MIN;
-
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < definitions->n; i++)
 	{
@@ -244,14 +241,9 @@ slots_set_pools(const PoolDefinitions *definitions)
 
 		if (pool->defined && pools_find(definitions, pool->definition.name) == NULL)
 			drop_pool(i);
-		if (pool->defined)
-			highest = Max(highest, pool->definition.priority);
 	}
 	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 
-	slots_lock(&section);
-	Slots->highest_priority = highest;
-	slots_unlock(&section);
 	LWLockRelease(Slots->pools_lock);
 	slots_grant_free();
 }

@@ -58,9 +58,8 @@
 /* SlotEntry.history of a session whose last transactions all wanted it */
 #define ALWAYS_WANTED	0xFF
 
-/* What this backend has just been counted for, and its next state */
+/* What this backend has just been counted for */
 static Hold next_hold;
-static SlotState next_state;
 
 static void slots_at_exit(int code, Datum arg);
 
@@ -104,7 +103,7 @@ my_queue(void)
 {
 	int			hot_spot = *(volatile uint8 *) &MySlotEntry->hot_spot;
 
-	if (hot_spot == 0 || hot_spot == STUCK || my_pool.has_limit)
+	if (hot_spot == 0 || my_pool.has_limit)
 		return MySlotEntry->pool;
 	return slots_hot_spot_queue(hot_spot - 1);
 }
@@ -133,25 +132,10 @@ occupy(int place)
 		slots_return_place(place);
 }
 
-/*
- * count_me_in() if the queue counts, or for one found stuck, as a lender.  One
- * that has kept a place at a hot spot needs no other.
- */
+/* count_me_in() if the queue counts.  A backend that kept a place needs no other. */
 static pg_noinline bool
 count_in_with_place(bool barge)
 {
-	LockedSection section;
-
-	if (MySlotEntry->hot_spot == STUCK && !my_pool.has_limit &&
-		slots_lend_after() >= 0 && slots_are_limited())
-	{
-		slots_lock(&section);
-		slots_note_lender(pool_of(MySlotEntry));
-		slots_unlock(&section);
-		next_state = SLOT_LENT;
-		next_hold.counted = false;
-		return true;
-	}
 	if ((my_pool.has_limit || !has_spot(MySlotEntry)) &&
 		!count_place_if_free(my_queue(), barge, &next_hold.place))
 		return false;
@@ -186,14 +170,13 @@ become_holder(TimestampTz since)
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
 	occupy(next_hold.place);
-	pg_atomic_write_u32(&MySlotEntry->state, state_with(next_state, &next_hold));
+	pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &next_hold));
 }
 
 /* Count this backend if a slot is free; with barge, even if others wait. */
 static inline bool
 count_me_in(bool barge)
 {
-	next_state = SLOT_RUNNING;
 	next_hold.place = NO_QUEUE;
 	if (unlikely(my_pool.has_limit || MySlotEntry->hot_spot != 0))
 		return count_in_with_place(barge);
@@ -275,18 +258,16 @@ slots_force(TimestampTz since)
 bool
 slots_acquire_reserved(int size, TimestampTz since)
 {
-	int			used = 0;
+	uint32		used = pg_atomic_read_u32(&Slots->reserved);
 
-	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	for (int procno = 0; procno < MaxBackends; procno++)
-		used += entry_of(procno)->reserved;
-	MySlotEntry->reserved = used < size;
-	LWLockRelease(Slots->pools_lock);
-
-	if (used >= size)
-		return false;
+	do
+	{
+		if (used >= (uint32) size)
+			return false;
+	} while (!pg_atomic_compare_exchange_u32(&Slots->reserved, &used, used + 1));
+	MySlotEntry->reserved = true;
 	if (!barge_or_force(since))
-		MySlotEntry->reserved = false;	/* one was free after all */
+		leave_reserve(MySlotEntry); /* one was free after all */
 	return true;
 }
 
@@ -378,7 +359,6 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		if (slots_are_limited())
 			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
-	next_state = SLOT_RUNNING;
 	result = enter_queue(max_queue_length, &section);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
@@ -509,7 +489,7 @@ drop_slot(int spot)
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);	/* counted nowhere */
 	else
 		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
-	MySlotEntry->reserved = false;
+	leave_reserve(MySlotEntry);
 
 	if (state_in(held) == SLOT_LENT)
 		slots_forget_lending();
@@ -547,7 +527,7 @@ void
 slots_resume(void)
 {
 	show_statement();
-	if (unlikely(state_of(MySlotEntry) == SLOT_LENT) && MySlotEntry->hot_spot != STUCK)
+	if (unlikely(state_of(MySlotEntry) == SLOT_LENT))
 		slots_end_lending();
 }
 
@@ -571,7 +551,7 @@ slots_release(void)
 	if (likely(slots_is_uncounted() && !has_spot(MySlotEntry)))
 	{
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
-		MySlotEntry->reserved = false;
+		leave_reserve(MySlotEntry);
 	}
 	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE || has_spot(MySlotEntry))
 		drop_all();
@@ -601,7 +581,7 @@ end_wanting(bool failed)
 	me->has_wanted = false;
 	me->wanted_of = 0;
 	me->wanted_relation = InvalidOid;
-	if (me->history != ALWAYS_WANTED && me->hot_spot != STUCK)
+	if (me->history != ALWAYS_WANTED)
 		me->hot_spot = 0;
 }
 
@@ -703,7 +683,7 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = 0;
 	MySlotEntry->admitted_before = false;
-	MySlotEntry->reserved = false;	/* it may end on the way to its slot */
+	leave_reserve(MySlotEntry); /* it may end on the way to its slot */
 	MySlotEntry = NULL;
 }
 
@@ -830,6 +810,7 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->long_after, 0);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
+	pg_atomic_init_u32(&Slots->reserved, 0);
 	SpinLockInit(&Slots->mutex);
 	Slots->worker = INVALID_PROC_NUMBER;
 	pg_atomic_init_u32(&Slots->hot_kinds, 0);

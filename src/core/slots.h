@@ -315,7 +315,6 @@ extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey *key,
 								const WantedRow *row, uint64 now, HotSpotCounts *counts);
-extern void slots_let_in(int procno);
 extern bool slots_adapt_hot_spots(const HotSpotCounts *counts);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
 extern uint64 slots_first_past_hot_spot(void);
@@ -330,6 +329,7 @@ extern bool slots_seems_idle(int procno, uint64 cpu);
 extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);
 extern void slots_end_lending(void);
 extern void slots_relieve_stall(void);
+extern void slots_let_in(int procno);
 
 /* Long statements */
 #define LONG_TICK		25		/* ms of CPU time */

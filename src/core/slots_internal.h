@@ -67,9 +67,6 @@
 #define STATE_COUNTED	0x80	/* in SlotShared.usage */
 #define PLACE_SHIFT		8
 
-/* SlotEntry.hot_spot: has waited for one that does nothing, does not contend */
-#define STUCK			PG_UINT8_MAX
-
 /* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
 {
@@ -81,7 +78,7 @@ typedef struct SlotEntry
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
 	uint8		pool;			/* changed in state NONE, or under the lock */
 	uint8		queue;			/* that it is in, or was in last: lock */
-	uint8		hot_spot;		/* whose contender it is, plus 1; 0, or STUCK;
+	uint8		hot_spot;		/* whose contender it is, plus 1; or 0;
 								 * written by the worker and by itself */
 	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
 	uint8		history;		/* which of its last transactions have wanted
@@ -90,7 +87,8 @@ typedef struct SlotEntry
 	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, has not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
-	bool		reserved;		/* in the reserve; pools_lock to set */
+	bool		reserved;		/* counted in SlotShared.reserved; the lock
+								 * for other processes */
 	bool		keeps_slot;		/* not long, whatever it or its workers use */
 	bool		is_long;		/* its statement is: lock, but for itself */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
@@ -222,6 +220,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
 	bool		worker_dozes;	/* it is to be called when a backend queues */
+	pg_atomic_uint32 reserved;	/* slots of the reserve in use */
 	pg_atomic_uint32 attached;	/* goes up when a backend comes to the gate
 								 * for the first time */
 	WorkerStats worker_stats;	/* a hint without the lock */
@@ -232,7 +231,6 @@ typedef struct SlotShared
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
 	int			npools;			/* indexes below this have been used */
-	int			highest_priority;	/* of all pools */
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
 	uint64		past_first;		/* number of the first one since the reset */
@@ -552,6 +550,16 @@ static inline bool
 has_spot(SlotEntry *entry)
 {
 	return pg_atomic_read_u32(&entry->spot) != 0;
+}
+
+/* An entry that had a slot of the reserve has it no more. */
+static inline void
+leave_reserve(SlotEntry *entry)
+{
+	if (likely(!entry->reserved))
+		return;
+	entry->reserved = false;
+	pg_atomic_fetch_sub_u32(&Slots->reserved, 1);
 }
 
 /* ---- Long statements ---- */

@@ -143,7 +143,7 @@ slots_priority_of(int next, uint64 now)
 	if (next == INVALID_PROC_NUMBER)
 		return NO_PRIORITY;
 	return queue_has_aged(queue_at(entry_of(next)->queue), now) ?
-		Slots->highest_priority : pool_of(entry_of(next))->definition.priority;
+		PG_INT32_MAX : pool_of(entry_of(next))->definition.priority;
 }
 
 /*
