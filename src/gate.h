@@ -112,6 +112,7 @@ is_idle_wait(uint32 event)
 }
 
 extern bool process_cpu_time(int pid, uint64 *used);
+extern int	usable_cpus(void);
 extern bool process_rests(int pid, bool if_unknown);
 
 #endif							/* ADMISSION_GATE_GATE_H */

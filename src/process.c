@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,6 +52,19 @@ process_cpu_time(int pid, uint64 *used)
 	}
 #endif
 	return false;
+}
+
+/* How many CPUs may this process use? */
+int
+usable_cpus(void)
+{
+#ifdef __linux__
+	cpu_set_t	set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return CPU_COUNT(&set);
+#endif
+	return Max((int) sysconf(_SC_NPROCESSORS_ONLN), 1);
 }
 
 /*

@@ -65,7 +65,7 @@ admission_gate_worker_main(Datum arg)
 
 	if (wait_event == 0)
 		wait_event = GATE_WORKER_EVENT_NEW();
-	slots_begin_sampling();
+	slots_begin_sampling(usable_cpus());
 	sampler_begin();
 	settings_begin_publishing();
 	/* A reload may have been signalled before there was a handler. */

@@ -5,15 +5,16 @@
  *
  * A statement that has used much CPU time (src/long_statements.c measures it)
  * is long until it ends, as in any multi-level feedback queue.  It keeps its
- * slot while no other backend waits.  It gives the slot up and waits in the
- * queue of long statements, wait_queue.c,
- *	 - for a short statement that waits, if long ones have more than their
- *	   share, one in LONG_SHARE of the slots;
+ * slot while no other backend waits.  It gives the slot up, and waits in the
+ * queue of long statements,
+ *	 - for a short statement that waits, if long ones have more than their share;
  *	 - for another long one, when its turn is over: after TURN of CPU time, or
  *	   LONGEST_TURN.
- * While short statements wait, the long ones have their share.  While none has
- * waited for SPARE_AFTER, they have all slots that are free.  The next turn is
- * that of the statement that has had the least since it queued first.
+ * While short statements wait, long ones have their share: a quarter of the
+ * slots, but no more than half of the CPUs, since each of them uses a CPU all
+ * the time.  While no short one has waited for SPARE_AFTER, long ones have all
+ * slots that are free.  The next turn is that of the statement that has had the
+ * least since it queued first.
  *
  * A parallel query has one slot.  Its workers count for the share and for the
  * turn, and wait while it waits.  The query may be queued by one of them: its

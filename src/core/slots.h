@@ -197,7 +197,7 @@ extern void slots_end_readmission(TimestampTz since);
 extern void slots_release_place(void);
 
 /* The worker */
-extern void slots_begin_sampling(void);
+extern void slots_begin_sampling(int cpus);
 extern bool slots_any_waits(void);
 extern void slots_note_sample(uint64 took);
 extern bool slots_may_doze(void);

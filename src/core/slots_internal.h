@@ -215,6 +215,7 @@ typedef struct SlotShared
 	uint64		short_queued;	/* when a statement that is not long last
 								 * found no slot free */
 	uint32		long_had;		/* SlotEntry.had of the last long one granted */
+	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* others may wait for what long ones hold */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
 	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
@@ -564,14 +565,17 @@ leave_reserve(SlotEntry *entry)
 
 /* ---- Long statements ---- */
 
-#define LONG_SHARE		4		/* one in so many slots */
+#define LONG_SLOTS		4		/* their share: one in so many slots, and */
+#define LONG_CPUS		2		/* one in so many CPUs, if that is less */
 #define SPARE_AFTER		100		/* ms */
 
 /* How many processes of long statements may work while others wait? */
 static inline int
 long_share(void)
 {
-	return Max((int) (pg_atomic_read_u32(&Slots->limit) / LONG_SHARE), 1);
+	int			share = pg_atomic_read_u32(&Slots->limit) / LONG_SLOTS;
+
+	return Max(Min(share, Slots->cpus / LONG_CPUS), 1);
 }
 
 /* As how many processes does a long statement count? */

@@ -333,15 +333,16 @@ end_sampling(int code, Datum arg)
 	slots_unlock(&section);
 }
 
-/* This process is the worker from now on. */
+/* This process is the worker from now on, and knows how many CPUs there are. */
 void
-slots_begin_sampling(void)
+slots_begin_sampling(int cpus)
 {
 	WorkerStats stats = {.started = GetCurrentTimestamp()};
 	LockedSection section;
 
 	slots_lock(&section);
 	Slots->worker = MY_PROC_NUMBER;
+	Slots->cpus = cpus;
 	Slots->worker_stats = stats;
 	slots_unlock(&section);
 	on_shmem_exit(end_sampling, (Datum) 0);
