@@ -1,5 +1,6 @@
--- The gate on one screen: the pools, what they do a second, the hot spots with
--- the longest queues, and the longest waiting backends.
+-- The gate on one screen: its worker, the pools, what they do a second, the hot
+-- spots with the longest queues, where most was waited at those that ended within
+-- 12 hours, and the longest waiting backends.
 --
 --   psql -X -f monitoring/gate.sql                once
 --   psql -X -v every=2 -f monitoring/gate.sql     every 2 seconds, until Ctrl-C
@@ -7,7 +8,7 @@
 -- in the database that has the extension. Rates and mean waits are those since
 -- the last look, so the first one has none. refused: by queue_timeout,
 -- max_queue_length, a cancel or the like. limit: max_active of the views, for
--- pools -1 if there is none but those of hot spots. hottest row: its ctid.
+-- pools -1 if there is none but those of hot spots. hottest row, last row: its ctid.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
 -- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -27,8 +28,9 @@
 	\set clear_screen ''
 \endif
 
-\set pool_format '%-12s %-8s %8s %8s %6s %6s %6s %8s %11s %9s %10s %9s'
-\set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s  %-12s %s'
+\set pool_format '%-12s %-8s %8s %8s %6s %6s %8s %11s %9s %10s %9s'
+\set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s %8s  %-12s %s'
+\set past_format '%-44s %-16s %8s %12s %10s  %-12s %s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
 -- \watch repeats a single query, and only a setting of the session outlives it:
@@ -60,6 +62,15 @@ WITH look AS MATERIALIZED (
 	WHERE contenders > 0
 	ORDER BY waiting DESC, blocked DESC, hot_spot
 	LIMIT 5
+), past AS (
+	SELECT concat_ws(' ', kind, coalesce(relation, concat_ws(',', classid, objid, objsubid))) AS name, datname,
+		count(*) AS times, max(most_in_line) AS most_in_line, round(sum(total_wait_time)::numeric / 1000, 1) AS waited,
+		(array_agg(last_row ORDER BY ended DESC))[1] AS last_row, max(ended) AS ended
+	FROM pg_stat_admission_gate_past_hot_spots
+	WHERE ended > now() - interval '12 hours'
+	GROUP BY 1, 2
+	ORDER BY waited DESC, ended DESC
+	LIMIT 5
 ), waiters AS (
 	SELECT pid, b.wait_time, usename, datname, query
 	FROM pg_stat_admission_gate_backends b LEFT JOIN pg_stat_activity a USING (pid)
@@ -67,32 +78,43 @@ WITH look AS MATERIALIZED (
 	ORDER BY b.wait_time DESC NULLS LAST, pid
 	LIMIT :waiters
 ), lines (section, place, line) AS (
-	SELECT 1, 0, :'clear_screen' || date_trunc('second', clock_timestamp()) || E'\n'
-	FROM kept
+	SELECT 1, 0, format(E'%s%s   worker: %s%s\n', :'clear_screen',
+		date_trunc('second', clock_timestamp()), coalesce(pid::text, 'none'),
+		', last sample ' || round(extract(epoch FROM clock_timestamp() - last_sample), 1) || ' s ago')
+	FROM kept, pg_stat_admission_gate_worker
 UNION ALL
-	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'lent', 'long', 'paused', 'waiting',
+	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'lent', 'paused', 'waiting',
 		'admitted/s', 'queued/s', 'refused/s', 'ms/wait')
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
 		format(:'pool_format', pool, mode,
-			max_active, running, lent, long, paused, waiting,
+			max_active, running, lent, paused, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools
 UNION ALL
 	SELECT 4, 0, E'\n' || format(:'hot_spot_format', 'hot spot', 'database', 'limit', 'contenders', 'running',
-		'blocked', 'waiting', 'hottest row', 'since')
+		'blocked', 'waiting', 'hot keys', 'hottest row', 'since')
 	WHERE EXISTS (SELECT FROM hot_spots)
 UNION ALL
 	SELECT 5, row_number() OVER (ORDER BY waiting DESC, blocked DESC, hot_spot),
 		format(:'hot_spot_format', left(name, 44), datname, max_active, contenders, running,
-			blocked, waiting, hottest_row, date_trunc('second', since)::timetz)
+			blocked, waiting, hot_keys, hottest_row, date_trunc('second', since)::timetz)
 	FROM hot_spots
 UNION ALL
-	SELECT 6, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
+	SELECT 6, 0, E'\n' || format(:'past_format', 'past hot spot', 'database', 'times', 'most in line', 'waited s',
+		'last row', 'ended')
+	WHERE EXISTS (SELECT FROM past)
+UNION ALL
+	SELECT 7, row_number() OVER (ORDER BY waited DESC, ended DESC),
+		format(:'past_format', left(name, 44), datname, times, most_in_line, waited, last_row,
+			date_trunc('second', ended)::timetz)
+	FROM past
+UNION ALL
+	SELECT 8, 0, E'\n' || format(:'waiter_format', 'pid', 'waited ms', 'user', 'database', 'statement')
 	WHERE EXISTS (SELECT FROM waiters)
 UNION ALL
-	SELECT 7, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
+	SELECT 9, row_number() OVER (ORDER BY wait_time DESC NULLS LAST, pid),
 		format(:'waiter_format', pid, round(wait_time::numeric, 1), usename, datname,
 			left(regexp_replace(query, '\s+', ' ', 'g'), 60))
 	FROM waiters

@@ -1,7 +1,7 @@
 # Proves that what is in monitoring/ works: the exporter shows what the views show,
 # each of their columns, even when the gate is full; the dashboard and the alerts ask
-# for metrics that there are; the psql script shows the pool and the waiters; and all
-# show hot spots by name.
+# for metrics that there are; the psql script shows the pool and the waiters; all show
+# hot spots by name, also past ones; and an alert fires when the worker does not sample.
 
 use strict;
 use warnings;
@@ -33,27 +33,36 @@ sub with_full_gate
 	return $gate->ok_quiet('afterwards');
 }
 
-# Runs the code while backends contend for the same row.
+# Runs the code while backends contend for the same row.  Afterwards, the hot spot is a past one.
 sub with_hot_spot
 {
 	my ($code) = @_;
 
+	my $past = past('count(*)');
 	$gate->set(max_active_backends => -1);
 	my $crowd = $gate->crowd(12, "BEGIN;\nUPDATE hot SET v = v + 1;\nSELECT pg_sleep(0.005);\nCOMMIT;\n");
 	$gate->await(q{SELECT count(*) = 1 FROM pg_stat_admission_gate_hot_spots WHERE relation = 'hot' AND waiting > 0},
 		'a queue at the hot spot');
 	$code->();
 	$gate->set(max_active_backends => 2);
-	return $gate->ok_stops($crowd);
+	$gate->ok_stops($crowd);
+	$gate->set(hot_spots => 'off');
+	$gate->await("SELECT count(*) > $past FROM pg_stat_admission_gate_past_hot_spots");
+	return $gate->set(hot_spots => 'on');
 }
 
-# The longest wait is that which the view shows before or after.
-my $longest = q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'};
+# What the view has of the past hot spots at that row, in all
+sub past { return $gate->value("SELECT $_[0] FROM pg_stat_admission_gate_past_hot_spots WHERE relation = 'hot'"); }
 
-sub ok_longest
+# What grows while the test looks
+my $longest = q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'};
+my $sample_age = 'SELECT extract(epoch FROM clock_timestamp() - last_sample) * 1000 FROM pg_stat_admission_gate_worker';
+
+# The time is between that which the query yielded before and that which it yields now.
+sub ok_meanwhile
 {
-	my ($before, $ms, $what) = @_;
-	my $after = $gate->value($longest);
+	my ($query, $before, $ms, $what) = @_;
+	my $after = $gate->value($query);
 	return ok($before <= $ms && $ms <= $after, $what) || diag "$before <= $ms <= $after";
 }
 
@@ -112,14 +121,18 @@ with_hot_spot(
 			sub {
 				$psql->pump_nb;
 				my $pool = pool_on($screens);
-				return $screens =~ /^relation hot\b.* postgres +(?:\d+ +){4}[1-9]\d* /m
+				return $screens =~ /^relation hot +postgres +(?:\d+ +){4}(?:[1-9]\d* +){2}\(\d+,\d+\) /m
 				  && !grep { ($pool->{$_} // 0) <= 0 } 'admitted/s', 'queued/s', 'ms/wait';
 			},
-			'when it looks again, it has rates, and a hot spot with its name, its limit and its queue'
+			'when it looks again, it has rates, and a hot spot with its name, limit, queue, hot keys and row'
 		) or diag $screens;
 		$psql->signal('INT');
 		$psql->finish;
 	});
+{
+	my $figures = past(q{concat_ws(' +', count(*), max(most_in_line), round(sum(total_wait_time)::numeric / 1000, 1))});
+	like(screen(), qr/^past hot spot .*\nrelation hot +postgres +$figures /m, 'and once it has ended, a past one');
+}
 
 # pgwatch
 my $pgwatch = CPAN::Meta::YAML->read('monitoring/pgwatch.yaml')->[0];
@@ -163,9 +176,9 @@ with_full_gate(
 		my $before = $gate->value($longest);
 		my @rows = pgwatch_rows('admission_gate');
 		my ($waiting, $enforced) = delete @{ $rows[0] }{ 'longest_waiting', 'enforced' };
-		ok_longest($before, $waiting, 'and the longest wait of those waiting');
+		ok_meanwhile($longest, $before, $waiting, 'and the longest wait of those waiting');
 		is($enforced, 1, 'and whether the limit is enforced');
-		my $numbers = join ', ', @gauges, @totals, 'total_wait_time', 'max_wait_time';
+		my $numbers = join ', ', @gauges, @totals, 'total_wait_time', 'max_wait_time', 'total_pause_time';
 		is_deeply(
 			\@rows,
 			[ rows_of($gate->observer, "SELECT pool AS tag_pool, $numbers FROM pg_stat_admission_gate") ],
@@ -177,6 +190,7 @@ with_full_gate(
 			[ rows_of($gate->observer, "$waits FROM pg_stat_admission_gate_histogram") ],
 			'the waits are those of the histogram');
 	});
+$gate->value('SELECT pg_stat_admission_gate_reset()');
 with_hot_spot(
 	sub {
 		my %hot;
@@ -190,6 +204,29 @@ with_hot_spot(
 		is_deeply([ @hot{qw(tag_kind tag_datname)} ], [qw(relation postgres)], 'and what it is');
 		ok_gauges('admission_gate_hot_spots', grep { !/^tag_/ } keys %hot);
 	});
+
+# What the past hot spots come to, with that as the unit of time, in ms
+sub past_figures
+{
+	my ($unit) = @_;
+	return decode_json(
+		past(
+			"json_build_object('times', count(*), 'most_in_line', max(most_in_line), 'admitted', sum(admitted),
+				'ended', extract(epoch FROM max(ended)) * 1000 / $unit, 'total_wait_time', sum(total_wait_time) / $unit)"));
+}
+
+{
+	my ($row) = pgwatch_rows('admission_gate_past_hot_spots');
+	my %tag = map { $_ => delete $row->{$_} } grep { /^tag_/ } keys %$row;
+	is_deeply(
+		\%tag,
+		{ tag_kind => 'relation', tag_datname => 'postgres', tag_name => 'hot' },
+		'pgwatch shows past hot spots by name');
+	is_deeply(rounded($row), rounded(past_figures(1)), 'and what they come to');
+	ok_gauges('admission_gate_past_hot_spots', keys %$row);
+	ok_gauges('admission_gate_worker', 'sample_age');
+}
+
 # The alerts
 my @alerts = map { @{ $_->{rules} } } @{ CPAN::Meta::YAML->read('monitoring/alerts.yaml')->[0]{groups} };
 is_deeply(
@@ -202,7 +239,9 @@ my ($program) = grep { -x } map { ("$_/$package", "$_/postgres_exporter") } spli
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my ($exporter, $exporter_log) = (undef, '');
 
-END { local $?; $exporter->kill_kill if $exporter }
+my $stopped;
+
+END { local $?; kill CONT => $stopped if $stopped; $exporter->kill_kill if $exporter }
 
 # The metrics of the gate: by name, and label "le" if there is one, the value
 sub scrape
@@ -214,11 +253,12 @@ sub scrape
 	while ($answer->{content} =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
 	{
 		my ($name, $labels, $value) = ($1, $2, $3);
-		my $is_hot_spot = $name =~ /^admission_gate_hot_spot_/;
+		my $is_hot_spot = $name =~ /^admission_gate_(?:past_)?hot_spot_/;
 		next if $is_hot_spot && $labels !~ /\bname="hot"/;
 		my ($le) = $labels =~ /\ble="([^"]+)"/;
 		$metric{ defined $le ? "$name $le" : $name } = $value;
-		my @labels = $is_hot_spot ? ('datname="postgres"', 'kind="relation"') : 'pool="default"';
+		my @labels =
+		  $is_hot_spot ? ('datname="postgres"', 'kind="relation"') : $name =~ /_worker_/ ? () : 'pool="default"';
 		$metric{"$name has not $_"} = $labels foreach grep { $labels !~ /\b$_/ } @labels;
 	}
 	$metric{"type of $1"} = $2 while $answer->{content} =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
@@ -226,7 +266,7 @@ sub scrape
 }
 
 # What the exporter has to show, by the columns of the view and their types, with
-# longest_waiting_seconds and hot spots left out
+# longest_waiting_seconds, hot spots and the worker left out
 sub expected_metrics
 {
 	my $value = decode_json($gate->value('SELECT row_to_json(g) FROM pg_stat_admission_gate g'));
@@ -237,6 +277,7 @@ sub expected_metrics
 	$add->("admission_gate_${_}_total", 'counter', $value->{$_}) foreach @totals;
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
+	$add->('admission_gate_total_pause_time_seconds_total', 'counter', $value->{total_pause_time} / 1000);
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;
@@ -258,7 +299,7 @@ sub rounded
 {
 	my ($metric) = @_;
 	return {
-		map { my $value = $metric->{$_}; $_ => $value =~ /^[-+.\de]+$/ ? sprintf('%.6g', $value) : $value }
+		map { my $value = $metric->{$_}; $_ => $value =~ /^[-+.\de]+$/ ? sprintf('%.10g', $value) : $value }
 		  keys %$metric
 	};
 }
@@ -274,7 +315,6 @@ sub ok_exported
 	return is_deeply([ grep { !$there{$_} } sort keys %named ], [], 'the exporter has all of them');
 }
 
-$gate->value('SELECT pg_stat_admission_gate_reset()');
 SKIP:
 {
 	if (!$program)
@@ -298,9 +338,9 @@ SKIP:
 			my $before = $gate->value($longest);
 			my $metric = scrape();
 			my $waiting = delete $metric->{admission_gate_longest_waiting_seconds};
-			ok_longest($before, 1000 * $waiting, 'the longest wait is what the view shows');
+			ok_meanwhile($longest, $before, 1000 * $waiting, 'the longest wait is what the view shows');
 			is(delete $metric->{'type of admission_gate_longest_waiting_seconds'}, 'gauge', 'in a gauge');
-			delete @$metric{ grep { /\badmission_gate_hot_spot_/ } keys %$metric };
+			delete @$metric{ grep { /\badmission_gate_(?:(?:past_)?hot_spot|worker)_/ } keys %$metric };
 			is_deeply(
 				rounded($metric),
 				rounded(expected_metrics()),
@@ -331,6 +371,57 @@ SKIP:
 				(map { $_->{definition} // () } @{ $dashboard->{templating}{list} }));
 			ok_exported("alert $_->{alert}", $_->{expr}) foreach @alerts;
 		});
+	{
+		my $metric = scrape();
+		my $name = 'admission_gate_past_hot_spot_';
+		my $expected = past_figures(1000);
+		$expected->{"${_}_seconds"} = delete $expected->{$_} foreach qw(ended total_wait_time);
+		is_deeply(
+			rounded({ map { $_ => $metric->{$_} } grep { /^$name/ } keys %$metric }),
+			rounded({ map { $name . $_ => $expected->{$_} } keys %$expected }),
+			'the exporter shows past hot spots, and what they come to');
+		cmp_ok($metric->{"${name}times"}, '>', 1, 'where there were several, in all');
+	}
+
+	# The worker: stopped when it sleeps, since it may hold locks while it samples; then missing
+	my ($expression) = map { $_->{expr} } grep { $_->{alert} eq 'AdmissionGateWorker' } @alerts;
+	my ($age, $limit) = $expression =~ /^(admission_gate_worker_\w+) > (\d+)$/ or die $expression;
+	my $fires = sub { return ((scrape() // {})->{$age} // 0) > $limit; };
+	my ($worker, $sampled) = split /\|/, $gate->value('SELECT pid, samples FROM pg_stat_admission_gate_worker');
+	$gate->await("SELECT samples > $sampled FROM pg_stat_admission_gate_worker");
+	$gate->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $worker");
+	ok(!$fires->(), 'while the worker samples, its alert does not fire');
+	kill STOP => $stopped = $worker;
+	{
+		my ($samples, $time) = split /\|/,
+		  $gate->value('SELECT samples, sample_time FROM pg_stat_admission_gate_worker');
+		my $before = $gate->value($sample_age);
+		my $metric = scrape();
+		ok_meanwhile($sample_age, $before, 1000 * delete $metric->{$age}, 'when it is stopped, its last sample ages');
+		delete @$metric{ grep { !/_worker_/ } keys %$metric };
+		my ($samples_metric, $time_metric) = map { "admission_gate_worker_sample${_}_total" } 's', '_time_seconds';
+		my %expected = ("type of $age" => 'gauge', $samples_metric => $samples, $time_metric => $time / 1000);
+		$expected{"type of $_"} = 'counter' foreach $samples_metric, $time_metric;
+		is_deeply(rounded($metric), rounded(\%expected), 'the exporter shows what it has done');
+		my ($row) = pgwatch_rows('admission_gate_worker');
+		is_deeply([ @$row{qw(samples sample_time)} ], [ $samples, $time ], 'and so does pgwatch');
+		ok_meanwhile($sample_age, $before, $row->{sample_age}, 'and the age of the last sample');
+		like(screen(), qr/^\S+ \S+ +worker: $worker, last sample \d+\.\d s ago$/m, 'the psql script shows the worker');
+	}
+	$gate->ok_comes($fires, 'the alert fires');
+	$gate->set_soon(max_active_backends => 0);
+	$gate->ok_comes(sub { !$fires->() }, 'not while the gate is off');
+	is((pgwatch_rows('admission_gate_worker'))[0]->{sample_age}, 0, 'nor does pgwatch show an age then');
+	kill CONT => $worker;
+	undef $stopped;
+	$gate->set(max_active_backends => 2);
+
+	$gate->configure(max_worker_processes => 0, max_logical_replication_workers => 0);
+	$gate->restart('fast');
+	$gate->await_restart;
+	$gate->ok_comes($fires, 'the alert fires where there is no worker');
+	like(screen(), qr/^\S+ \S+ +worker: none$/m, 'and the psql script shows that');
+
 	$exporter->kill_kill;
 	undef $exporter;
 }
