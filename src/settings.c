@@ -347,7 +347,7 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.long_after",
 							"Sets how much CPU time makes a statement a long one.",
-							"A long statement gives its slot up, and pauses now and then while short ones work. -1 means that there are none.",
+							"A long statement gives its slot up while others wait, and queues again. -1 means that none is long.",
 							&gate_long_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_long_after, NULL);
 
