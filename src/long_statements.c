@@ -69,7 +69,7 @@ static volatile sig_atomic_t may_have_ticks = false;
 
 static volatile sig_atomic_t tick_is_due = false;
 static volatile sig_atomic_t clock_runs = false;
-static bool is_long = false;
+static bool query_is_long = false;
 
 /* Has the present transaction run anything but queries that only read? */
 static bool may_have_written = false;
@@ -117,7 +117,7 @@ handle_tick(SIGNAL_ARGS)
 	else if (counted_query != NULL)
 	{
 		may_have_ticks = true;
-		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * LONG_TICK >= (uint32) gate_long_after || is_long)
+		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * LONG_TICK >= (uint32) gate_long_after || query_is_long)
 			tick_is_due = true;
 	}
 	errno = save_errno;
@@ -162,19 +162,16 @@ pause_for(int procno)
 		wait_event = GATE_PAUSE_EVENT_NEW();
 
 	error_context_stack = &context;
-	if (IsParallelWorker())
-	{
-		ConditionVariablePrepareToSleep(turn);
-		while (slots_is_paused(procno))
-			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
-		ConditionVariableCancelSleep();
-	}
 	while (slots_is_paused(procno))
 	{
-		wait_for_latch(LOOK_AGAIN, wait_event);
+		if (IsParallelWorker())
+			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
+		else
+			wait_for_latch(LOOK_AGAIN, wait_event);
 		if (!slots_are_sampled())
 			slots_let_in(procno);
 	}
+	ConditionVariableCancelSleep();
 	error_context_stack = context.previous;
 }
 
@@ -182,13 +179,14 @@ pause_for(int procno)
 static void
 worker_exits(int code, Datum leader)
 {
-	slots_count_worker(DatumGetInt32(leader), false);
+	if (query_is_long)
+		slots_count_worker(DatumGetInt32(leader), false);
 }
 
 /*
- * The query of this process has used more CPU time and is long: it may have to
- * give its slot up, or its leader has.  If its transaction has begun to write,
- * it is not long any more.
+ * The query of this process has used more CPU time and is long.  Its backend may
+ * have to give its slot up; a parallel worker, that of its leader.  If the
+ * transaction has begun to write, the query is not long any more.
  */
 static pg_noinline void
 tick(void)
@@ -207,12 +205,12 @@ tick(void)
 	}
 	if (!IsParallelWorker())
 		slots_resume();
-	else if (!is_long)
+	else if (!query_is_long)
 	{
-		slots_count_worker(procno, true);
 		on_shmem_exit(worker_exits, Int32GetDatum(procno));
+		slots_count_worker(procno, true);
 	}
-	is_long = true;
+	query_is_long = true;
 	if (!slots_has_turn(procno))
 		pause_for(procno);
 }
@@ -296,8 +294,8 @@ start_counting(const QueryDesc *query)
 		may_have_ticks = before > 0 || query->plannedstmt->parallelModeNeeded;
 		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before);
 	}
-	is_long = before > 0 && (before - 1) * LONG_TICK >= (uint32) gate_long_after;
-	tick_is_due = is_long;
+	query_is_long = before > 0 && (before - 1) * LONG_TICK >= (uint32) gate_long_after;
+	tick_is_due = query_is_long;
 	counted_level = GetCurrentTransactionNestLevel();
 	counted_query = query;
 }
@@ -341,10 +339,12 @@ long_statements_leave(const QueryDesc *query)
 		return;
 	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
 		pg_atomic_read_u32(slots_ticks_of(my_slot_procno)) > 0)
+	{
 		remember(query->estate);
-	slots_end_turns();
+		slots_end_turns();
+	}
 	counted_query = NULL;
-	is_long = false;
+	query_is_long = false;
 }
 
 /* This transaction runs something that may write: it keeps its slot from now on. */
@@ -366,7 +366,7 @@ long_statements_abort_subtransaction(void)
 	if (counted_query == NULL || counted_level >= GetCurrentTransactionNestLevel())
 	{
 		counted_query = NULL;
-		is_long = false;
+		query_is_long = false;
 		slots_end_turns();
 	}
 	else if (slots_is_paused(my_slot_procno))
@@ -379,6 +379,6 @@ long_statements_end_transaction(void)
 {
 	if (may_have_written && my_slot_procno >= 0)
 		slots_keep_slot(false);
-	may_have_written = is_long = false;
+	may_have_written = query_is_long = false;
 	counted_query = NULL;
 }

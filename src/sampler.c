@@ -31,7 +31,7 @@
  * PGPROC without a lock, as pg_stat_activity does; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
  * group, and the owners of a lock; where it is not free at once, the owners are
- * left unknown, as the lock is moving then.  core/hot_spots.c and
+ * left unknown, and the last verdict stands.  core/hot_spots.c and
  * core/lending.c lock what they change.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -75,20 +75,6 @@
 
 #define FIND_BACKENDS_AFTER	INT64CONST(1000000) /* us */
 
-/* What is known of a backend from one sample to the next; by monotonic_us() */
-typedef struct BackendSample
-{
-	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
-	uint32		lwlock;			/* else the event of a wait inside the server */
-	HotSpotKey	key;			/* what the heavyweight lock is for, if known */
-	TimestampTz since;			/* start of that wait, to tell it; 0 = unknown */
-	uint64		moved;			/* when its group did last, or became known */
-	uint64		blocked;		/* when any of the backend was last seen */
-	uint64		failures;		/* its failed transactions until then */
-	uint64		idle_since;		/* of a wait for the outside; 0 = of none */
-	uint32		progress;		/* what it had done by then */
-} BackendSample;
-
 /* Do the waiters of a lock contend for it? */
 typedef enum Verdict
 {
@@ -96,6 +82,21 @@ typedef enum Verdict
 	VERDICT_CONTEND,
 	VERDICT_STUCK
 } Verdict;
+
+/* What is known of a backend from one sample to the next; by monotonic_us() */
+typedef struct BackendSample
+{
+	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
+	uint32		lwlock;			/* else the event of a wait inside the server */
+	HotSpotKey	key;			/* what the heavyweight lock is for, if known */
+	Verdict		verdict;		/* does it contend for that? */
+	TimestampTz since;			/* start of that wait, to tell it; 0 = unknown */
+	uint64		moved;			/* when its group did last, or became known */
+	uint64		blocked;		/* when any of the backend was last seen */
+	uint64		failures;		/* its failed transactions until then */
+	uint64		idle_since;		/* of a wait for the outside; 0 = of none */
+	uint32		progress;		/* what it had done by then */
+} BackendSample;
 
 /* The backends that wait for one lock */
 typedef struct WaitGroup
@@ -244,6 +245,7 @@ read_backend(int procno, Sample *sample)
 	if (goes_on)
 	{
 		seen.key = last->key;
+		seen.verdict = last->verdict;
 		seen.moved = last->moved;
 	}
 	if (goes_on || (last_lock != NULL && slots_failures(procno) == last->failures))
@@ -258,6 +260,8 @@ read_backend(int procno, Sample *sample)
 		group->waiter = procno;
 		if (seen.key.kind != HOT_SPOT_NONE)
 			group->key = seen.key;
+		if (seen.verdict != VERDICT_UNKNOWN)
+			group->verdict = seen.verdict;
 	}
 }
 
@@ -362,7 +366,9 @@ is_idle(int procno, const Sample *sample)
 
 /*
  * Find out what a group's lock is for, and which backend has it: one that waits
- * itself, else any.  One that waits at the gate is let in, or its leader is.
+ * itself, else any.  One that waits at the gate is let in, or its leader is.  If
+ * that cannot be found out now, the last verdict stands: the waiters are not
+ * stuck because their owner is unknown.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
@@ -379,6 +385,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 		return;
 	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
+		group->verdict = VERDICT_UNKNOWN;
 		group->key = key_of_lock(&tag);
 		group->row = row_of_lock(&tag);
 		held = gate_proclock_in(&lock->procLocks, lockLink);
@@ -486,6 +493,7 @@ activity_of(int procno, Sample *sample, HotSpotKey *key, WantedRow *row)
 		return ACTIVITY_CONTENDS;
 	if (group->verdict == VERDICT_UNKNOWN)
 		judge(group, sample);
+	samples[procno].verdict = group->verdict;
 	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
 	*key = samples[procno].key = group->key;

@@ -155,9 +155,9 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 }
 
 /*
- * One row per backend that holds a slot, has lent it, waits for one, or runs a
- * long statement.  As in pg_stat_activity, only members of its role and of
- * pg_read_all_stats see what it does.
+ * One row per backend that holds a slot, has lent it, or waits for one.  As in
+ * pg_stat_activity, only members of its role and of pg_read_all_stats see what
+ * it does.
  */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 Datum

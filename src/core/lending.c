@@ -114,6 +114,8 @@ lend(SlotEntry *entry, TimestampTz since)
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 		return;
 	slots_note_lender(pool_of(entry));
+	if (had.place == LONG_QUEUE)
+		pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 	count_out(&had);
 	pg_atomic_write_u64(&entry->since, since);
 }
@@ -236,7 +238,13 @@ relieve_next(LockedSection *section)
 	int			next = slots_next_waiter(section->now);
 	int			stall;
 
-	if (next == INVALID_PROC_NUMBER)
+	/* A long statement just waits for its turn. */
+	for (int index = NO_QUEUE; next != INVALID_PROC_NUMBER &&
+		 entry_of(next)->queue == LONG_QUEUE &&
+		 (index = slots_next_queue(index)) != NO_QUEUE;)
+		if (queue_has_place_free(index))
+			next = queue_at(index)->waiters.head;
+	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
 		return false;
 	stall = stall_over(Slots->moved, Slots->stall_after, entry_of(next)->queued, section->now);
 	if (stall == 0)

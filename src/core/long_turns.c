@@ -4,17 +4,18 @@
  *		Long statements give their slots up for others, and queue again.
  *
  * A statement that has used much CPU time (src/long_statements.c measures it)
- * is long until it ends, as in any multi-level feedback queue.  It keeps its
- * slot while no other backend waits.  It gives the slot up, and waits in the
- * queue of long statements,
+ * is long until it ends.  It keeps its slot while no other backend waits.  It
+ * gives the slot up, and waits in the queue of long statements,
  *	 - for a short statement that waits, if long ones have more than their share;
  *	 - for another long one, when its turn is over: after TURN of CPU time, or
  *	   LONGEST_TURN.
  * While short statements wait, long ones have their share: a quarter of the
  * slots, but no more than half of the CPUs, since each of them uses a CPU all
- * the time.  While no short one has waited for SPARE_AFTER, long ones have all
- * slots that are free.  The next turn is that of the statement that has had the
- * least since it queued first.
+ * the time; and at least one slot.  Of a limit of one slot, they have a turn
+ * LONGEST_TURN after the last one.  While no short
+ * statement has found all slots in use for SPARE_AFTER, long ones have all that
+ * are free.  The next turn is that of the statement that has had the least since
+ * it became long.
  *
  * A parallel query has one slot.  Its workers count for the share and for the
  * turn, and wait while it waits.  The query may be queued by one of them: its
@@ -36,7 +37,6 @@
 #include "core/slots_internal.h"
 
 #define TURN			200		/* ms of CPU time */
-#define LONGEST_TURN	1000	/* ms, for one that mostly waits for disks */
 
 /* Can the statement of this holder be long?  Lock held, or a hint. */
 bool
@@ -52,56 +52,79 @@ slots_ticks_of(int procno)
 	return &entry_of(procno)->ticks;
 }
 
-/* A long statement that has its slot has a place in the queue of long ones. */
-static void
-take_turn(SlotEntry *entry, uint64 now)
+/* Is the turn of this long statement over?  Lock held. */
+static bool
+turn_is_over(SlotEntry *entry, uint64 now)
 {
-	uint32		running = pg_atomic_read_u32(&entry->state);
-	Hold		hold = hold_in(running);
+	uint32		used = pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
 
-	hold.place = count_place(LONG_QUEUE);
-	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, state_with(SLOT_RUNNING, &hold)))
-		(void) count_place_out(hold.place);
-	else
-		slots_begin_turn(entry, now);
+	return used * LONG_TICK >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now);
 }
 
 /* Should this long statement, which has its slot, give it up?  Lock held. */
 static bool
 must_give_up(SlotEntry *entry, uint64 now)
 {
-	int			next = slots_next_waiter(now);
-	uint32		used = (pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks) * LONG_TICK;
+	bool		is_over = turn_is_over(entry, now);
+	int			next;
+	int			share = long_share();
 
 	if (Slots->long_needed)
 		return false;
-	if (queue_at(LONG_QUEUE)->waiters.length > 0 &&
-		(used >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now)))
+	if (is_over && queue_at(LONG_QUEUE)->waiters.length > 0)
 		return true;
-	return next != INVALID_PROC_NUMBER && entry_of(next)->queue != LONG_QUEUE &&
-		(int) places_in_use(LONG_QUEUE) - long_weight(entry) >= long_share();
+	next = slots_next_waiter(now);
+	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
+		return false;
+	return share > 0 ? (int) places_in_use(LONG_QUEUE) - long_weight(entry) >= share : is_over;
 }
 
-/* Have a long statement, which has its slot, queue for the next one.  Lock held. */
+/*
+ * Have a long statement, whose state is that, queue for its next turn.  Does
+ * nothing if its backend has just changed the state.  Lock held.
+ */
 static void
-queue_again(int procno, LockedSection *section)
+queue_again(int procno, uint32 running, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		running = pg_atomic_read_u32(&entry->state);
 	Hold		had = hold_in(running);
 
 	if (!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_WAITING))
 		return;
 	leave_reserve(entry);
 	pool_of(entry)->totals[TOTAL_PAUSES]++;
-	(void) count_place_out(had.place);
-	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
+	count_turn_out(entry);
 	slots_hand_off(entry, &had, section);
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	entry->queued = section->now;
 	entry->queue = LONG_QUEUE;
 	entry->had += pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
 	slots_queue_append(procno, section);
+	queue_at(LONG_QUEUE)->moved = section->now;
+}
+
+/* The long statement of this holder works with a slot, in that state.  Lock held. */
+static void
+note_long(int procno, uint32 running, LockedSection *section)
+{
+	SlotEntry  *entry = entry_of(procno);
+	Hold		hold = hold_in(running);
+
+	if (!entry->is_long)
+		entry->had = Slots->long_had;
+	entry->is_long = true;
+	if (hold.place != LONG_QUEUE)
+	{
+		hold.place = LONG_QUEUE;
+		if (!pg_atomic_compare_exchange_u32(&entry->state, &running,
+											state_with(SLOT_RUNNING, &hold)))
+			return;
+		running = state_with(SLOT_RUNNING, &hold);
+		count_turn(entry);
+		slots_begin_turn(entry, section->now);
+	}
+	if (must_give_up(entry, section->now))
+		queue_again(procno, running, section);
 }
 
 /*
@@ -113,22 +136,15 @@ bool
 slots_has_turn(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
+	uint32		state;
 	bool		has_turn;
 	LockedSection section;
 
 	slots_lock(&section);
-	if (long_may_wait(entry) && state_of(entry) == SLOT_RUNNING &&
-		hold_in(pg_atomic_read_u32(&entry->state)).counted)
-	{
-		if (!entry->is_long)
-			entry->had = Slots->long_had;
-		entry->is_long = true;
-		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
-			take_turn(entry, section.now);
-		if (must_give_up(entry, section.now))
-			queue_again(procno, &section);
-	}
-	has_turn = state_of(entry) != SLOT_WAITING;
+	state = pg_atomic_read_u32(&entry->state);
+	if (state_in(state) == SLOT_RUNNING && hold_in(state).counted && long_may_wait(entry))
+		note_long(procno, state, &section);
+	has_turn = !is_paused(entry);
 	slots_unlock(&section);
 	return has_turn;
 }
@@ -156,41 +172,42 @@ slots_count_worker(int procno, bool begins)
 
 	slots_lock(&section);
 	entry->workers += begins ? 1 : -1;
-	if (state_of(entry) != SLOT_WAITING)
+	if (place_in(pg_atomic_read_u32(&entry->state)) == LONG_QUEUE)
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, begins ? 1 : -1);
 	slots_unlock(&section);
 }
 
 /*
- * The statement of this backend is not long any more.  If a parallel worker has
- * had it queue, the backend lends the slot that it has on paper.
+ * The statement of this backend is not long any more.  If it waits for a turn,
+ * it has a slot from now on, above the limit if need be.
  */
 void
 slots_end_turns(void)
 {
+	SlotEntry  *me = MySlotEntry;
 	uint32		state;
+	Hold		hold;
 	LockedSection section;
 
-	if (MySlotEntry == NULL || likely(!MySlotEntry->is_long))
+	if (me == NULL || likely(!me->is_long))
 		return;
 	slots_lock(&section);
-	MySlotEntry->is_long = false;
-	state = pg_atomic_read_u32(&MySlotEntry->state);
-	if (state_in(state) == SLOT_WAITING)
+	me->is_long = false;
+	state = pg_atomic_read_u32(&me->state);
+	hold = hold_in(state);
+	if (is_paused(me))
 	{
 		slots_queue_remove(my_slot_procno);
-		slots_end_pause(MySlotEntry, section.now);
-		slots_note_lender(pool_of(MySlotEntry));
-		pg_atomic_write_u64(&MySlotEntry->since, section.timestamp);
-		pg_atomic_write_u32(&MySlotEntry->state, SLOT_LENT);
+		slots_end_pause(me, section.now);
+		hold = count_in(me->pool);
+		pg_atomic_write_u64(&me->since, section.timestamp);
+		pg_atomic_write_u32(&me->state, state_with(SLOT_RUNNING, &hold));
 	}
-	else if (place_in(state) == LONG_QUEUE)
+	else if (hold.place == LONG_QUEUE)
 	{
-		Hold		hold = hold_in(state);
-
-		(void) count_place_out(hold.place);
+		count_turn_out(me);
 		hold.place = NO_QUEUE;
-		pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &hold));
+		pg_atomic_write_u32(&me->state, state_with(SLOT_RUNNING, &hold));
 	}
 	slots_unlock(&section);
 }
@@ -199,12 +216,10 @@ slots_end_turns(void)
 void
 slots_keep_slot(bool keep)
 {
+	if (MySlotEntry->keeps_slot == keep)
+		return;
 	MySlotEntry->keeps_slot = keep;
-	if (keep)
-	{
-		slots_end_turns();
-		slots_resume();
-	}
+	slots_end_turns();
 }
 
 /*
@@ -217,7 +232,7 @@ slots_need_long(bool needed)
 	int			next;
 	LockedSection section;
 
-	if (Slots->long_needed == needed && !needed)
+	if (!needed && !Slots->long_needed)
 		return;
 	do
 	{

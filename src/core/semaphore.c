@@ -27,12 +27,11 @@
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
  *	 RUNNING -> WAITING				its backend or a parallel worker of it, under the
- *									lock, by compare-and-exchange: long_turns.c
- *	 WAITING -> LENT				its backend, under the lock: likewise
- *	 RUNNING, LENT -> NONE			its backend, by exchange
- * A backend may leave while others lend its slot (lending.c).  The exchanges
- * decide which comes first: it releases what the state that it found says.  One that is RUNNING and counted nowhere has
- * nothing to lend: no other process changes that, so it leaves by a plain store.
+ *									lock, by compare-and-exchange (long_turns.c)
+ *	 RUNNING, LENT -> NONE			its backend, by compare-and-exchange
+ * A backend may leave while others lend its slot (lending.c) or queue its long
+ * statement (long_turns.c).  The exchanges decide which comes first: it releases
+ * what the state that it found says.
  *
  * A place at a hot spot is counted before it is put into the entry's spot, by
  * compare-and-exchange, by the backend or by the worker; it is counted out by
@@ -313,7 +312,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 
 	pool->totals[TOTAL_QUEUED]++;
 	if (!slot_is_free())
-		Slots->short_queued = section->now;
+		Slots->short_waited = section->now;
 	pg_atomic_write_u64(&MySlotEntry->since, section->timestamp);
 	MySlotEntry->queued = section->now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
@@ -482,13 +481,14 @@ drop_slot(int spot)
 	uint32		held;
 	Hold		had;
 
-	slots_end_turns();
-	held = pg_atomic_read_u32(&MySlotEntry->state);
-	Assert(state_in(held) != SLOT_WAITING);
-	if (likely(held == SLOT_RUNNING))
-		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);	/* counted nowhere */
-	else
-		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
+	/* A parallel worker may make the statement long, or queue it, meanwhile. */
+	do
+	{
+		if (unlikely(MySlotEntry->is_long))
+			slots_end_turns();
+		held = pg_atomic_read_u32(&MySlotEntry->state);
+	} while (state_in(held) == SLOT_WAITING || place_in(held) == LONG_QUEUE ||
+			 !pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held, SLOT_NONE));
 	leave_reserve(MySlotEntry);
 
 	if (state_in(held) == SLOT_LENT)

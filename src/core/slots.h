@@ -29,7 +29,7 @@ typedef enum SlotState
 	SLOT_RUNNING,				/* holds a slot */
 	SLOT_LENT,					/* holds a slot on paper; it counts as free */
 	SLOT_PAUSED,				/* for the views: its long statement waits for
-								 * another turn */
+								 * its next turn */
 	SLOT_STATES
 } SlotState;
 

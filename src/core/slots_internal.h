@@ -90,7 +90,7 @@ typedef struct SlotEntry
 	bool		reserved;		/* counted in SlotShared.reserved; the lock
 								 * for other processes */
 	bool		keeps_slot;		/* not long, whatever it or its workers use */
-	bool		is_long;		/* its statement is: lock, but for itself */
+	bool		is_long;		/* its statement is: lock to change */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	Oid			wanted_relation;	/* or what it is about to lock rows of */
 	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool; see
@@ -129,7 +129,9 @@ typedef struct SlotQueue
 	/*
 	 * Backends that have their place here, and USAGE_WAITERS if the queue is
 	 * not empty: a cache line of its own.  The queue of a pool counts those
-	 * that came while it had a limit, that of a hot spot all contenders.
+	 * that came while it had a limit, that of a hot spot all contenders. That
+	 * of long statements counts the processes of those that have a slot, and
+	 * has no flag.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
@@ -138,7 +140,8 @@ typedef struct SlotQueue
 	EntryList	waiters;
 	int			last_before;	/* of those at its head that were admitted
 								 * before, or INVALID_PROC_NUMBER */
-	uint64		moved;			/* when a waiter last entered */
+	uint64		moved;			/* when a waiter last entered; or a turn of a
+								 * long statement was over */
 	int			stall_after;	/* as SlotShared.stall_after; of a hot spot: */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
 	uint64		completed_seen;
@@ -212,8 +215,8 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms until one enters; 0 = as at first */
-	uint64		short_queued;	/* when a statement that is not long last
-								 * found no slot free */
+	uint64		short_waited;	/* when a statement that is not long last
+								 * waited for a slot */
 	uint32		long_had;		/* SlotEntry.had of the last long one granted */
 	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* others may wait for what long ones hold */
@@ -567,15 +570,16 @@ leave_reserve(SlotEntry *entry)
 
 #define LONG_SLOTS		4		/* their share: one in so many slots, and */
 #define LONG_CPUS		2		/* one in so many CPUs, if that is less */
+#define LONGEST_TURN	1000	/* ms, for one that mostly waits for disks */
 #define SPARE_AFTER		100		/* ms */
 
 /* How many processes of long statements may work while others wait? */
 static inline int
 long_share(void)
 {
-	int			share = pg_atomic_read_u32(&Slots->limit) / LONG_SLOTS;
+	int			limit = pg_atomic_read_u32(&Slots->limit);
 
-	return Max(Min(share, Slots->cpus / LONG_CPUS), 1);
+	return limit == 1 ? 0 : Max(Min(limit / LONG_SLOTS, Slots->cpus / LONG_CPUS), 1);
 }
 
 /* As how many processes does a long statement count? */
@@ -591,8 +595,22 @@ long_may_wait(SlotEntry *entry)
 {
 	/* The leader of a worker may be a background worker, which has no slot. */
 	return state_of(entry) != SLOT_NONE && (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
-		slots_are_limited() && !Slots->observing && !entry->keeps_slot &&
+		slots_are_limited() && !Slots->observing &&
+		!entry->keeps_slot && !entry->admitted_before &&
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
+}
+
+/* A long statement begins, or ends, to work with a slot.  Lock held. */
+static inline void
+count_turn(const SlotEntry *entry)
+{
+	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, long_weight(entry));
+}
+
+static inline void
+count_turn_out(const SlotEntry *entry)
+{
+	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, long_weight(entry));
 }
 
 /* Does its long statement wait?  Lock held, or a hint. */
@@ -603,10 +621,11 @@ is_paused(SlotEntry *entry)
 }
 
 /*
- * A waiter that is granted a slot, the next, the worker, and long statements or
- * those admitted before
+ * A waiter that is granted a slot, the next, the worker, and up to MAX_AT_ONCE of
+ * those admitted before and of long statements
  */
-#define MAX_WAKEUPS	11
+#define MAX_AT_ONCE	4
+#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)
 
 /* One critical section */
 typedef struct LockedSection

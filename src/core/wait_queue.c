@@ -29,8 +29,8 @@
  * slot is free.  So whenever the lock is free and a waiter could use a free
  * slot, the next waiter has been called and has not answered yet.
  *
- * Loops under the lock are bounded: over the queues with waiters, at most 96
- * and some five times per section, or over a small constant.
+ * Loops under the lock are bounded: over the queues with waiters, at most 97
+ * and some eight times per section, or over a small constant.
  * bench/NOTEBOOK.md has what that takes with 31 pools.
  *
  * The queues need no other process.  The worker (src/worker.c) lends, lets in
@@ -57,9 +57,9 @@ SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
 #define AGED_AFTER		1000	/* of being passed over, ms */
-static void grant(int procno, const Hold *hold, LockedSection *section);
+#define MAX_OVERTAKEN	16		/* long statements, by one that has had less */
 
-#define MAX_AT_ONCE		4		/* waiters readmitted, or turns granted */
+static void grant(int procno, const Hold *hold, LockedSection *section);
 
 /* ---- The order ---- */
 
@@ -87,11 +87,14 @@ queue_has_aged(const SlotQueue *queue, uint64 now)
 
 /* May the head of the queue of long statements go before others?  Lock held. */
 static bool
-is_below_share(int head)
+is_below_share(int head, uint64 now)
 {
 	int			used = places_in_use(LONG_QUEUE);
+	int			share = long_share();
 
-	return used == 0 || used + long_weight(entry_of(head)) <= long_share();
+	if (used == 0)
+		return share > 0 || passed_since(queue_at(LONG_QUEUE)->moved, LONGEST_TURN, now);
+	return used + long_weight(entry_of(head)) <= share;
 }
 
 /* The waiter that a free slot is for, or INVALID_PROC_NUMBER.  Lock held. */
@@ -110,7 +113,7 @@ slots_next_waiter(uint64 now)
 
 		if (!queue_has_place_free(queue))
 			continue;
-		if (queue == LONG_QUEUE && !is_below_share(head))
+		if (queue == LONG_QUEUE && !is_below_share(head, now))
 		{
 			spare = head;
 			continue;
@@ -131,7 +134,7 @@ slots_next_waiter(uint64 now)
 			next_aged = aged;
 		}
 	}
-	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_queued, SPARE_AFTER, now))
+	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_waited, SPARE_AFTER, now))
 		return spare;
 	return next;
 }
@@ -202,7 +205,7 @@ head_to_call(void)
 	{
 		int			head = queue_at(queue)->waiters.head;
 
-		if (queue_has_place_free(queue) && !entry_of(head)->wakeup_pending)
+		if (queue != LONG_QUEUE && queue_has_place_free(queue) && !entry_of(head)->wakeup_pending)
 			return head;
 	}
 	return INVALID_PROC_NUMBER;
@@ -218,19 +221,16 @@ slots_is_its_turn(int procno, uint64 now)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->usage: without a limit for all, no
- * waiter has a claim to it.  If a slot is free, or was so that readmit() did
- * nothing, call the next.  Lock held.
+ * Set or clear the waiters' flag of Slots->usage, and the priority that may barge:
+ * without a limit for all, no waiter has a claim to it.  Lock held.
  */
 static void
-wake_next(bool was_free, LockedSection *section)
+publish_next(int next, uint64 now)
 {
-	int			next = slots_next_waiter(section->now);
-	uint32		priority = (uint32) slots_priority_of(next, section->now);
+	uint32		priority = (uint32) slots_priority_of(next, now);
 
 	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
 		pg_atomic_write_u32(&Slots->next_priority, priority);
-	/* First the flag, then the test, as when a waiter arrives. */
 	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
 	{
 		if (waiters_flag_is_set())
@@ -238,11 +238,36 @@ wake_next(bool was_free, LockedSection *section)
 	}
 	else if (!waiters_flag_is_set())
 		pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
+}
+
+/*
+ * If a slot is free, or was so that readmit() did nothing, call the next waiter.
+ * A long statement is granted the slot: it may wait for its parallel workers,
+ * which wait for it.  Lock held.
+ */
+static void
+wake_next(bool was_free, LockedSection *section)
+{
+	int			granted = 0;
+	int			next;
+	Hold		hold;
+
+	for (;;)
+	{
+		next = slots_next_waiter(section->now);
+		/* First the flag, then the test, as when a waiter arrives. */
+		publish_next(next, section->now);
+		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
+			break;
+		if (granted++ == MAX_AT_ONCE || !count_in_if_free(LONG_QUEUE, &hold))
+			return;
+		grant(next, &hold, section);
+	}
 
 	if (!slots_are_limited())
 		next = head_to_call();
-	if (next != INVALID_PROC_NUMBER && entry_of(next)->queue != LONG_QUEUE &&
-		(was_free || slot_is_free()) && !entry_of(next)->wakeup_pending)
+	if (next != INVALID_PROC_NUMBER && (was_free || slot_is_free()) &&
+		!entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
 		slots_wake_later(section, next);
@@ -276,25 +301,6 @@ readmit(LockedSection *section)
 	}
 }
 
-/*
- * Give free slots to long statements whose turn it is.  They are not called: one
- * may wait for its parallel workers, which wait for it.  Lock held.
- */
-static void
-grant_turns(LockedSection *section)
-{
-	for (int i = 0; i < MAX_AT_ONCE && queue_at(LONG_QUEUE)->waiters.length > 0; i++)
-	{
-		int			next = slots_next_waiter(section->now);
-		Hold		hold;
-
-		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE ||
-			!count_in_if_free(LONG_QUEUE, &hold))
-			return;
-		grant(next, &hold, section);
-	}
-}
-
 /* Call the next waiter if a slot is free, release the lock, set latches. */
 void
 slots_unlock(LockedSection *section)
@@ -304,7 +310,6 @@ slots_unlock(LockedSection *section)
 
 	if (!was_free)
 		readmit(section);
-	grant_turns(section);
 	wake_next(was_free, section);
 	SpinLockRelease(&Slots->mutex);
 	for (int i = 0; i < section->nwakeups; i++)
@@ -470,8 +475,8 @@ list_insert(EntryList *list, int procno, int before)
 
 /*
  * The statement that is to come after this one in the queue of long ones, or
- * INVALID_PROC_NUMBER.  All but a few have had the same up to one turn, so
- * that is near the tail.  Lock held.
+ * INVALID_PROC_NUMBER.  Most have had the same up to one turn, so that is near
+ * the tail.  Lock held.
  */
 static int
 next_long(const SlotEntry *entry)
@@ -479,7 +484,8 @@ next_long(const SlotEntry *entry)
 	int			next = INVALID_PROC_NUMBER;
 	int			last = queue_at(LONG_QUEUE)->waiters.tail;
 
-	while (last != INVALID_PROC_NUMBER && (int32) (entry_of(last)->had - entry->had) > 0)
+	for (int i = 0; i < MAX_OVERTAKEN && last != INVALID_PROC_NUMBER &&
+		 (int32) (entry_of(last)->had - entry->had) > 0; i++)
 	{
 		next = last;
 		last = entry_of(last)->prev;
@@ -497,11 +503,10 @@ add_to_queue(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
-	int			next = queue->last_before == INVALID_PROC_NUMBER ? queue->waiters.head :
+	int			next = entry->queue == LONG_QUEUE ? next_long(entry) :
+	queue->last_before == INVALID_PROC_NUMBER ? queue->waiters.head :
 	entry_of(queue->last_before)->next;
 
-	if (entry->queue == LONG_QUEUE)
-		next = next_long(entry);
 	if (entry->queue == LONG_QUEUE && next != INVALID_PROC_NUMBER)
 		list_insert(&queue->waiters, procno, next);
 	else if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
@@ -581,11 +586,10 @@ slots_begin_turn(SlotEntry *entry, uint64 now)
 		Slots->long_had = entry->had;
 }
 
-/* The wait of a long statement is over: its workers count again.  Lock held. */
+/* The wait of a long statement is over.  Lock held. */
 void
 slots_end_pause(SlotEntry *entry, uint64 now)
 {
-	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 	pool_of(entry)->totals[TOTAL_PAUSE_TIME] += Max((int64) (now - entry->queued), 0);
 }
 
@@ -607,9 +611,13 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 		(void) count_place_out(exchange_spot(entry, hold->place));
 	if (entry->queue == LONG_QUEUE)
 	{
+		/* The place counted is that of its leader. */
+		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 		slots_end_pause(entry, section->now);
 		slots_begin_turn(entry, section->now);
 	}
+	else if (!is_of_hot_spot(entry->queue))
+		Slots->short_waited = section->now;
 	entry->quiet_since = section->now;	/* before is no reason to lend */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
@@ -633,7 +641,7 @@ slots_grant_above_limit(int procno, LockedSection *section)
 	SlotEntry  *entry = entry_of(procno);
 	Hold		hold = count_in(entry->queue);
 
-	pool_of(entry)->totals[TOTAL_STALLS]++;
+	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
 	slots_make_holder(procno, &hold, section);
 	slots_wake_later(section, procno);
 }

@@ -277,7 +277,7 @@ sub expected_metrics
 	$add->("admission_gate_${_}_total", 'counter', $value->{$_}) foreach @totals;
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
-	$add->('admission_gate_total_pause_time_seconds_total', 'counter', $value->{total_pause_time} / 1000);
+	$add->('admission_gate_pause_time_seconds_total', 'counter', $value->{total_pause_time} / 1000);
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;
