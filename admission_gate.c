@@ -11,7 +11,7 @@
  *
  *	 admission_gate		when a statement meets the gate: the hooks
  *	 wanted				what a statement wants of what is hot
- *	 admission			whether its backend needs a slot, and how it waits
+ *	 my_slot			whether its backend needs a slot, and how it waits
  *	 long_statements	which statement is long, and where it pauses
  *	 worker				the background worker
  *	 sampler			what backends do: contend, idle, work
@@ -20,11 +20,11 @@
  *	 pool_parser		parses the list of pools
  *	 views				the SQL functions
  *	 process			what the kernel tells about processes and the client
- *	 core/semaphore		acquire, wait, release; shared memory
+ *	 core/acquire		acquire, wait, release; shared memory
  *	 core/long_turns	turns of long statements
  *	 core/lending		slots of holders that do nothing; the last resort
  *	 core/pools			which pools there are, and which one a backend is in
- *	 core/counters		totals and gauges
+ *	 core/stats			totals and gauges
  *	 core/hot_spots		what backends contend for, and their places there
  *	 core/wait_queue	the queues, the order in them, the lock
  *	 core/limit_control	how many contenders work at a time: a pure function
@@ -115,14 +115,14 @@ gate_xact_callback(XactEvent event, void *arg)
 	if (nesting_level > 0 && !proc_exit_inprogress)
 	{
 		if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
-			admission_end_inner_transaction(event == XACT_EVENT_ABORT);
+			my_slot_end_inner_transaction(event == XACT_EVENT_ABORT);
 		return;
 	}
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
-		admission_begin_commit();
+		my_slot_begin_commit();
 	else
 	{
-		admission_end_transaction(event == XACT_EVENT_ABORT);
+		my_slot_end_transaction(event == XACT_EVENT_ABORT);
 		long_statements_end_transaction();
 	}
 }
@@ -136,13 +136,13 @@ gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		admission_commit_subtransaction();
+		my_slot_commit_subtransaction();
 	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	long_statements_abort_subtransaction();
-	admission_abort_subtransaction();
+	my_slot_abort_subtransaction();
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-		admission_leave_statement(true);
+		my_slot_end_statement(true);
 }
 
 /*
@@ -174,14 +174,14 @@ register_callbacks(void)
 	}
 }
 
-/* A statement begins: at top level, see admission_enter(). */
+/* A statement begins: at top level, see my_slot_acquire(). */
 static inline void
 enter_statement(QueryDesc *query, bool begins_block)
 {
 	if (nesting_level == 0)
 	{
 		register_callbacks();
-		admission_enter(query, begins_block);
+		my_slot_acquire(query, begins_block);
 		statement = query;
 	}
 }
@@ -192,7 +192,7 @@ leave_statement(void)
 {
 	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 	{
-		admission_leave_statement(false);
+		my_slot_end_statement(false);
 		statement = NULL;
 	}
 }
@@ -271,7 +271,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 	if (nesting_level == 0)
 	{
 		register_callbacks();
-		admission_resume();
+		my_slot_resume();
 		statement = queryDesc;
 	}
 	long_statements_begin(queryDesc);
@@ -403,7 +403,7 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	/*
 	 * A heavy command that is not alone in its transaction needs a slot: the
 	 * next statement would wait with the locks that it took.  In a pipeline,
-	 * the first one looks alone: see admission_pass().
+	 * the first one looks alone: see my_slot_pass().
 	 */
 	needs_slot = kind == UTILITY_QUERY ||
 		(kind == UTILITY_BEGIN && gate_scope == SCOPE_TRANSACTION) ||
@@ -414,7 +414,7 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	if (needs_slot)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	else if (kind == UTILITY_HEAVY && nesting_level == 0)
-		admission_pass();
+		my_slot_pass();
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
 	/* Others write only by what they have the executor run. */

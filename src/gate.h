@@ -18,19 +18,19 @@
 #include "compat.h"
 #include "core/slots.h"
 
-/* admission.c */
-extern void admission_enter(QueryDesc *query, bool begins_block);
-extern void admission_pass(void);
-extern void admission_resume(void);
-extern bool admission_is_in(void);
-extern bool admission_may_want(void);
-extern void admission_want(QueryDesc *query, int hot_spot, uint32 key);
-extern void admission_leave_statement(bool failed);
-extern void admission_begin_commit(void);
-extern void admission_end_transaction(bool failed);
-extern void admission_end_inner_transaction(bool failed);
-extern void admission_commit_subtransaction(void);
-extern void admission_abort_subtransaction(void);
+/* my_slot.c */
+extern void my_slot_acquire(QueryDesc *query, bool begins_block);
+extern void my_slot_pass(void);
+extern void my_slot_resume(void);
+extern bool my_slot_is_held(void);
+extern bool my_slot_may_want(void);
+extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key);
+extern void my_slot_end_statement(bool failed);
+extern void my_slot_begin_commit(void);
+extern void my_slot_end_transaction(bool failed);
+extern void my_slot_end_inner_transaction(bool failed);
+extern void my_slot_commit_subtransaction(void);
+extern void my_slot_abort_subtransaction(void);
 
 /* wanted.c */
 extern void wanted_begin(QueryDesc *query, int eflags);

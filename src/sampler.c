@@ -152,7 +152,7 @@ sampler_begin(void)
 /*
  * Find out which backends there are to read, of MaxBackends: those that have just
  * come to the gate at once, others within a second.  A process that has gone may
- * have left a place: see core/semaphore.c.
+ * have left a place: see core/acquire.c.
  */
 static void
 find_backends(uint64 now)

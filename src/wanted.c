@@ -368,13 +368,13 @@ want_relation(QueryDesc *query, Index rti)
 
 	if (entry->rtekind != RTE_RELATION)
 		return false;
-	slots_want_relation(entry->relid, !admission_may_want());
-	hot_spot = admission_may_want() ? hot_relation(entry->relid) : -1;
+	slots_want_relation(entry->relid, !my_slot_may_want());
+	hot_spot = my_slot_may_want() ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
 		return false;
 	key = key_of_statement(statement, rti, entry->relid, query->params);
 	if (key != 0)
-		admission_want(query, hot_spot, key);
+		my_slot_want(query, hot_spot, key);
 	return true;
 }
 
@@ -436,7 +436,7 @@ want_advisory_lock(QueryDesc *query)
 		return;
 	hot_spot = slots_find_hot_spot(&wanted.key);
 	if (hot_spot >= 0)
-		admission_want(query, hot_spot, WANTS_ALL);
+		my_slot_want(query, hot_spot, WANTS_ALL);
 }
 
 /*
@@ -450,7 +450,7 @@ wanted_begin(QueryDesc *query, int eflags)
 	int			seen = 0;
 	ListCell   *cell;
 
-	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !admission_is_in())
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !my_slot_is_held())
 		return;
 	foreach(cell, statement->resultRelations)
 		if (seen++ < MAX_RELATIONS && want_relation(query, lfirst_int(cell)))
@@ -464,7 +464,7 @@ wanted_begin(QueryDesc *query, int eflags)
 			seen++ < MAX_RELATIONS && want_relation(query, mark->rti))
 			return;
 	}
-	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL && admission_may_want() &&
+	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL && my_slot_may_want() &&
 		(pg_atomic_read_u32(slots_hot_kinds) & (1 << HOT_SPOT_ADVISORY)) != 0)
 		want_advisory_lock(query);
 }
@@ -475,7 +475,7 @@ wanted_lock_table(const LockStmt *statement)
 {
 	ListCell   *cell;
 
-	if (!admission_may_want() || statement->nowait || statement->mode < ShareUpdateExclusiveLock || statement->mode == ShareLock)
+	if (!my_slot_may_want() || statement->nowait || statement->mode < ShareUpdateExclusiveLock || statement->mode == ShareLock)
 		return;
 	foreach(cell, statement->relations)
 	{
@@ -486,7 +486,7 @@ wanted_lock_table(const LockStmt *statement)
 		if (hot_spot >= 0 && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relation)) &&
 			pg_class_aclcheck(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE) == ACLCHECK_OK)
 		{
-			admission_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));
+			my_slot_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));
 			return;
 		}
 	}

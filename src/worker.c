@@ -11,7 +11,7 @@
  *
  * Without it, slots and places are handed on all the same, but nothing of the
  * above happens; so a backend that has waited for a second enters above the
- * limit (admission.c).
+ * limit (my_slot.c).
  *
  * Locking: none here; the functions of the core take the locks.
  *

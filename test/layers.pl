@@ -20,17 +20,17 @@ core/limit_control
 core/slots_internal
 core/wait_queue
 core/hot_spots
-core/counters
+core/stats
 core/pools core/lending
 core/long_turns
-core/semaphore
+core/acquire
 gate
 process pool_parser views
 settings
 snapshot sampler
 worker
 long_statements
-admission
+my_slot
 wanted
 admission_gate
 END

@@ -21,7 +21,7 @@
 /* A variable of the hot path that other files see, but no other library. */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
 
-/* What one backend is to the semaphore. */
+/* What one backend is to the gate */
 typedef enum SlotState
 {
 	SLOT_NONE,					/* neither holds nor wants a slot */
@@ -40,7 +40,7 @@ typedef enum SlotState
 #define POOLS_QUEUE_LENGTH_UNSET	(-2)	/* go by the setting for all */
 
 #define SLOTS_MAX_LIMIT		0x3FFFF /* PostgreSQL's own bound on backends */
-#define SLOTS_WAIT_BUCKETS	24	/* of the histogram of waits: see counters.c */
+#define SLOTS_WAIT_BUCKETS	24	/* of the histogram of waits: see stats.c */
 #define MAX_HOT_SPOTS		32
 #define MAX_PAST_HOT_SPOTS	100 /* that are remembered */
 
@@ -135,7 +135,7 @@ monotonic_us(void)
 	return (uint64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Creating the semaphore */
+/* Shared memory */
 extern void slots_shmem_request(void);
 extern bool slots_shmem_init(void);
 

@@ -70,7 +70,7 @@
 /* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
 {
-	/* SlotState, STATE_COUNTED, and place in a pool: see semaphore.c */
+	/* SlotState, STATE_COUNTED, and place in a pool: see acquire.c */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	pg_atomic_uint32 spot;		/* where it has a place: a hot spot, plus 1 */
 	uint16		admission;		/* another one whenever it is admitted */
@@ -657,7 +657,7 @@ extern void slots_grant_above_limit(int procno, LockedSection *section);
 extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section);
 
-/* counters.c, pools.c, lending.c, hot_spots.c */
+/* stats.c, pools.c, lending.c, hot_spots.c */
 extern void slots_keep_totals(SlotEntry *entry);
 extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);

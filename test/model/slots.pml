@@ -558,7 +558,7 @@ inline slots_note_holder(p, worked)
 
 inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 
-/* ---- semaphore.c: acquire ---- */
+/* ---- acquire.c: acquire ---- */
 
 #define MARK_OF(p)		entry_of(p).hot_spot
 #define slots_hot_spot_queue(h)	(SLOTS_MAX_POOLS + (h))
@@ -632,7 +632,7 @@ inline slots_enqueue()
 	WHEN(ok, become_holder())
 }
 
-/* ---- semaphore.c: claim, leave, release ---- */
+/* ---- acquire.c: claim, leave, release ---- */
 
 inline claim_free_slot()
 {
@@ -708,7 +708,7 @@ inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) 
 inline slots_release() { WHEN(MySlotEntry.state != SLOT_NONE || HAS_SPOT(me), drop_all()) }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
 
-/* ---- semaphore.c: places in the middle of a transaction ---- */
+/* ---- acquire.c: places in the middle of a transaction ---- */
 
 inline slots_take_place(h)
 {
@@ -839,7 +839,7 @@ inline slots_relieve_stall()
 	slots_unlock()
 }
 
-/* ---- semaphore.c: settings ---- */
+/* ---- acquire.c: settings ---- */
 
 inline slots_set(new_limit)
 {
@@ -853,7 +853,7 @@ inline slots_set(new_limit)
 	slots_grant_free()
 }
 
-/* ---- admission.c ---- */
+/* ---- my_slot.c ---- */
 
 /* The mood of a backend that sleeps */
 #define CALM			0
@@ -900,7 +900,7 @@ inline sleep_in_queue()
 }
 
 /* ok: holds a slot */
-inline admission_enter()
+inline my_slot_acquire()
 {
 	slots_try_acquire();
 	if
@@ -919,7 +919,7 @@ inline admission_enter()
 inline wait_for_slot() { slots_enqueue(); WHEN(queued, queued = false; sleep_in_queue()) }
 inline wait_for_place(h) { slots_give_up_for(h); wait_for_slot(); slots_end_readmission() }
 
-inline admission_want(h)
+inline my_slot_want(h)
 {
 	slots_take_place(h);
 	WHEN(!ok, wait_for_place(h));
@@ -951,13 +951,13 @@ proctype Backend(byte me, want)
 		rounds--;
 #endif
 		WHEN(GIVING, in_transaction = in_transaction | BIT(me));
-		admission_enter();
+		my_slot_acquire();
 		if
 		:: ok ->
 #if HOLDER == CIRCLE
 			locking = locking | BIT(me);
 #endif
-			WHEN(WANTING, WHEN(want != 0, admission_want(want - 1)));
+			WHEN(WANTING, WHEN(want != 0, my_slot_want(want - 1)));
 #if HOLDER != 0
 			WHEN(HOLDER == WAITS && me == 0, WAIT_FOR(1));
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * semaphore.c
- *		The shared semaphore: acquire, wait, release, barge; its settings and
+ * acquire.c
+ *		Acquires slots, waits for them, releases them; their settings and
  *		its shared memory.  Knows nothing of SQL, time-outs or wait events.
  *
  * Without a limit, a slot is a state in the backend's own entry.  With one, and
@@ -784,7 +784,7 @@ slots_shmem_request(void)
 }
 
 /*
- * Create the semaphore, or find it: returns whether it is new.  The caller
+ * Create the shared memory, or find it: returns whether it is new.  The caller
  * holds AddinShmemInitLock, and then sets all settings, the pools first.
  */
 bool

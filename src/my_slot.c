@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * admission.c
+ * my_slot.c
  *		Admission of one backend: whether it needs a slot, whether it may wait
  *		for one, and how it waits.
  *
@@ -377,7 +377,7 @@ enter_reserved(TimestampTz since)
  *	   full; or enters the queue.
  *	6. It sleeps until it is granted a slot or may claim one.
  *
- * Arguments: as for admission_enter().
+ * Arguments: as for my_slot_acquire().
  */
 static pg_noinline void
 enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
@@ -413,7 +413,7 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
  * caller holds no LWLock.
  */
 void
-admission_enter(QueryDesc *query, bool begins_block)
+my_slot_acquire(QueryDesc *query, bool begins_block)
 {
 	TimestampTz since;
 
@@ -443,14 +443,14 @@ admission_enter(QueryDesc *query, bool begins_block)
  * since the transaction keeps its locks.
  */
 void
-admission_pass(void)
+my_slot_pass(void)
 {
 	passed_in_xact = true;
 }
 
-/* A top-level statement goes on: as admission_enter(), but never waits. */
+/* A top-level statement goes on: as my_slot_acquire(), but never waits. */
 void
-admission_resume(void)
+my_slot_resume(void)
 {
 	if (admitted)
 		slots_resume();
@@ -486,26 +486,26 @@ wait_for_place(QueryDesc *query, int hot_spot)
 
 /* Has this backend a slot? */
 bool
-admission_is_in(void)
+my_slot_is_held(void)
 {
 	return admitted;
 }
 
 /* Can a statement of this backend want a place now?  It has at most one. */
 bool
-admission_may_want(void)
+my_slot_may_want(void)
 {
 	return admitted && place_level == 0;
 }
 
 /*
  * A statement, at any level, is about to want that of a hot spot: key, see
- * slots_want(); and admission_may_want().  If it is hot, take a place there, and wait for one if none is
+ * slots_want(); and my_slot_may_want().  If it is hot, take a place there, and wait for one if none is
  * free; but not where interrupts are held off.  query: as for
- * admission_enter().  Raises what admission_enter() does.
+ * my_slot_acquire().  Raises what my_slot_acquire() does.
  */
 void
-admission_want(QueryDesc *query, int hot_spot, uint32 key)
+my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
 {
 	if (!slots_want(hot_spot, key))
 		return;
@@ -543,7 +543,7 @@ count_end(bool failed)
  * failed: the work counts as failed.
  */
 void
-admission_leave_statement(bool failed)
+my_slot_end_statement(bool failed)
 {
 	if (admitted)
 		slots_release_slot();
@@ -556,7 +556,7 @@ admission_leave_statement(bool failed)
  * has.
  */
 void
-admission_begin_commit(void)
+my_slot_begin_commit(void)
 {
 	if (unlikely(refusal != NULL))
 		ReThrowError(refusal);
@@ -566,7 +566,7 @@ admission_begin_commit(void)
 
 /* The transaction has ended: the next one may wait. */
 void
-admission_end_transaction(bool failed)
+my_slot_end_transaction(bool failed)
 {
 	slots_release();
 	count_end(failed);
@@ -582,7 +582,7 @@ admission_end_transaction(bool failed)
 
 /* The same inside a command that goes on, with its slot: only the place goes. */
 void
-admission_end_inner_transaction(bool failed)
+my_slot_end_inner_transaction(bool failed)
 {
 	place_level = 0;
 	if (!admitted)
@@ -593,7 +593,7 @@ admission_end_inner_transaction(bool failed)
 
 /* A subtransaction has ended well: its place is that of its parent. */
 void
-admission_commit_subtransaction(void)
+my_slot_commit_subtransaction(void)
 {
 	if (place_level >= GetCurrentTransactionNestLevel())
 		place_level = GetCurrentTransactionNestLevel() - 1;
@@ -601,7 +601,7 @@ admission_commit_subtransaction(void)
 
 /* It has failed, and so the lock is released that its place was for. */
 void
-admission_abort_subtransaction(void)
+my_slot_abort_subtransaction(void)
 {
 	if (place_level == 0 || place_level < GetCurrentTransactionNestLevel())
 		return;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * counters.c
- *		What the semaphore counts, and what can be seen of it.
+ * stats.c
+ *		Totals and gauges of the slots, and what can be seen of backends.
  *
  * A backend keeps the totals of the hot path for itself, in its entry, and
  * they only go up: what is shown is their difference to a baseline, which a
