@@ -56,7 +56,7 @@ COMMIT;
 SELECT 1/0;
 SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
        admitted, completed, failed, running, queued, barged, forced, lends,
-       timeouts, rejections, cancels, total_wait_time, max_wait_time
+       pauses, timeouts, rejections, cancels, total_wait_time, max_wait_time, total_pause_time
 FROM pg_stat_admission_gate;
 
 -- Per statement, if scope says so; what the transaction had before, it has.

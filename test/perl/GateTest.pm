@@ -457,7 +457,7 @@ sub ok_quiet
 {
 	my ($self, $when) = @_;
 
-	$self->ok_comes('sum(running + lent + long + paused + waiting) = 0 FROM pg_stat_admission_gate',
+	$self->ok_comes('sum(running + lent + paused + waiting) = 0 FROM pg_stat_admission_gate',
 		"$when: no slot is held and nobody waits")
 	  or return;
 	$self->ok_adds_up($when);
@@ -473,8 +473,8 @@ sub ok_adds_up
 	my ($self, $when) = @_;
 
 	return $self->ok_comes(
-		'bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate',
-		"$when: admitted = completed + failed + running + lent + long + paused");
+		'bool_and(admitted = completed + failed + running + lent + paused) FROM pg_stat_admission_gate',
+		"$when: admitted = completed + failed + running + lent + paused");
 }
 
 # The end of a test

@@ -400,7 +400,7 @@ my %has_to_be_true = (
 		WHERE (coalesce(g.running, 0), coalesce(g.lent, 0), coalesce(g.waiting, 0))
 			IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.lent, 0), coalesce(b.waiting, 0))},
 	'the totals add up' =>
-	  'SELECT bool_and(admitted = completed + failed + running + lent + long + paused) FROM pg_stat_admission_gate');
+	  'SELECT bool_and(admitted = completed + failed + running + lent + paused) FROM pg_stat_admission_gate');
 
 # Lets the crowd go on until the query returns true at some moment.  Nobody may be stopped
 # halfway meanwhile.

@@ -1,654 +1,467 @@
-# Proves that long statements give their slots up, pause while short ones work, and go on
-# all the same; that they leave nothing behind, however they end; and what is not paused.
+# Proves that long statements give their slots up for others and queue again: that no more
+# are at work than the limit says, and all get on; that they leave nothing behind, however
+# they end where they pause; that they go on if others wait for what they hold; and which
+# statements never pause.
 
 use strict;
 use warnings;
-
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
-
+use lib 'test/perl';
 use GateTest;
-use PostgreSQL::Test::Utils;
-use Test::More;
+use List::Util qw(max min sum);
 
 GateTest::use_two_cpus();
 my $gate = GateTest->new(
 	'long_statements',
-	max_active_backends => 2,
+	max_active_backends => 4,
 	long_after => 50,
 	lend_after => 60_000,
 	max_connections => 60,
 	max_parallel_workers_per_gather => 0,
+	min_parallel_table_scan_size => 0,
+	parallel_setup_cost => 0,
 	log_statement => 'none');
 
-$gate->value('CREATE TABLE numbers AS SELECT i FROM generate_series(1, 3000) i');
-$gate->value('ANALYZE numbers');
-$gate->value('CREATE TABLE sale (id int PRIMARY KEY, sold int)');
-$gate->value('INSERT INTO sale SELECT id, 0 FROM generate_series(1, 1000) id');
+$gate->value(
+	'CREATE TABLE numbers AS SELECT i FROM generate_series(1, 5000) i',
+	'CREATE TABLE many AS SELECT i FROM generate_series(1, 200000) i',
+	'CREATE INDEX ON many (i)',
+	'CREATE TABLE sale AS SELECT id, 0 AS sold FROM generate_series(1, 1000) id',
+	'ANALYZE');
 
 # Reads rows for ever, and for long
 my $endless = 'SELECT count(*) FROM numbers a, numbers b, numbers c';
 my $long = 'SELECT count(*) FROM numbers a, numbers b';
-my $rows = 3000 * 3000;
+my $rows = 5000 * 5000;
 
-sub long_state
+# Is long, and then sleeps with its slot: where it does, it cannot pause.
+my $sleeps = 'SELECT pg_sleep(3600) FROM (SELECT count(*) FROM numbers a, numbers b) n';
+
+# In pg_stat_activity
+my $pauses = q{wait_event_type = 'Extension' AND wait_event IN ('AdmissionGatePause', 'Extension')};
+
+# What these sessions have used of a CPU, in seconds; where the kernel does not tell, how
+# much time has passed
+sub used
 {
-	my ($session) = @_;
-	return $gate->state($session) =~ /^(?:long|paused)$/;
+	return sum map { -r "/proc/$_/stat" ? (split ' ', slurp_file("/proc/$_/stat") =~ s/.*\) //sr)[11] / 100 : time } @_;
 }
 
-sub ok_becomes_long
+sub await_used
 {
-	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($gate->await_true(sub { long_state($session) }, 'a long statement'), $what);
+	my ($seconds, @pids) = @_;
+	my $before = used(@pids);
+	return $gate->await(sub { used(@pids) >= $before + $seconds }, "$seconds s of CPU time");
 }
 
-sub endless
-{
-	my (%param) = @_;
-	my $session = $gate->session(%param);
-	$session->start($endless);
-	return $session;
-}
-
-# Ends it by a cancel request.
-sub ok_cancels
-{
-	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$session->cancel;
-	is($session->sqlstate, '57014', $what);
-	$session->quit;
-	return;
-}
-
-# Short statements that always want a CPU, and more of them than there are.  They do not
-# read rows, so they are never long.
-sub short_ones
-{
-	return map { $gate->worker(@_) } 1 .. 4;
-}
+sub begin { my ($sql, %param) = @_; my $session = $gate->session(%param); $session->start($sql); return $session; }
 
 sub stop
 {
-	$gate->stop_worker($_) foreach @_;
-	$_->quit foreach @_;
+	my @sessions = @_;
+	$_->cancel foreach @sessions;
+	foreach (@sessions) { $_->result; $_->quit }
 	return;
 }
 
-# ----------------------------------------------------------------
-# The slot
-# ----------------------------------------------------------------
-
-{
-	my @sessions = map { endless() } 1 .. 2;
-	ok_becomes_long($_, 'a statement that reads for long is long') foreach @sessions;
-	is($gate->counter('running'), '0', 'it has no slot any more');
-	is($gate->counter('demotions'), '2', 'which is counted');
-	is($gate->counter('long + paused'), '2', 'the statements are shown');
-
-	my $short = $gate->session;
-	$short->start('SELECT 1');
-	$gate->ok_passes($short, 'a short statement finds a slot');
-	is( $gate->value(
-			"SELECT count(*) FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity a USING (pid)
-			WHERE gate_state IN ('long', 'paused') AND query LIKE '%numbers%'"),
-		'2',
-		'the views tell which queries are long');
-	$short->quit;
-	ok_cancels($_, 'it can be cancelled') foreach @sessions;
-	$gate->ok_quiet('after long statements');
-	$gate->ok_adds_up('after long statements');
-}
-
-{
-	# These nodes yield rows without asking another node for any.
-	$gate->value('CREATE TABLE many AS SELECT i FROM generate_series(1, 200000) i');
-	$gate->value('CREATE INDEX ON many (i)');
-	$gate->value('ANALYZE many');
-	# The planner takes it for so many that it hashes the other table.
-	$gate->value(
-		'CREATE FUNCTION one_row() RETURNS SETOF int ROWS 100000 LANGUAGE plpgsql AS $$ BEGIN RETURN NEXT 0; END $$');
-	my $off = 'jit enable_seqscan enable_indexscan enable_indexonlyscan enable_sort enable_nestloop enable_mergejoin';
-	my %settings = map { $_ => 'off' } split / /, $off;
-	my $slow = sub { "length(repeat(md5(($_[0])::text), $_[1])) > 0" };
-	my %plans = (
-		'Bitmap Heap Scan' => 'SELECT count(*) FROM many WHERE i > 0 AND ' . $slow->('i', 1000),
-		'HashAggregate' => 'SELECT count(*) FROM (SELECT i + 0 FROM numbers GROUP BY i + 0 HAVING '
-		  . $slow->('max(i)', 30_000) . ') g',
-		'Hash Join' => 'SELECT count(*) FROM one_row() s JOIN numbers n ON s = n.i / 4000 WHERE '
-		  . $slow->('s + n.i', 30_000),
-		'ProjectSet' => 'SELECT count('
-		  . ($slow->('i', 1000) =~ s/ > 0//r)
-		  . ') FROM (SELECT generate_series(1, 100000000) i) g');
-
-	for my $plan (sort keys %plans)
-	{
-		my $session = $gate->session(session => \%settings);
-		like($session->query("EXPLAIN $plans{$plan}"), qr/$plan/, "a plan with $plan");
-		$session->start($plans{$plan});
-		ok_becomes_long($session, 'is long when it takes long');
-		ok_cancels($session, 'and can be cancelled');
-	}
-	$gate->ok_quiet('after these nodes');
-
-	# Statements inside of a function are none of their own.
-	$gate->value(
-		'CREATE FUNCTION one() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM sale WHERE id = 1); END $$'
-	);
-	my $calls = $gate->session;
-	$calls->start("SELECT sum(one()) FROM numbers a, numbers b");
-	ok_becomes_long($calls, 'a statement that calls functions is long');
-	my $demotions = $gate->counter('demotions');
-	my $until = $gate->value(q{SELECT clock_timestamp() + interval '300 ms'});
-	$gate->await("SELECT clock_timestamp() > '$until'");
-	is($gate->counter('demotions'), $demotions, 'and stays so, whatever they do');
-	ok_cancels($calls, 'it can be cancelled');
-
-	# However many there are, short ones find the slots.
-	my @sessions = map { endless() } 1 .. 5;
-	ok($gate->await_true(sub { $gate->counter('long + paused = 5 AND running = 0 AND waiting = 0') eq 't' }, 'all'),
-		'more statements than slots can be long');
-	my $short = $gate->session;
-	$short->start('SELECT 1');
-	$gate->ok_passes($short, 'short ones find the slots');
-	$short->quit;
-	$_->cancel foreach @sessions;
-	$_->result foreach @sessions;
-	$_->quit foreach @sessions;
-	$gate->ok_quiet('after more than the limit');
-
-	# One that begins to write counts again.
-	my $writer = $gate->session;
-	$writer->start("DO 'BEGIN PERFORM ($long); UPDATE sale SET sold = 2 WHERE id = 1; PERFORM ($endless); END'");
-	ok_becomes_long($writer, 'a statement that reads for long first is long');
-	ok($gate->await_true(sub { $gate->state($writer) eq 'running' }, 'a slot'),
-		'when it has begun to write, it has a slot');
-	ok_cancels($writer, 'it can be cancelled');
-	$gate->ok_quiet('after one that writes');
-
-	my $session = $gate->session;
-	is($session->query($long), $rows, 'a long statement ends');
-	$session->quit;
-	$gate->ok_quiet('after one that ended');
-
-	my $block = $gate->holder;
-	is($block->query($long), $rows, 'a long statement in a transaction ends');
-	is($gate->state($block), 'lent', 'it is not long any more, and its slot is free for others');
-	is($block->query('SELECT 1'), '1', 'the transaction goes on');
-	is($gate->state($block), 'running', 'with a slot');
-	is($gate->counter('running'), '1', 'that counts');
-	$block->query('COMMIT');
-	$block->quit;
-	$gate->ok_quiet('after the transaction');
-
-	# The leader of a parallel query may only wait for its workers.
-	my $leader = $gate->holder;
-	$leader->query("SET LOCAL $_")
-	  foreach (
-		'max_parallel_workers_per_gather = 2',
-		'parallel_setup_cost = 0',
-		'min_parallel_table_scan_size = 0',
-		'parallel_leader_participation = off');
-	$demotions = $gate->counter('demotions');
-	is($leader->query($long), $rows, 'a parallel query ends');
-	is($gate->counter('demotions'), $demotions + 1, 'which its workers have made long');
-	is($gate->state($leader), 'lent', 'and it is not long any more');
-	$leader->query('COMMIT');
-	$leader->quit;
-
-  SKIP:
-	{
-		skip 'no /proc', 2 unless -e '/proc/self/stat';
-		# What counts is the CPU time of all its processes: none of four has used it alone.
-		$gate->value('CREATE TABLE for_all (i int) WITH (parallel_workers = 4)');
-		$gate->value('INSERT INTO for_all SELECT i FROM numbers');
-		$gate->value('ANALYZE for_all');
-		$gate->set(long_after => 2000);
-		my %in_parallel = (
-			max_parallel_workers_per_gather => 4,
-			parallel_setup_cost => 0,
-			min_parallel_table_scan_size => 0,
-			parallel_leader_participation => 'off');
-		my $parallel = $gate->session(session => \%in_parallel);
-		$parallel->start('SELECT count(*) FROM for_all, numbers b, numbers c');
-		ok_becomes_long($parallel, 'a parallel query is long');
-		my $pid = $parallel->pid;
-		# In hundredths of a second, as everywhere on Linux
-		my @used = map { (split ' ', slurp_file("/proc/$_/stat") =~ s/.*\) //sr)[11] / 100 }
-		  split /\n/, $gate->value("SELECT pid FROM pg_stat_activity WHERE leader_pid = $pid");
-		is(scalar(grep { $_ < 1.5 } @used), 4, 'by what its processes have used together') or diag "@used";
-		ok_cancels($parallel, 'it can be cancelled');
-
-		# What workers use where their statement cannot be long does not count for the next one.
-		$gate->set(long_after => 1000);
-		$demotions = $gate->counter('demotions');
-		my $writer = $gate->session(session => \%in_parallel);
-		$writer->query($_)
-		  foreach (
-			'BEGIN',
-			'UPDATE sale SET sold = 0 WHERE id = 1',
-			('SELECT count(*) FROM for_all, numbers b') x 4, 'COMMIT');
-		$writer->query('SELECT count(*) FROM numbers a, numbers b WHERE a.i <= 300');
-		is($gate->counter('demotions'), $demotions, 'a short statement after a parallel one is not long');
-		$writer->quit;
-		$gate->set(long_after => 50);
-	}
-
-	# An error that a function of it has caught does not end it.
-	$gate->value(
-		'CREATE FUNCTION catches(i int) RETURNS int LANGUAGE plpgsql AS $$
-		BEGIN RETURN i / 0; EXCEPTION WHEN division_by_zero THEN RETURN 0; END $$');
-	$demotions = $gate->counter('demotions');
-	my $catching = $gate->session;
-	is($catching->query('SELECT sum(catches(a.i)) FROM numbers a, numbers b WHERE b.i < 20'),
-		'0', 'a statement that catches errors ends');
-	is($gate->counter('demotions'), $demotions + 1, 'and was made long once');
-	$catching->quit;
-
-	# What is fetched piece by piece is one query.
-	$demotions = $gate->counter('demotions');
-	my $cursor = $gate->holder;
-	$cursor->query("DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0");
-	ok( $gate->await_true(
-			sub { $cursor->query('MOVE 5000 FROM c'); $gate->counter('demotions') > $demotions },
-			'a demotion'),
-		'a cursor is long by all that was fetched');
-	$cursor->query('COMMIT');
-	$demotions = $gate->counter('demotions');
-	$cursor->query('BEGIN');
-	$cursor->query('SELECT count(*) FROM numbers WHERE i < 1000') foreach 1 .. 1000;
-	is($gate->counter('demotions'), $demotions, 'many short queries are not');
-	$cursor->query('COMMIT');
-	$cursor->quit;
-	$gate->ok_quiet('after a cursor');
-
-	# What will write is never long.
-	$gate->value('CREATE TABLE copy (n bigint)');
-	foreach my $write (
-		"INSERT INTO copy $long",
-		"SELECT pg_current_xact_id(), ($long)",
-		"WITH w AS (INSERT INTO copy VALUES (1) RETURNING n) $long",
-		"SELECT * FROM sale WHERE ($long) > 0 AND id = 1 FOR UPDATE")
-	{
-		my $writer = $gate->session;
-		$writer->query($write);
-		is($gate->counter('demotions'), $demotions, 'is not long: ' . substr($write, 0, 20));
-		$writer->quit;
-	}
-}
-
-# ----------------------------------------------------------------
-# The pause
-# ----------------------------------------------------------------
-
-# Until no more than the share of one CPU goes on
-sub ok_pauses
-{
-	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($gate->await_true(sub { $gate->counter('long <= 1 AND paused >= 2') eq 't' }, 'pauses'), $what);
-}
-
-# Without a limit there is nothing to give up.
-{
-	$gate->set(max_active_backends => -1);
-	my $demotions = $gate->counter('demotions');
-	$gate->session->query("SELECT count(*) FROM generate_series(1, 3000000)");
-	is($gate->counter('demotions'), $demotions, 'with -1 no statement is long');
-	$gate->set(max_active_backends => 50);
-	my @sessions = map { endless() } 1 .. 4;
-	ok_becomes_long($_, 'a long statement below the limit') foreach @sessions;
-	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'none to pause'),
-		'long statements do not pause for each other');
-
-	# What was a short statement at work for seconds is one no more.
-	$gate->set(long_after => 2000);
-	my $last = endless();
-	my %seen = (long => 0, paused => 0);
-	$gate->await_true(sub { $seen{ $gate->state($last) }++; $seen{long} + $seen{paused} >= 100 }, 'some time');
-	is($seen{paused}, 0, 'nor does one that becomes long beside them');
-	ok_cancels($last, 'it is there');
-	$gate->set(long_after => 50);
-
-	my @short = short_ones();
-	ok_pauses('they pause for short ones, but for one');
-	is( $gate->value(
-			"SELECT count(*) > 0 FROM pg_stat_activity
-			WHERE wait_event_type = 'Extension' AND query LIKE '%numbers%'"),
-		't',
-		'pg_stat_activity shows the pause');
-
-	my %has_gone_on;
-	ok( $gate->await_true(
-			sub {
-				my ($pid) =
-				  $gate->value("SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = 'long' LIMIT 1");
-				$has_gone_on{$pid} = 1 if $pid;
-				return keys %has_gone_on == 4;
-			},
-			'turns'),
-		'each goes on in its turn');
-	stop(@short);
-	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
-		'when the short ones are gone, all go on');
-
-	@short = short_ones();
-	ok_pauses('they pause again');
-	my ($paused) = grep { $gate->state($_) eq 'paused' } @sessions;
-	$paused //= $sessions[0];
-	ok_cancels($paused, 'one that pauses can be cancelled');
-	@sessions = grep { $_ != $paused } @sessions;
-	$gate->await_true(sub { $gate->counter('paused') > 0 }, 'one that pauses');
-	($paused) = grep { $gate->state($_) eq 'paused' } @sessions;
-	$paused //= $sessions[0];
-	$gate->value('SELECT pg_terminate_backend(' . $paused->pid . ')');
-	ok($gate->await_true(sub { $gate->counter('long + paused') == 2 }, 'its end'), 'or terminated');
-	@sessions = grep { $_ != $paused } @sessions;
-	$gate->await_true(
-		sub {
-			($paused) = grep { $gate->state($_) eq 'paused' } @sessions;
-		},
-		'one of the last two to pause');
-	$paused->hang_up;
-	ok($gate->await_true(sub { $gate->counter('long + paused') == 1 }, 'its end'),
-		'one that pauses ends when its client has hung up');
-	$_->cancel foreach grep { $_ != $paused } @sessions;
-	stop(@short);
-	$gate->ok_quiet('after pauses');
-	$gate->ok_adds_up('after pauses');
-}
-
-{
-	# The first that pauses, which is to let the others go on, catches an error and does
-	# something else.
-	my $catches = $gate->session;
-	$catches->start(
-		"DO \$\$ BEGIN PERFORM count(*) FROM numbers a, numbers b, numbers c;
-		EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(600); END \$\$");
-	my @sessions = map { endless() } 1 .. 2;
-	ok_becomes_long($_, 'a long statement') foreach ($catches, @sessions);
-	my @short = short_ones();
-	$gate->await(
-		'SELECT (SELECT pid FROM pg_stat_admission_gate_backends WHERE gate_state = \'paused\'
-		ORDER BY state_change LIMIT 1) = ' . $catches->pid . ' AND long = 1 AND paused = 2 FROM pg_stat_admission_gate');
-	# A cancel request may signal twice, and so cancel the sleep as well.
-	$gate->value('SELECT pg_cancel_backend(' . $catches->pid . ')');
-	$gate->await("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = " . $catches->pid);
-	my $goes_on;
-	$gate->await_true(
-		sub {
-			($goes_on) = grep { $gate->state($_) eq 'long' } @sessions;
-			return defined $goes_on;
-		},
-		'one that goes on');
-	my ($paused) = grep { $_ != $goes_on } @sessions;
-	ok_cancels($goes_on, 'the one that goes on ends');
-	ok( $gate->await_true(sub { $gate->state($paused) eq 'long' }, 'its turn'),
-		'one that pauses goes on though the first of them does something else');
-	ok_cancels($_, 'it can be cancelled') foreach ($paused, $catches);
-	stop(@short);
-	$gate->ok_quiet('after a caught error');
-}
-
-# ----------------------------------------------------------------
-# What does not pause
-# ----------------------------------------------------------------
-
-# Those sessions do not pause while others do: they are not seen to in the time in which
-# each of the others goes on and pauses again.
-sub ok_never_pauses
+sub ok_cancels
 {
 	my ($session, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$session->cancel;
+	is($session->sqlstate, '57014', $what);
+	return $session->quit;
+}
 
-	my %seen;
-	my $before = $gate->value('SELECT clock_timestamp()');
-	$gate->await_true(
-		sub {
-			$seen{ $gate->state($session) } = 1;
-			$gate->value("SELECT clock_timestamp() > '$before'::timestamptz + interval '2 s'") eq 't';
-		},
-		'two seconds');
-	return ok(!$seen{paused}, $what) || diag join ' ', keys %seen;
+# At limit 2, a session that sleeps has the slot of those that are long.
+sub sleeper
+{
+	$gate->set(max_active_backends => 2);
+	my $sleeper = begin($sleeps);
+	$gate->await(sub { $gate->activity($sleeper, "wait_event = 'PgSleep'") eq 't' }, 'the one that sleeps');
+	return $sleeper;
+}
+
+# Beside it, a session runs this, or what the function does with it, and pauses as soon as a
+# short statement wants the other slot, and until that ends.  Returns all three.
+sub paused
+{
+	my ($what, $start, %param) = @_;
+	my ($sleeper, $session) = (sleeper(), $gate->session(%param));
+	ref $start ? $start->($session) : $session->start($start);
+	$gate->await(sub { $gate->state($session) }, 'its slot');
+	my $short = $gate->worker;
+	$gate->ok_comes(sub { $gate->state($session) eq 'paused' }, "$what: pauses for a short statement");
+	return ($sleeper, $short, $session);
+}
+
+sub ok_ends
+{
+	my ($what, @sessions) = @_;
+	stop(@sessions);
+	return $gate->ok_quiet($what);
+}
+
+# A limit is one
+
+# Of the samples, the most that three in a row have seen: who gives a slot up needs a CPU
+# to go to sleep.
+sub most
+{
+	return max map { min @_[ $_ .. $_ + 2 ] } 0 .. $#_ - 2;
 }
 
 {
-	my @others = map { endless() } 1 .. 3;
-	my @short = short_ones();
-	ok_pauses('some pause');
-
-	my $writer = $gate->holder;
-	$writer->query('UPDATE sale SET sold = 1 WHERE id = 1');
-	$writer->start($endless);
-	ok_never_pauses($writer, 'a transaction that has written does not');
-	is($gate->state($writer), 'running', 'nor does it give its slot up');
-	ok_cancels($writer, 'it is there');
-
-	# It may have locked rows of another server.
-	$gate->value('CREATE EXTENSION postgres_fdw');
-	$gate->value(
-		sprintf "CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres',
-		options '-c admission_gate.bypass=on')",
-		$gate->node->host, $gate->node->port);
-	$gate->value('CREATE USER MAPPING FOR PUBLIC SERVER far');
-	$gate->value("CREATE FOREIGN TABLE far_sale (id int, sold int) SERVER far OPTIONS (table_name 'sale')");
-	my $far = $gate->holder;
-	$far->query('UPDATE far_sale SET sold = 1 WHERE id = 2');
-	$far->start($endless);
-	ok_never_pauses($far, 'nor one that has written on another server');
-	is($gate->state($far), 'running', 'which keeps its slot as well');
-	ok_cancels($far, 'it is there');
-
-	my $off = $gate->session(session => { 'admission_gate.pool' => 'apart' });
-	$gate->set(pools => 'apart:');
-	$off->start($endless);
-	ok_never_pauses($off, 'nor does one of another pool');
-	ok_cancels($off, 'it is there');
-
-	# DDL that waits for a statement that pauses does not wait for long.
-	my $alter = $gate->session;
-	$alter->start('ALTER TABLE numbers ADD COLUMN j int');
-	$gate->await_wait_event_type($alter, 'Lock');
-	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
-		'one whose lock another backend waits for goes on');
-	$alter->cancel;
-	is($alter->sqlstate, '57014', 'that one waits as without the gate');
-	$alter->quit;
-
-	ok_pauses('then they pause again');
-	my $vacuum = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-	$vacuum->start('VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) numbers');
-	$gate->await_wait_event_type($vacuum, 'Buffer%');    # BufferPin, from 19 on Buffer
-	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
-		'while VACUUM waits for a pin, none pauses');
-	ok_cancels($vacuum, 'it waits as without the gate');
-
-	ok_pauses('then they pause again');
-	$gate->set(long_after => -1);
-	ok($gate->await_true(sub { $gate->counter('paused') == 0 }, 'the end of the pauses'),
-		'with long_after = -1 none pauses');
-	ok_cancels($_, 'each is still there') foreach @others;
-	stop(@short);
-	$gate->ok_quiet('after those that do not pause');
+	my @sessions = map { $gate->session } 1 .. 12;
+	my $at_work =
+		"SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid IN ("
+	  . join(',', map { $_->pid } @sessions)
+	  . q{) AND NOT coalesce(wait_event_type = 'Extension', false)};
+	my $passed = 0;
+	my (@running, @active);
+	my $other = $gate->session;
+	$_->start($long) foreach @sessions;
+	my $all_done = sub {
+		push @running, $gate->counter('running');
+		push @active, $gate->value($at_work);
+		my $left = grep { !$_->done } @sessions;
+		$passed++ if $left == 12 && $other->query('SELECT count(*) FROM sale') eq '1000';
+		return $left == 0;
+	};
+	$gate->ok_comes($all_done, 'of twelve that are long, all end');
+	is(join(',', map { $_->finish } @sessions), join(',', ($rows) x 12), 'with the right results');
+	note scalar(@running) . " samples, $passed short statements";
+	is(most(@running), 4, 'no more than four have a slot at a time');
+	cmp_ok(most(@active), '<=', 4, 'and no more are at work');
+	cmp_ok($passed, '>', 3, 'short statements pass meanwhile');
+	is($gate->counter('pauses >= 8 AND total_pause_time > 1000'), 't', 'pauses are counted, and how long they took');
+	$gate->ok_quiet('after twelve at limit 4');
 }
 
-# ----------------------------------------------------------------
+{
+	my $pauses = $gate->counter('pauses');
+	my @sessions = map { begin($endless) } 1 .. 4;
+	await_used(0.7, $_->pid) foreach @sessions;
+	is($gate->counter("ARRAY[running, pauses - $pauses]"), '{4,0}', 'while nobody waits, no long statement pauses');
+	my $short = $gate->session;
+	is($short->query('SELECT sold FROM sale WHERE id = 1'), '0', 'for a short one, one of them does') foreach 1 .. 3;
+	$gate->ok_comes('running = 4 AND paused = 0 FROM pg_stat_admission_gate', 'and then goes on');
+
+	my $late = begin($endless);
+	$gate->ok_comes("running = 4 AND paused = 1 AND pauses > $pauses + 5 FROM pg_stat_admission_gate",
+		'if there is one more, they pause by turns');
+	ok_ends('after five', @sessions, $late);
+}
+
+# While short ones wait, long ones have half of the CPUs here, which is less than a fourth
+# of the slots.
+{
+	$gate->set(max_active_backends => 8);
+	my @sessions = map { begin($endless) } 1 .. 6;
+	await_used(0.2, $_->pid) foreach @sessions;
+	my $works = 'DO $$ BEGIN LOOP END LOOP; END $$';
+	my @short = map { begin($works) } 1 .. 8;
+	my $settled = 'running = 8 AND paused = 5 AND waiting = 1 FROM pg_stat_admission_gate';
+	$gate->ok_comes($settled, 'long statements have their share of the slots');
+
+	# The least that any has had, of what they have had on average
+	my @before = map { used($_->pid) } @sessions;
+	my $part = sub {
+		my @had = map { used($sessions[$_]->pid) - $before[$_] } 0 .. $#sessions;
+		return min(@had) / max(sum(@had) / @had, 0.2);
+	};
+	$gate->ok_comes(sub { $part->() > 0.5 }, 'and each has its part of that');
+	is($gate->value("SELECT $settled"), 't', 'but no more');
+	stop(@short);
+	$gate->ok_comes('running = 6 AND paused = 0 FROM pg_stat_admission_gate', 'then all go on');
+	stop(@sessions);
+
+	@sessions = (begin($endless, session => { max_parallel_workers_per_gather => 2 }), begin($endless));
+	await_used(0.2, $sessions[1]->pid);
+	@short = map { begin($works) } 1 .. 8;
+	$gate->ok_comes('running = 8 AND paused = 1 AND waiting = 1 FROM pg_stat_admission_gate',
+		'the workers of a parallel query count for the share');
+	ok_ends('after the share', @short, @sessions);
+}
+
+# The only slot is for all, by turns.
+{
+	$gate->set(max_active_backends => 1);
+	my @sessions = map { begin($endless) } 1 .. 2;
+	await_used(0.3, $_->pid) foreach @sessions;
+	is($gate->session->query('SELECT 1'), '1', 'at limit 1, a short statement passes long ones') foreach 1 .. 5;
+	my $crowd = $gate->crowd(8, 'SELECT count(*) FROM sale;');
+	await_used(0.5, $_->pid) foreach @sessions;
+	pass('and these go on beside a crowd');
+	$gate->stop_crowd($crowd);
+	ok_ends('after limit 1', @sessions);
+}
+
+# Whoever comes late is not behind all that others have had, nor behind those that sleep.
+{
+	$gate->set(lend_after => 100, max_active_backends => 4);
+	$gate->value(
+		'CREATE FUNCTION works_and_sleeps(int) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_sleep(0.5); RETURN (SELECT count(*) FROM generate_series(1, 300000)); END $$');
+	my @sleepers = map { begin('SELECT sum(works_and_sleeps(i)) FROM numbers') } 1 .. 2;
+	my @sessions = map { begin($endless) } 1 .. 2;
+	await_used(1, map { $_->pid } @sessions);
+	my $crowd = $gate->crowd(8, 'SELECT count(*) FROM sale;');
+	is($gate->session->query($long), $rows, 'a long statement beside others, and short ones, ends');
+	$gate->stop_crowd($crowd);
+	ok_ends('after a crowd', @sleepers, @sessions);
+	$gate->set(lend_after => 60_000);
+}
+
+# The end of a pause
+
+{
+	my ($sleeper, $short, $session) = paused('a statement', $endless);
+	is($gate->activity($session, $pauses), 't', 'pg_stat_activity shows that');
+	cmp_ok($gate->state($session, 'wait_time'), '>', 0, 'and the view, for how long');
+	stop($short);
+	$gate->ok_comes(sub { $gate->state($session) eq 'running' }, 'when that ends, it goes on');
+	await_used(0.1, $session->pid);
+	ok_ends('after a pause', $sleeper, $session);
+}
+
+for my $end (
+	[ 'cancelled' => sub { ok_cancels($_[0], 'it is') } ],
+	[ 'terminated' => sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')') } ],
+	[ 'its client hangs up' => sub { $_[0]->hang_up } ])
+{
+	my ($what, $do) = @$end;
+	for my $in_parallel (0, 2)
+	{
+		my ($sleeper, $short, $session) =
+		  paused("to be ended: $what", $endless, session => { max_parallel_workers_per_gather => $in_parallel });
+		my $pid = $session->pid;
+		$do->($session);
+		$gate->ok_comes("count(*) = 0 FROM pg_stat_activity WHERE $pid IN (pid, leader_pid)", "$what: it ends")
+		  if $what ne 'cancelled';
+		$gate->ok_comes('running = 2 AND paused = 0 FROM pg_stat_admission_gate', "$what: and leaves the queue");
+		$gate->ok_adds_up($what);
+		ok_ends("after the end of a pause: $what", $sleeper, $short);
+	}
+}
+
+# What catches the error goes on without its slot.
+$gate->value(
+	"CREATE FUNCTION catches(text) RETURNS void LANGUAGE plpgsql AS \$\$ BEGIN PERFORM * FROM ($endless) n;
+	EXCEPTION WHEN query_canceled THEN EXECUTE 'SELECT ' || \$1; END \$\$");
+for my $sql (
+	q{DO $$ BEGIN PERFORM catches('pg_advisory_lock(1)'); END $$},
+	q{SELECT catches('pg_advisory_lock(1)'), (SELECT count(*) FROM sale)})
+{
+	my ($sleeper, $short, $session) = paused('that catches an error', $sql);
+	$gate->value('SELECT pg_advisory_lock(1)');
+	# A cancel request may signal twice, and so cancel what follows as well.
+	$gate->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+	$gate->await_wait_event_type($session, 'Lock');
+	$gate->ok_comes('paused = 0 AND running + lent = 3 FROM pg_stat_admission_gate', 'an error can be caught');
+	$gate->ok_adds_up('with a caught error');
+	$gate->value('SELECT pg_advisory_unlock(1)');
+	$session->finish;
+	ok_ends('after a caught error', $sleeper, $short);
+}
+
+# What others wait for
+
+my %bypass = (session => { 'admission_gate.bypass' => 'on' });
+for my $in_parallel (0, 2)
+{
+	my @param = (session => { max_parallel_workers_per_gather => $in_parallel });
+	my ($sleeper, $short, $session) = paused('with a lock', $long, @param);
+	my $waiter = begin('SELECT 1');
+	my $alter = begin('ALTER TABLE numbers DROP COLUMN IF EXISTS none', %bypass);
+	is($session->finish, $rows, 'one whose lock others wait for goes on to its end');
+	is($gate->state($waiter), 'waiting', 'though short ones wait');
+	$sleeper->cancel;    # it has that lock as well
+	is($alter->sqlstate, '00000', 'then others have the lock');
+	ok_ends('after a lock', $short, $waiter);
+
+	($sleeper, $short, $session) = paused('with a pin', $endless, @param);
+	my $vacuum = begin('VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) numbers', %bypass);
+	$gate->await_wait_event_type($vacuum, 'Buffer%');    # BufferPin, from 19 on Buffer
+	$waiter = begin('SELECT 1');
+	$gate->ok_comes(sub { $gate->state($session) eq 'running' }, 'while VACUUM waits for a pin, it goes on');
+	await_used(0.3, split /\n/,
+		$gate->value('SELECT pid FROM pg_stat_activity WHERE ' . $session->pid . ' IN (pid, leader_pid)'));
+	is($gate->state($session), 'running', 'and does not pause again');
+	ok_cancels($vacuum, 'VACUUM waits as without the gate');
+	$gate->ok_comes(sub { $gate->state($session) eq 'paused' }, 'then it pauses again')
+	  if $gate->state($waiter) eq 'waiting';
+	ok_ends('after a pin', $sleeper, $short, $session, $waiter);
+}
+
+# What does not pause
+
+sub ok_never_pauses
+{
+	my ($what, @sql) = @_;
+	my ($sleeper, $session, $pauses) = (sleeper(), $gate->session, $gate->counter('pauses'));
+	my $last = pop @sql;
+	$session->query($_) foreach @sql;
+	$session->start($last);
+	my $waiter = $gate->waiter('SELECT 1');
+	await_used(0.4, $session->pid);
+	is($gate->state($session), 'running', "does not pause: $what");
+	is($gate->state($waiter) . $gate->counter("pauses - $pauses"), 'waiting0', 'short ones wait for it');
+	return ok_ends("after one that does not pause: $what", $sleeper, $session, $waiter);
+}
+
+# A foreign table: it may have locked rows of another server.
+my $far = $gate->foreign_table('sale', 'id int, sold int', q{options '-c admission_gate.bypass=on'});
+$gate->value('CREATE TABLE copy (n bigint)');
+ok_never_pauses($_, split m{ // })
+  foreach (
+	"BEGIN // UPDATE sale SET sold = 1 WHERE id = 1 // $endless",
+	$far
+	? ( "BEGIN // UPDATE $far SET sold = 1 WHERE id = 2 // $endless",
+		"BEGIN // SELECT FROM $far WHERE id = 2 FOR UPDATE // $endless")
+	: (),
+	"INSERT INTO copy $endless",
+	"SELECT pg_current_xact_id(), ($endless)",
+	"WITH w AS (INSERT INTO copy VALUES (1) RETURNING n) $endless",
+	"SELECT * FROM sale WHERE ($endless) > 0 FOR UPDATE",
+	# none of which is long
+	'DO $$ BEGIN LOOP PERFORM count(*) FROM numbers WHERE i < 1000; END LOOP; END $$');
+$gate->set(pools => 'apart:');
+ok_never_pauses('one of another pool', 'SET admission_gate.pool = apart', $endless);
+$gate->set(pools => '');
+
+for my $case (
+	[ 'long_after = -1' => { long_after => -1 }, { long_after => 50 } ],
+	[ 'without a limit' => { max_active_backends => -1 } ],
+	[ 'with the gate off' => { max_active_backends => 0 } ],
+	[ 'mode = observe' => { mode => 'observe' }, { mode => 'enforce' } ],
+	[ 'with a limit for the pool' => { pools => 'default: max_active = 2' }, { pools => '' } ])
+{
+	my ($what, $settings, $back) = @$case;
+	my ($sleeper, $short, $session) = paused("until $what", $endless);
+	$gate->set(%$settings);
+	$gate->ok_comes("count(*) = 0 FROM pg_stat_admission_gate_backends WHERE gate_state = 'paused'",
+		"$what: it goes on");
+	my $pauses = $gate->counter('pauses');
+	await_used(0.2, $session->pid);
+	is($gate->counter('pauses'), $pauses, "$what: none pauses");
+	$gate->set(max_active_backends => 2, %{ $back // {} });
+	ok_ends("after $what", $sleeper, $short, $session);
+}
+
 # Ways to run a statement
-# ----------------------------------------------------------------
 
-$gate->set(long_after => 50);
+$gate->value(
+	"CREATE PROCEDURE p() LANGUAGE plpgsql AS 'BEGIN PERFORM * FROM ($endless) e; END'",
+	'CREATE FUNCTION one() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM sale WHERE id = 1); END $$',
+	"CREATE FUNCTION slow(i int, times int) RETURNS int LANGUAGE sql AS 'SELECT length(repeat(md5(i::text), times))'",
+	'CREATE FUNCTION one_row() RETURNS SETOF int ROWS 100000 LANGUAGE plpgsql AS $$ BEGIN RETURN NEXT 0; END $$',
+	'CREATE FUNCTION fails(i int) RETURNS int LANGUAGE plpgsql AS $$
+	BEGIN RETURN i / 0; EXCEPTION WHEN division_by_zero THEN RETURN 0; END $$');
+# The planner takes one_row() for so many that it hashes the other table.
+my %plans = (
+	'Bitmap Heap Scan' => 'SELECT count(*) FROM many WHERE i > 0 AND slow(i, 1000) > 0',
+	'HashAggregate' =>
+	  'SELECT count(*) FROM (SELECT i + 0 FROM numbers GROUP BY i + 0 HAVING slow(max(i), 200000) > 0) g',
+	'Hash Join' => 'SELECT count(*) FROM one_row() s JOIN numbers n ON s = n.i / 6000 WHERE slow(s + n.i, 200000) > 0',
+	'ProjectSet' => 'SELECT count(slow(i, 1000)) FROM (SELECT generate_series(1, 100000000) i) g');
+my @off = map { "SET $_ = off" }
+  qw(jit enable_seqscan enable_indexscan enable_indexonlyscan enable_sort enable_nestloop enable_mergejoin);
 
+my $parallel = 'SET max_parallel_workers_per_gather = 2';
 for my $way (
 	[ 'extended protocol', sub { $_[0]->start_extended($endless) } ],
 	[ 'prepared statement', sub { $_[0]->prepare('p', $endless); $_[0]->start_prepared('p') } ],
-	[ 'cursor', sub { $_[0]->query('BEGIN'); $_[0]->query("DECLARE c CURSOR FOR $endless"); $_[0]->start('FETCH c') } ],
-	[
-		'procedure',
-		sub {
-			$_[0]->query("CREATE PROCEDURE p() LANGUAGE plpgsql AS 'BEGIN PERFORM * FROM ($endless) e; END'");
-			$_[0]->start('CALL p()');
-		}
-	],
+	[ 'cursor', sub { $_[0]->query('BEGIN', "DECLARE c CURSOR FOR $endless"); $_[0]->start('FETCH c') } ],
+	[ 'procedure', sub { $_[0]->start('CALL p()') } ],
+	[ 'statement that calls functions', sub { $_[0]->start('SELECT sum(one()) FROM numbers a, numbers b') } ],
+	[ 'statement that catches errors', sub { $_[0]->start('SELECT sum(fails(a.i)) FROM numbers a, numbers b') } ],
 	[ 'COPY', sub { $_[0]->start("COPY ($endless) TO STDOUT") } ],
+	[ 'parallel query', sub { $_[0]->query($parallel); $_[0]->start($endless) } ],
 	[
-		'parallel query',
-		sub {
-			$_[0]->query('SET max_parallel_workers_per_gather = 2');
-			$_[0]->query('SET parallel_setup_cost = 0');
-			$_[0]->query('SET min_parallel_table_scan_size = 0');
-			$_[0]->query('SET parallel_leader_participation = off');
-			$_[0]->start($endless);
-		}
-	])
+		'parallel query whose leader does not take part',
+		sub { $_[0]->query($parallel, 'SET parallel_leader_participation = off'); $_[0]->start($endless) }
+	],
+	map { [ "plan with $_", $_ ] } sort keys %plans)
 {
 	my ($name, $start) = @$way;
-	my $session = $gate->session(user => $gate->node->safe_psql('postgres', 'SELECT current_user'));
-	my @short = short_ones();
-	my @others = map { endless() } 1 .. 2;
-	$start->($session);
-	ok_becomes_long($session, "$name: is long");
-	# Of a parallel query, each worker does so by itself.
-	my $any = sub {
-		my ($condition) = @_;
-		my $pid = $session->pid;
-		return $gate->value(
-			"SELECT count(*) FROM pg_stat_activity WHERE $pid IN (pid, leader_pid) AND wait_event $condition") > 0;
+	my $plan = sub {
+		like($_[0]->query(@off, "EXPLAIN $plans{$start}"), qr/$start/, $name);
+		$_[0]->start($plans{$start});
 	};
-	ok($gate->await_true(sub { $any->("IN ('AdmissionGatePause', 'Extension')") }, 'a pause'), "$name: pauses");
-	ok($gate->await_true(sub { $any->('IS NULL') }, 'its turn'), "$name: goes on");
-	stop(@short);
-	$session->cancel;
-	is($session->sqlstate, '57014', "$name: can be cancelled");
-	$session->quit;
-	ok_cancels($_, "$name: others are there") foreach @others;
-	$gate->ok_quiet("after $name");
+	my ($sleeper, $short, $session) = paused($name, ref $start ? $start : $plan);
+	my $pid = $session->pid;
+	my @workers = split /\n/, $gate->value("SELECT pid FROM pg_stat_activity WHERE leader_pid = $pid");
+	is(scalar @workers, 2, "$name: has workers") if $name =~ /^parallel/;
+	$gate->ok_comes("count(*) = 0 FROM pg_stat_activity WHERE leader_pid = $pid AND NOT coalesce($pauses, false)",
+		"$name: its workers pause as well");
+	my $before = used($pid, @workers);
+	await_used(0.5, $short->pid);
+	cmp_ok(used($pid, @workers), '<', $before + 0.1, "$name: it uses nothing in its pause") if -r '/proc/self/stat';
+	stop($short);
+	await_used(0.2, $pid, @workers);
+	pass("$name: then goes on");
+	ok_cancels($session, "$name: can be cancelled");
+	ok_ends("after $name", $sleeper);
 }
 
-# ----------------------------------------------------------------
-# Those that wait, and the timer
-# ----------------------------------------------------------------
-
 {
-	# One that waits takes no turn from one that works.
+	# What is fetched piece by piece is one query.
+	my $cursor = $gate->session;
+	my $sleeper = sleeper();
+	$cursor->query('BEGIN', 'DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0');
+	my $waiter = begin('SELECT 1');
+	my $pauses = $gate->counter('pauses');
+	my $is_long = sub { $cursor->query('MOVE 5000 FROM c'); $gate->counter("pauses > $pauses") eq 't' };
+	$gate->ok_comes($is_long, 'a cursor is long by all that was fetched');
+	is($waiter->finish, '1', 'short ones pass');
+	ok_ends('after a cursor', $sleeper, $cursor);
+}
+
+# What all processes of a parallel query have used counts.
+SKIP:
+{
+	skip 'no /proc', 5 unless -r '/proc/self/stat';
 	$gate->value(
-		'CREATE FUNCTION burns_and_sleeps(int) RETURNS bigint LANGUAGE plpgsql AS $$
-		DECLARE n bigint;
-		BEGIN
-			SELECT count(*) INTO n FROM generate_series(1, 300000);
-			PERFORM pg_sleep(2.8);
-			RETURN n;
-		END $$');
-	my @sleepers = map { $gate->session } 1 .. 4;
-	$_->start('SELECT sum(burns_and_sleeps(i)) FROM numbers') foreach @sleepers;
-	ok_becomes_long($_, 'one that works and sleeps by turns is long') foreach @sleepers;
-	my $report = endless();
-	my @short = short_ones();
-	ok_becomes_long($report, 'so is one that works');
-	my %seen = (long => 0, paused => 0);
-	my $before = $gate->value('SELECT clock_timestamp()');
-	$gate->await_true(
-		sub {
-			$seen{ $gate->state($report) }++;
-			$gate->value("SELECT clock_timestamp() > '$before'::timestamptz + interval '6 s'") eq 't';
-		},
-		'six seconds');
-	cmp_ok($seen{long}, '>', $seen{paused} / 6, 'it is at work for a good part of the time') || diag explain \%seen;
-	note "long $seen{long}, paused $seen{paused}";
-	stop(@short);
-	ok_cancels($_, 'it is there') foreach (@sleepers, $report);
-	$gate->ok_quiet('after those that sleep');
+		'CREATE TABLE for_all (i int) WITH (parallel_workers = 4)',
+		'INSERT INTO for_all SELECT i FROM numbers',
+		'ANALYZE for_all');
+	my ($sleeper, $pauses) = (sleeper(), $gate->counter('pauses'));
+	$gate->set(long_after => 2000, max_parallel_workers_per_gather => 4);
+	my $session = begin('SET parallel_leader_participation = off; SELECT count(*) FROM for_all, numbers b, numbers c');
+	$gate->await(sub { $gate->state($session) }, 'its slot');
+	my $waiter = begin('SELECT 1');
+	$gate->ok_comes(sub { $gate->counter('pauses') > $pauses }, 'a parallel query with four workers pauses');
+	my @used = map { used($_) }
+	  split /\n/, $gate->value('SELECT pid FROM pg_stat_activity WHERE leader_pid = ' . $session->pid);
+	is(scalar(grep { $_ < 1.5 } @used), 4, 'by what its processes have used together') or diag "@used";
+	ok_ends('after many workers', $sleeper, $waiter, $session);
+	$gate->set(long_after => 50, max_parallel_workers_per_gather => 0);
 }
 
-SKIP:
+# Without the worker of the gate
+
+my $stopped;
+END { kill CONT => $stopped if $stopped }
+
+for my $in_parallel (0, 2)
 {
-	# SIGPROF is signal 27.
-	my $catches = sub {
-		my ($session) = @_;
-		my ($caught) = slurp_file('/proc/' . $session->pid . '/status') =~ /^SigCgt:\s*(\w+)/m;
-		return hex(substr $caught, -8) & 1 << 26;
-	};
-	skip 'no /proc', 4 unless -e '/proc/self/status' && `uname -sm` =~ /^Linux (?:x86_64|aarch64)/;
-	my $session = $gate->session;
-	$session->query('SELECT count(*) FROM numbers');
-	ok($catches->($session), 'a session whose statements can be long has a timer');
-	$session->quit;
-	foreach my $case (
-		[ 'that bypasses' => {}, { 'admission_gate.bypass' => 'on' } ],
-		[ 'of a pool with a limit' => { pools => 'apart: max_active=3' }, { 'admission_gate.pool' => 'apart' } ],
-		[ 'with long_after = -1' => { long_after => -1 }, {} ])
-	{
-		my ($what, $settings, $own) = @$case;
-		$gate->set(%$settings);
-		$session = $gate->session(session => $own);
-		$session->query('SELECT count(*) FROM numbers');
-		ok(!$catches->($session), "a session $what has none");
-		$session->quit;
-	}
+	my @param = (session => { max_parallel_workers_per_gather => $in_parallel });
+	my ($sleeper, $short, $session) = paused('the worker is there', $endless, @param);
+	my $worker = 'FROM pg_stat_admission_gate_worker';
+	my $ended = $gate->value("SELECT pid $worker");
+	$gate->value("SELECT pg_terminate_backend($ended)");
+	$gate->await("SELECT pid <> $ended AND samples > 0 $worker");
+	stop($short);
+	$short = $gate->worker;
+	$gate->ok_comes(sub { $gate->state($session) eq 'paused' }, 'with another worker, it pauses as well');
+	my ($pid, $samples) = split /\|/, $gate->value("SELECT pid, samples $worker");
+	# It holds locks while it samples.
+	$gate->await("SELECT samples > $samples $worker");
+	$gate->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid");
+	kill STOP => $stopped = $pid;
+	$gate->ok_comes(sub { $gate->state($session) eq 'running' }, 'while it is stopped, who pauses goes on');
+	kill CONT => $pid;
+	undef $stopped;
+	ok_ends('after the worker was stopped', $sleeper, $short, $session);
 }
 
-# ----------------------------------------------------------------
-# Another module that counts the calls of a node
-# ----------------------------------------------------------------
-
-my $counting_module = <<'END';
-#include "postgres.h"
-#include "executor/executor.h"
-#include "fmgr.h"
-PG_MODULE_MAGIC;
-extern PGDLLEXPORT void _PG_init(void);
-static ExecutorStart_hook_type next_start;
-static long calls;
-
-static TupleTableSlot *
-count_call(PlanState *node)
-{
-	calls++;
-	return node->ExecProcNodeReal(node);
-}
-
-static void
-start(QueryDesc *query, int eflags)
-{
-	PlanState  *node;
-
-	next_start(query, eflags);
-	for (node = query->planstate; outerPlanState(node) != NULL; node = outerPlanState(node))
-		 /* to the first leaf */ ;
-	node->ExecProcNode = count_call;
-}
-
-static void
-end(QueryDesc *query)
-{
-	elog(INFO, "%ld calls", calls);
-	standard_ExecutorEnd(query);
-}
-
-void
-_PG_init(void)
-{
-	next_start = ExecutorStart_hook;	/* the gate's */
-	ExecutorStart_hook = start;
-	ExecutorEnd_hook = end;
-}
-END
-
-SKIP:
-{
-	my $module = PostgreSQL::Test::Utils::tempdir() . '/counts_calls';
-	my $headers = $gate->node->config_data('--includedir-server');
-	append_to_file("$module.c", $counting_module);
-	chmod 0755, $module =~ s{/[^/]*$}{}r;
-	skip 'no C compiler', 1 if system("cc -shared -fPIC -w -I '$headers' -o '$module.so' '$module.c' 2>&1") != 0;
-
-	$gate->set(long_after => 0);
-	my $err;
-	$gate->node->psql('postgres', "LOAD '$module'; SELECT count(*) FROM numbers", stderr => \$err);
-	like($err, qr/INFO:  3001 calls/, 'the function that another module has put into a node is called');
-}
-
-$gate->node->stop;
-
-done_testing();
+$gate->finish;
