@@ -3,15 +3,15 @@
  * admission_gate.c
  *		Admission control: limits how many backends work at the same time.
  *
- * Past a few times the number of cores, every further process at work slows
- * all of them down.  This module lets max_active_backends of them work and
- * keeps the others asleep in a queue.
+ * Once several processes per core are at work, each further one slows all of
+ * them down.  This module lets max_active_backends of them work; the others
+ * sleep in a queue.
  *
- * The files, from here down; a file uses only those below it (make layers):
+ * The files, from the top down; each uses only files below it (layers.pl):
  *
- *	 admission_gate		when a statement meets the gate: the hooks
- *	 wanted				what a statement wants of what is hot
- *	 my_slot			whether its backend needs a slot, and how it waits
+ *	 admission_gate		the hooks: when a statement meets the gate
+ *	 wanted				which hot row or lock a statement wants
+ *	 my_slot			whether a backend needs a slot, and how it waits
  *	 long_statements	which statement is long, and where it pauses
  *	 worker				the background worker
  *	 sampler			what backends do: contend, idle, work
@@ -19,32 +19,31 @@
  *	 settings			the parameters, and which sessions need no slot
  *	 pool_parser		parses the list of pools
  *	 views				the SQL functions
- *	 process			what the kernel tells about processes and the client
+ *	 process			what the kernel knows about processes and the client
  *	 core/acquire		acquire, wait, release; shared memory
  *	 core/long_turns	turns of long statements
- *	 core/lending		slots of holders that do nothing; the last resort
+ *	 core/lending		lends the slots of idle holders; the last resort
  *	 core/pools			which pools there are, and which one a backend is in
  *	 core/stats			totals and gauges
  *	 core/hot_spots		what backends contend for, and their places there
- *	 core/wait_queue	the queues, the order in them, the lock
+ *	 core/wait_queue	the queues, their order, the lock
  *	 core/limit_control	how many contenders work at a time: a pure function
- *	 compat.h			differences between PostgreSQL's versions
+ *	 compat.h			differences between PostgreSQL versions
  *
  * Only client backends meet the gate, and only at top level; parallel workers
- * run in the slot of their leader.  A transaction meets it at the first of
- * these places: BEGIN, when it has locked nothing and has no snapshot; the
- * planner; ExecutorStart, for cached plans; ProcessUtility.  Until then, no
- * user code has run and no XID is assigned, except in two ways that no hook
- * sees: conversion of Bind parameters, and fast-path function calls.  A
- * transaction that begins with these waits like any other, and SQL that their
- * code runs meets the gate.
+ * use the slot of their leader.  A transaction meets it at the first of these
+ * places: BEGIN, before it has a lock or a snapshot; the planner;
+ * ExecutorStart, for cached plans; ProcessUtility.  Before that, no user code
+ * runs and no XID is assigned.  Two exceptions have no hook: input functions
+ * of Bind parameters, and fast-path function calls.  A transaction that begins
+ * with these waits like any other, and SQL that they run meets the gate.
  *
- * A statement that wants what is hot takes a place there when it starts, at any
- * level: in functions, triggers and procedures, too (wanted.c).
+ * A statement that wants a hot row or lock takes a place at that hot spot when
+ * it starts, even inside a function, trigger or procedure (wanted.c).
  *
- * A slot is released when the commit begins, before its WAL is flushed, so
- * that other backends can use the CPU while this one waits for the disk.
- * Commands that commit inside, such as CALL and VACUUM, keep it to their end.
+ * A backend releases its slot when its commit begins, before it flushes WAL:
+ * others can use the CPU while it waits for the disk.  Commands that commit
+ * internally, like CALL and VACUUM, keep the slot until they end.
  *
  * Locking: everything here is local to the backend, except that
  * AddinShmemInitLock guards the creation of shared memory.
@@ -77,16 +76,15 @@ typedef enum UtilityKind
 } UtilityKind;
 
 /*
- * How deep this backend is in utility commands, which may run statements or
- * commit inside; in statement scope, also in planner and executor calls: else
- * the end of an inner statement would look like that of the top-level one.
+ * Nesting depth of utility commands, which may run statements or commit.  In
+ * statement scope, planner and executor calls count, too: the end of an inner
+ * statement must not look like the end of the top-level one.
  */
 static int	nesting_level = 0;
 
 /*
- * The top-level query that met the gate last, if it is known and has not
- * ended.  In statement scope, the end of another one does not release the
- * slot.
+ * The top-level query that met the gate last, NULL if unknown or ended.  In
+ * statement scope, the end of another one does not release the slot.
  */
 static const QueryDesc *statement = NULL;
 
@@ -94,8 +92,8 @@ static shmem_request_hook_type prev_shmem_request_hook;
 static shmem_startup_hook_type prev_shmem_startup_hook;
 
 /*
- * The previous hooks, or else the standard functions.  Never NULL, so a hook
- * costs one branch and one jump while the gate is off.
+ * The previous hooks, or the standard functions.  Never NULL: while the gate
+ * is off, a hook costs one branch and one jump.
  */
 static planner_hook_type next_planner;
 static ExecutorStart_hook_type next_ExecutorStart;
@@ -104,14 +102,13 @@ static ExecutorFinish_hook_type next_ExecutorFinish;
 static ProcessUtility_hook_type next_ProcessUtility;
 
 /*
- * Release the slot when the commit begins, and count the transaction when it
- * has ended.  A command that commits inside keeps its slot, and need not wait
- * for one again, until it ends.
+ * Release the slot when the commit begins; count the transaction when it has
+ * ended.  A command that commits internally keeps its slot until it ends.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)
 {
-	/* At exit, nothing comes back up. */
+	/* proc_exit() does not restore nesting_level. */
 	if (nesting_level > 0 && !proc_exit_inprogress)
 	{
 		if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
@@ -128,8 +125,8 @@ gate_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * A statement may have failed inside a savepoint, or a part of one.  In statement
- * scope, release the slot of a top-level one.
+ * A statement, or a part of it, may have failed inside a savepoint.  In
+ * statement scope, release the slot of a top-level one.
  */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -145,10 +142,7 @@ gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		my_slot_end_statement(true);
 }
 
-/*
- * Is there a gate for this process?  While the gate is off, this branch is all
- * that each hook costs.
- */
+/* Does the gate apply to this process? */
 static inline bool
 gate_is_on(void)
 {
@@ -156,9 +150,9 @@ gate_is_on(void)
 }
 
 /*
- * When the session meets the gate for the first time, look up its application
- * name and register the callbacks that release its slots.  Not in _PG_init(),
- * so that transactions cost nothing while the gate is off.
+ * When the session first meets the gate, look up its application name and
+ * register the callbacks that release its slots.  Not in _PG_init(): while the
+ * gate is off, transactions must cost nothing.
  */
 static inline void
 register_callbacks(void)
@@ -174,7 +168,7 @@ register_callbacks(void)
 	}
 }
 
-/* A statement begins: at top level, see my_slot_acquire(). */
+/* A statement begins.  At top level, acquire a slot for it. */
 static inline void
 enter_statement(QueryDesc *query, bool begins_block)
 {
@@ -186,7 +180,7 @@ enter_statement(QueryDesc *query, bool begins_block)
 	}
 }
 
-/* A statement ends: at top level in statement scope, release its slot. */
+/* A statement ends.  At top level in statement scope, release its slot. */
 static inline void
 leave_statement(void)
 {
@@ -197,7 +191,7 @@ leave_statement(void)
 	}
 }
 
-/* Make this call one level down, and come back up if it fails, too. */
+/* Make this call one level down.  Restore the level even if it fails. */
 #define CALL_ONE_LEVEL_DOWN(call) \
 	do { \
 		nesting_level++; \
@@ -225,7 +219,6 @@ planner_behind_gate(PLANNER_PARAMS)
 	return result;
 }
 
-/* planner_hook: for statements that are planned now */
 static PlannedStmt *
 gate_planner(PLANNER_PARAMS)
 {
@@ -246,10 +239,7 @@ ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 		CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
 }
 
-/*
- * ExecutorStart_hook: for statements with a cached plan, and at any level for
- * those that want what is hot
- */
+/* ExecutorStart_hook: for cached plans, and at any level for hot spots */
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
@@ -260,10 +250,9 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 }
 
 /*
- * A suspended portal may go on without the slot that it began with, or may
- * have begun before the gate was switched on.  A statement that only reads
- * ends here: in the extended protocol, ExecutorFinish comes no sooner than
- * with the next statement.
+ * A portal that resumes may have lost its slot, or may have begun while the
+ * gate was off.  A read-only statement ends here: in the extended protocol,
+ * ExecutorFinish may not run before the next statement.
  */
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
@@ -285,10 +274,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 		leave_statement();
 }
 
-/*
- * ExecutorRun_hook.  A transaction that is counted nowhere has nothing that it
- * could lend or give up.
- */
+/* ExecutorRun_hook.  An uncounted transaction has nothing to lend. */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
@@ -301,7 +287,7 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 	}
 	else
 	{
-		/* Workers need no slot, but pause with their leader. */
+		/* Parallel workers need no slot, but pause with their leader. */
 		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
 			long_statements_begin(queryDesc);
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
@@ -317,10 +303,7 @@ ExecutorFinish_behind_gate(QueryDesc *queryDesc)
 		leave_statement();
 }
 
-/*
- * ExecutorFinish_hook: AFTER triggers run here, inside the statement, and then
- * it ends, unless it has failed.
- */
+/* ExecutorFinish_hook: the statement ends here, after its AFTER triggers */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
@@ -346,7 +329,8 @@ classify_utility(Node *stmt)
 				case TRANS_STMT_START:
 					return UTILITY_BEGIN;
 				case TRANS_STMT_SAVEPOINT:
-					/* Waits now: no statement is to wait inside it. */
+
+					/* Wait now: no statement should wait inside it. */
 					return UTILITY_QUERY;
 				default:
 					return UTILITY_LIGHT;
@@ -354,8 +338,8 @@ classify_utility(Node *stmt)
 
 			/*
 			 * These run queries or user code: EXPLAIN in the planner, SET
-			 * CONSTRAINTS in triggers.  And LOCK: in statement scope, a
-			 * transaction must not wait with locks.
+			 * CONSTRAINTS in triggers.  LOCK: in statement scope, a later
+			 * statement would wait while it holds the lock.
 			 */
 		case T_ExplainStmt:
 		case T_ConstraintsSetStmt:
@@ -384,7 +368,8 @@ classify_utility(Node *stmt)
 			return UTILITY_LIGHT;
 
 		case T_DiscardStmt:
-			/* TEMP drops tables; ALL, which poolers send, is always alone. */
+
+			/* TEMP drops tables.  ALL, for poolers, is always alone. */
 			return ((DiscardStmt *) stmt)->target == DISCARD_TEMP ?
 				UTILITY_HEAVY : UTILITY_LIGHT;
 
@@ -401,9 +386,9 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	bool		needs_slot;
 
 	/*
-	 * A heavy command that is not alone in its transaction needs a slot: the
-	 * next statement would wait with the locks that it took.  In a pipeline,
-	 * the first one looks alone: see my_slot_pass().
+	 * A heavy command that is not alone in its transaction needs a slot:
+	 * otherwise a later statement would wait while it holds its locks.  In a
+	 * pipeline, the first one looks alone: see my_slot_pass().
 	 */
 	needs_slot = kind == UTILITY_QUERY ||
 		(kind == UTILITY_BEGIN && gate_scope == SCOPE_TRANSACTION) ||
@@ -417,7 +402,7 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		my_slot_pass();
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
-	/* Others write only by what they have the executor run. */
+	/* Other commands write only through the executor. */
 	if (kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
 		long_statements_note_write();
 
@@ -427,7 +412,6 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		leave_statement();
 }
 
-/* ProcessUtility_hook: for utility commands, and for transactions at BEGIN */
 static void
 gate_ProcessUtility(UTILITY_PARAMS)
 {
@@ -459,8 +443,8 @@ gate_shmem_startup(void)
 }
 
 /*
- * Module load callback.  If the library is not preloaded there is no gate, but
- * it loads all the same, so that the SQL functions can report what is missing.
+ * Module load callback.  If the library is not preloaded, there is no gate,
+ * but it loads: its SQL functions report what is missing.
  */
 void
 _PG_init(void)

@@ -41,7 +41,7 @@ CREATE VIEW pg_stat_admission_gate AS
     SELECT * FROM pg_stat_get_admission_gate();
 
 COMMENT ON VIEW pg_stat_admission_gate IS
-    'one row per pool of slots: how many backends run and wait, and what they have waited';
+    'one row per pool of slots: how many backends run and wait, and how long they have waited';
 
 GRANT SELECT ON pg_stat_admission_gate TO PUBLIC;
 
@@ -78,13 +78,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 24 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_histogram() IS
-    'statistics: how many waits for a slot took how long';
+    'statistics: histogram of waits for a slot';
 
 CREATE VIEW pg_stat_admission_gate_histogram AS
     SELECT * FROM pg_stat_get_admission_gate_histogram();
 
 COMMENT ON VIEW pg_stat_admission_gate_histogram IS
-    'one row per pool of slots and range of time: how many waits took that long';
+    'one row per pool of slots and range of wait times: how many waits took that long';
 
 GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
@@ -115,7 +115,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 32 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_hot_spots() IS
-    'statistics: what backends contend for, and how many of them are at work at a time';
+    'statistics: what backends contend for, and how many of them may work at a time';
 
 CREATE VIEW pg_stat_admission_gate_hot_spots AS
     SELECT h.hot_spot, h.kind, d.datname,
@@ -128,7 +128,7 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
     LEFT JOIN pg_database d ON d.oid = h.datid;
 
 COMMENT ON VIEW pg_stat_admission_gate_hot_spots IS
-    'one row per hot spot: what backends contend for, how many of them are at work at a time, and how many wait';
+    'one row per hot spot: what backends contend for, how many of them may work at a time, and how many wait';
 
 GRANT SELECT ON pg_stat_admission_gate_hot_spots TO PUBLIC;
 
@@ -165,7 +165,7 @@ CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     LEFT JOIN pg_database d ON d.oid = h.datid;
 
 COMMENT ON VIEW pg_stat_admission_gate_past_hot_spots IS
-    'one row per hot spot that has ended, the last 100: what backends contended for, when, and what they have waited';
+    'one row for each of the last 100 hot spots that ended: what backends contended for, when, and how long they waited';
 
 GRANT SELECT ON pg_stat_admission_gate_past_hot_spots TO PUBLIC;
 
@@ -187,7 +187,7 @@ CREATE VIEW pg_stat_admission_gate_worker AS
     SELECT * FROM pg_stat_get_admission_gate_worker();
 
 COMMENT ON VIEW pg_stat_admission_gate_worker IS
-    'one row: the background worker that samples what backends do; pid is null if it does not run';
+    'one row: the background worker, which samples backends; pid is null if it does not run';
 
 GRANT SELECT ON pg_stat_admission_gate_worker TO PUBLIC;
 
@@ -197,6 +197,6 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
-    'statistics: let the totals of all pools of slots count from now on, and forget past hot spots';
+    'statistics: reset the totals of all pools of slots, and forget past hot spots';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;

@@ -3,8 +3,8 @@
  * compat.h
  *		Every difference between the supported PostgreSQL versions (15 to 19).
  *
- * One source serves all of them: other files use the names defined here and
- * never test PG_VERSION_NUM.  What changed with a version is in its block.
+ * Other files use the names defined here and never test PG_VERSION_NUM.  Each
+ * block has what its version changed.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -29,16 +29,13 @@
 #endif
 
 /*
- * 16: the privileges that a statement needs are in a list of their own.
- * guc_malloc() allocates what the GUC machinery frees.  Members of a role
- * have a reserve of connections, too.  The lists of the lock manager are
- * dlists: gate_proclock_in() and gate_proclock_after() return the first and
- * the next PROCLOCK of one, NULL after the last; the caller holds the lock of
- * the partition.  And PGXS hides all C names that are not PGDLLEXPORT: all
- * libraries of a server share one name space, so a call might else go to
- * another library's function of that name.  Before, -fvisibility=hidden in the
- * Makefile hides them, and PGDLLEXPORT, which was empty, exempts names from
- * that; and fmgr.h did not declare _PG_init().
+ * 16: Permissions of a statement are in a list of their own. guc_malloc()
+ * allocates what GUC code frees.  There is reserved_connections.  The lock
+ * manager's lists are dlists: gate_proclock_in() and gate_proclock_after()
+ * return the first and the next PROCLOCK, or NULL; the caller holds the
+ * partition lock.  PGXS hides all C names that are not PGDLLEXPORT; before,
+ * -fvisibility=hidden in the Makefile does, and PGDLLEXPORT, which was empty,
+ * must exempt names. fmgr.h declares _PG_init().
  */
 #if PG_VERSION_NUM >= 160000
 #define GATE_GUC_MALLOC(size)	guc_malloc(LOG, size)
@@ -73,9 +70,8 @@ extern PGDLLEXPORT void _PG_init(void);
 #endif
 
 /*
- * 17: a ProcNumber identifies a process, no longer PGPROC.pgprocno, and the
- * local transaction ID has moved to PGPROC.vxid.  Extensions can name their
- * wait events; before, all are "Extension".
+ * 17: ProcNumber replaces PGPROC.pgprocno.  The local transaction ID moved to
+ * PGPROC.vxid.  Extensions can name wait events; before, all are "Extension".
  */
 #if PG_VERSION_NUM >= 170000
 #define MY_PROC_NUMBER			MyProcNumber
@@ -111,11 +107,10 @@ extern PGDLLEXPORT void _PG_init(void);
 #endif
 
 /*
- * 19: the planner receives the ExplainState.  WAIT FOR LSN sleeps until the
- * standby has reached the LSN.  Signal handlers have another type.  A wait for a buffer's content lock is no
- * LWLock wait any more; its class is that of a wait for a cleanup lock, which
- * other sessions may delay for long, and which was the only one of its class,
- * BufferPin, before.
+ * 19: The planner receives the ExplainState.  There is WAIT FOR LSN.  Signal
+ * handlers have another type.  Waits for a buffer's content lock moved from
+ * class LWLock to the class of waits for a cleanup lock, which had class
+ * BufferPin to themselves before.
  */
 #if PG_VERSION_NUM >= 190000
 #define PLANNER_PARAMS \
@@ -138,7 +133,7 @@ extern PGDLLEXPORT void _PG_init(void);
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 
-/* The same in all versions so far, but too long to repeat. */
+/* The same in all versions, but too long to repeat */
 #define UTILITY_PARAMS \
 	PlannedStmt *pstmt, const char *queryString, bool readOnlyTree, \
 	ProcessUtilityContext context, ParamListInfo params, \

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * gate.h
- *		What the files of src, and admission_gate.c, see of each other.
+ *		The interfaces of the files in src.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -62,9 +62,8 @@ typedef enum GateScope
 } GateScope;
 
 /*
- * This backend's copies, constant while a command runs unless the command
- * itself sets them: a backend rereads the configuration only between two
- * commands.
+ * This backend's copies.  A backend rereads the configuration only between
+ * commands, so they change during a command only if it sets them itself.
  */
 extern int	gate_scope;			/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
@@ -72,10 +71,9 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern bool gate_utility;
 
-/* These are also in shared memory, and a backend that waits goes by those. */
-extern int	gate_max_active_backends;	/* 0 = the gate is off, -1 = no limit
-										 * but those of hot spots */
-extern int	gate_handoff_after; /* ms; 0 = strictly first come */
+/* These are also in shared memory, where backends that wait read them. */
+extern int	gate_max_active_backends;	/* 0 = off; -1 = no limit for all */
+extern int	gate_handoff_after; /* ms; 0 = always hand off */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 
 extern bool bypass_in_force;	/* does this session pass without a slot? */
@@ -94,14 +92,14 @@ extern void wait_for_latch(long timeout, uint32 wait_event);
 
 #define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */
 
-/* What a backend waits for now, 0 if for nothing.  A hint, no lock. */
+/* The wait event of a backend, or 0.  A hint, no lock. */
 static inline uint32
 wait_event_of(const PGPROC *proc)
 {
 	return *(const volatile uint32 *) &proc->wait_event_info;
 }
 
-/* Is this a wait for a client, a timer or whatever an extension waits for? */
+/* Is this a wait for a client, a timer or an extension? */
 static inline bool
 is_idle_wait(uint32 event)
 {

@@ -5,29 +5,29 @@
  *
  * Under a limit, a few long statements would keep the slots from many short
  * ones.  So a long statement gives its slot up for others and queues again
- * (core/long_turns.c).  A statement is long when a timer, which runs by the CPU
- * time of the process, has ticked often enough: a process that waits sees no
- * ticks, and short statements hardly ever see one.
+ * (core/long_turns.c).  A timer counts the CPU time of the process in ticks.
+ * A statement is long after enough of them; a process that waits sees none,
+ * and short statements hardly ever see one.
  *
- * What is counted is the outermost query that the executor runs, over all
- * calls of the executor: a cursor is long by what all its FETCHes have used,
- * but many short queries are not by their sum.  Ticks of a parallel worker
- * count for the query of its leader, and they pause while it waits.
+ * Ticks count for the outermost query in the executor, over all its calls: a
+ * cursor becomes long by the sum of its FETCHes, but many short queries do
+ * not.  Ticks of parallel workers count for their leader's query, and the
+ * workers pause while it waits.
  *
- * A tick only sets a flag.  Nodes of the plan that yield tuples of their own
- * test it whenever they are asked for the next one: there the process holds no
- * lock inside the server, and can raise errors and sleep.  Nodes that another
- * module instruments, or has put a function of its own into, are left alone;
- * so is SIGPROF, if anything else uses it.
+ * A tick only sets a flag.  Plan nodes that produce tuples of their own test
+ * it whenever they are asked for the next one: there, the process holds no
+ * lock inside the server, and can raise errors and sleep.  Nodes that are
+ * instrumented, or that another module has changed, are left alone; so is
+ * SIGPROF, if anything else uses it.
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
- * does not pause in a transaction that has run anything but queries that only
- * read, here or through a foreign table; and a sample lets it in when others
- * wait for what it holds.  What a function does on another server without the
- * executor, as dblink_exec() does, is not known.
+ * pauses only if its transaction has run nothing but read-only queries, here
+ * or through a foreign table.  A sample lets it in if others wait for what it
+ * holds.  What a function does on another server without the executor, like
+ * dblink_exec(), is not known.
  *
- * Locking: none.  All of it is local to the process, but for the count of
- * ticks, which is atomic.
+ * Locking: none.  All is local to the process, except the count of ticks,
+ * which is atomic.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -49,21 +49,21 @@
 
 #include "gate.h"
 
-#define LOOK_AGAIN		500		/* ms: whether the worker is there */
+#define LOOK_AGAIN		500		/* ms; looks whether the worker is there */
 
-/* The last query that has used a tick or more, and may go on: a cursor */
+/* The last query that has used ticks and may continue, like a cursor */
 static const EState *suspended = NULL;
 static uint32 suspended_ticks;
 
-/* The query that is counted, NULL if none is */
+/* The query that is counted, or NULL */
 static const QueryDesc *volatile counted_query = NULL;
 
-/* The subtransaction in which it was called */
+/* The nesting level at which it was called */
 static int	counted_level;
 
 /*
- * May the statement have seen ticks, by this process or a parallel worker?
- * Short ones hardly ever have: this is all that they test.
+ * May the statement have seen ticks, here or in a parallel worker?  Few short
+ * ones have: the rest skip all other tests.
  */
 static volatile sig_atomic_t may_have_ticks = false;
 
@@ -77,7 +77,7 @@ static bool may_have_written = false;
 /* What a node's ExecProcNode is before its first call */
 static ExecProcNodeMtd pg_first_call = NULL;
 
-/* The process, or its leader, that is to have the slot; -1 if there is none */
+/* The proc number of this process or its leader, which has the slot; or -1 */
 static int
 holder(void)
 {
@@ -86,7 +86,6 @@ holder(void)
 	return MyProc->lockGroupLeader != NULL ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : -1;
 }
 
-/* Can a statement of this process be long? */
 static inline bool
 can_be_long(void)
 {
@@ -104,8 +103,8 @@ set_clock(int interval_ms)
 }
 
 /*
- * Signal handler of the timer.  Stops it where no statement can be long any
- * more; the next one that can be starts it again.
+ * Signal handler of the timer.  Stops it if no statement can be long any more;
+ * the next one that can be starts it again.
  */
 static void
 handle_tick(SIGNAL_ARGS)
@@ -123,7 +122,7 @@ handle_tick(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* Start the timer of this process, unless something else, a profiler, uses it. */
+/* Start the timer, unless something else uses it, like a profiler. */
 static pg_noinline void
 start_clock(void)
 {
@@ -148,8 +147,8 @@ start_clock(void)
 }
 
 /*
- * Sleep while the statement of this holder waits for its turn.  Raises whatever
- * interrupts bring: then the end of the (sub)transaction leaves the queue.
+ * Sleep while the statement of this holder waits for its turn.  If an
+ * interrupt raises an error, the end of the (sub)transaction leaves the queue.
  */
 static void
 pause_for(int procno)
@@ -184,9 +183,8 @@ worker_exits(int code, Datum leader)
 }
 
 /*
- * The query of this process has used more CPU time and is long.  Its backend may
- * have to give its slot up; a parallel worker, that of its leader.  If the
- * transaction has begun to write, the query is not long any more.
+ * The query of this process is long and has used another tick.  If it has no
+ * turn, pause.  If the transaction has begun to write, it is no longer long.
  */
 static pg_noinline void
 tick(void)
@@ -224,7 +222,7 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
-/* The same for the first call: checks the stack as PostgreSQL's own does */
+/* The same for the first call: checks the stack, like PostgreSQL's own */
 static TupleTableSlot *
 exec_first_and_tick(PlanState *node)
 {
@@ -236,9 +234,9 @@ exec_first_and_tick(PlanState *node)
 }
 
 /*
- * Have nodes test the flag: those without children, and those that can yield
- * many tuples without asking their children, if their function is
- * PostgreSQL's own.
+ * Make nodes test the flag: those without children, and those that can yield
+ * many tuples without asking their children, if their function is PostgreSQL's
+ * own.
  */
 static bool
 watch_nodes(PlanState *node, void *context)
@@ -267,7 +265,7 @@ forget(void *estate)
 		suspended = NULL;
 }
 
-/* Remember what this query has used: it may go on. */
+/* Remember what this query has used: it may continue. */
 static pg_noinline void
 remember(EState *estate)
 {
@@ -283,7 +281,7 @@ remember(EState *estate)
 	MemoryContextRegisterResetCallback(estate->es_query_cxt, callback);
 }
 
-/* Count this query from now on, with what it used before. */
+/* Count this query, and add what it used before. */
 static inline void
 start_counting(const QueryDesc *query)
 {
@@ -302,7 +300,7 @@ start_counting(const QueryDesc *query)
 
 /*
  * The executor is about to run this query.  If it may write, this transaction
- * keeps its slot; else have it pause when it is long and not its turn.
+ * keeps its slot.  Otherwise the query pauses when it is long and has no turn.
  */
 void
 long_statements_begin(const QueryDesc *query)
@@ -322,7 +320,7 @@ long_statements_begin(const QueryDesc *query)
 		return;
 	if (counted_query == NULL)
 		start_counting(query);
-	/* That replaces their ExecProcNode as well. */
+	/* Instrumentation replaces ExecProcNode, too. */
 	if (query->instrument_options != 0)
 		return;
 	if (unlikely(!clock_runs))
@@ -347,7 +345,7 @@ long_statements_leave(const QueryDesc *query)
 	query_is_long = false;
 }
 
-/* This transaction runs something that may write: it keeps its slot from now on. */
+/* The transaction may write: it keeps its slot from now on. */
 void
 long_statements_note_write(void)
 {
@@ -357,8 +355,8 @@ long_statements_note_write(void)
 }
 
 /*
- * A subtransaction is aborted.  If the query that is counted was called inside
- * it, that has ended; else it may have caught an error where it paused.
+ * A subtransaction is aborted.  If the counted query was called inside it,
+ * that query has ended; otherwise it may have caught an error of a pause.
  */
 void
 long_statements_abort_subtransaction(void)
@@ -373,7 +371,6 @@ long_statements_abort_subtransaction(void)
 		slots_end_turns();
 }
 
-/* The transaction has ended. */
 void
 long_statements_end_transaction(void)
 {

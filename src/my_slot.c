@@ -1,29 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * my_slot.c
- *		Admission of one backend: whether it needs a slot, whether it may wait
- *		for one, and how it waits.
+ *		Admission of one backend: does it need a slot, may it wait, and how.
  *
  * The hooks (admission_gate.c) decide when a statement meets the gate.  Here
  * its backend acquires a slot if one is free, waits if it may, and otherwise
  * enters above the limit.  It may not wait if its transaction was admitted
  * before, bypassed the gate, or began before this backend knew of a limit:
- * other backends may wait for that transaction already, and PostgreSQL would
- * not detect the deadlock.  Anything else that a transaction did without being
- * admitted is no reason to let it in; else users could enter at will.
+ * others may wait for that transaction already, and PostgreSQL would not
+ * detect the deadlock.  Nothing else lets a transaction in; otherwise users
+ * could enter at will.
  *
- * A statement that wants what is hot (wanted.c) takes a place there, at any
- * level and in the middle of its transaction.  If none is free, its backend
- * gives its slot up and waits for both.  That is no worse for others than the
- * wait for the lock that it replaces: who waits for its locks lets it in at once
- * (sampler.c), and then PostgreSQL's detector sees what there is.
+ * A statement that wants a hot row or lock (wanted.c) takes a place there, at
+ * any level and in the middle of its transaction.  If none is free, its
+ * backend gives its slot up and waits for both.  This wait replaces one for a
+ * lock, and is no worse for others: if they wait for its locks, it enters at
+ * once (sampler.c), and PostgreSQL's detector sees any deadlock.
  *
- * Instead of waiting, up to superuser_reserved_connections superusers enter
- * above the limit, so that the gate never keeps an administrator out.
+ * Up to superuser_reserved_connections superusers enter above the limit
+ * instead of waiting: the gate never keeps an administrator out.
  *
- * If BEGIN is refused, the block begins nevertheless, and its first statement
- * that needs a slot fails with the error (docs/design.md has the reason); or
- * its COMMIT, if what came in between needed none.
+ * If BEGIN is refused, the block begins nevertheless.  Its first statement
+ * that needs a slot, or its COMMIT, then fails with the error (docs/design.md
+ * has the reason).
  *
  * Everything here is local to the backend: no locks.
  *
@@ -46,29 +45,29 @@
 
 #include "gate.h"
 
-/* When a backend that waits looks whether the worker is there, ms */
+/* When a waiting backend looks whether the worker is there, ms */
 #define FIRST_LOOK		1000	/* since its wait began */
 #define NEXT_LOOK		5000	/* since the last look */
 
-/* Is this backend admitted?  Its slot may be lent, or given up as long. */
+/* Is this backend admitted?  Its slot may be lent or given up. */
 static bool admitted = false;
 
-/* Was it admitted, and how that ended has not been counted? */
+/* Was it admitted, and its end is not counted yet? */
 static bool uncounted = false;
 
-/* The subtransaction that took its place at a hot spot; 0 = it has taken none */
+/* Nesting level that took its place at a hot spot; 0 = none did */
 static int	place_level = 0;
 
 /* Does it wait for a place in the middle of its transaction? */
 static bool waits_for_place = false;
 
 /*
- * Has the present transaction been admitted, even if it has left since, or
- * bypassed the gate, or run a command that needs no slot but locks?
+ * Has the transaction been admitted, even if it has no slot now, or bypassed
+ * the gate, or run a command that takes locks but no slot?
  */
 static bool passed_in_xact = false;
 
-/* The error of its refused BEGIN, to be raised later; or NULL */
+/* The error of a refused BEGIN, to be raised later; or NULL */
 static ErrorData *refusal = NULL;
 
 /* The last wait in the queue: when it began, and how many waited there then */
@@ -76,8 +75,8 @@ static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
 
 /*
- * Describe what backends contend for.  by_name: look relations of this database
- * up in the catalog, which may raise errors; no lock is held on them.
+ * Describe what backends contend for.  by_name: look relations up in the
+ * catalog, which may raise errors; no lock is held on them.
  */
 static const char *
 describe_hot_spot(const HotSpotKey *key, bool by_name)
@@ -89,10 +88,7 @@ describe_hot_spot(const HotSpotKey *key, bool by_name)
 	return relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
 }
 
-/*
- * DETAIL of the gate's errors.  hot_spot: what the limit is of, if it is of
- * one; waited: ms.
- */
+/* DETAIL of the gate's errors.  hot_spot: described, if any; waited: ms. */
 static int
 errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
 {
@@ -114,7 +110,7 @@ errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
 
 /*
  * HINT of the gate's errors: increase this setting, of the pool if of_pool, or
- * the limit; but not that of a hot spot, which nobody has set.
+ * the limit, unless it is that of a hot spot, which nobody has set.
  */
 static int
 errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
@@ -137,7 +133,7 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 				setting);
 }
 
-/* Does the pool's queue_timeout count?  A user cannot exceed it. */
+/* Does the pool's queue_timeout apply?  A user cannot exceed it. */
 static bool
 queue_timeout_is_of_pool(void)
 {
@@ -146,21 +142,20 @@ queue_timeout_is_of_pool(void)
 	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
 }
 
-/* This backend has a slot from now on. */
 static inline void
 note_admission(void)
 {
 	admitted = passed_in_xact = uncounted = true;
 }
 
-/* The one that counts, ms; 0 = none */
+/* The queue_timeout that applies, ms; 0 = none */
 static int
 queue_timeout(void)
 {
 	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
 }
 
-/* Does lock_timeout end the wait first?  One for a place is one for a lock. */
+/* Does lock_timeout end the wait first?  A place stands for a lock. */
 static bool
 lock_timeout_is_first(void)
 {
@@ -169,9 +164,9 @@ lock_timeout_is_first(void)
 }
 
 /*
- * Sleep in the queue until there is a slot.  Returns false if a time-out
- * expires first: the backend has then left the queue, and *limit receives what
- * kept it waiting.  Raises whatever interrupts bring.
+ * Sleep in the queue until this backend has a slot.  Returns false if a
+ * time-out expires first: the backend has left the queue, and *limit is what
+ * kept it waiting.  Interrupts may raise errors.
  */
 static bool
 sleep_in_queue(SlotLimit *limit)
@@ -214,10 +209,9 @@ sleep_in_queue(SlotLimit *limit)
 }
 
 /*
- * A wait has ended in that way: count it, and log it if it took log_min_wait
- * or longer.  As with log_lock_waits, log_min_error_statement decides whether
- * the log has the statement.  Serves no interrupts, so that it can be called
- * while an error is handled.
+ * Count a wait that has ended, and log it if it took log_min_wait or longer.
+ * log_min_error_statement decides whether the log has the statement, as with
+ * log_lock_waits.  Safe in an error handler: serves no interrupts.
  */
 static void
 note_wait(const char *end)
@@ -236,7 +230,7 @@ note_wait(const char *end)
 	RESUME_INTERRUPTS();
 }
 
-/* Clean up a wait that an error, or the end of the backend, interrupts. */
+/* Clean up a wait that an error, or the exit of the backend, interrupts. */
 static void
 abandon_wait(int code, Datum arg)
 {
@@ -247,10 +241,9 @@ abandon_wait(int code, Datum arg)
 }
 
 /*
- * Wait in the queue for a slot, or acquire one at once if the limit is only
- * observed.  Raises an error if the queue is full or queue_timeout expires, and
- * whatever interrupts bring.  begins_block: for BEGIN; is_top_level: see
- * snapshot_release().
+ * Wait in the queue for a slot, or acquire one if the limit is only observed.
+ * Raises an error if the queue is full or queue_timeout expires; interrupts
+ * may, too.  begins_block: for BEGIN; is_top_level: see snapshot_release().
  */
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
@@ -306,7 +299,7 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
 	}
 
-	/* Privileges may have been revoked: see the catalogs as they are now. */
+	/* Privileges may have been revoked during the wait. */
 	if (!begins_block)
 		AcceptInvalidationMessages();
 	snapshot_retake();
@@ -314,7 +307,7 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 
 /*
  * wait_for_slot() for BEGIN: keep an error for the first statement of the
- * block that needs a slot.  Only the wait can fail, so the transaction stays
+ * block that needs a slot.  Only the wait can fail: the transaction stays
  * intact.
  */
 static pg_noinline void
@@ -343,7 +336,7 @@ wait_for_slot_at_begin(void)
 
 /*
  * Enter above the limit if the session may use the reserve and some of it is
- * left.  From PostgreSQL 16 on, reserved_connections is a part of it.
+ * left.  From PostgreSQL 16 on, it includes reserved_connections.
  */
 static pg_noinline bool
 enter_reserved(TimestampTz since)
@@ -351,7 +344,7 @@ enter_reserved(TimestampTz since)
 	Oid			user = GetSessionUserId();
 	int			size = 0;
 
-	/* A cancel here would be an error of BEGIN itself. */
+	/* A cancel here would make BEGIN itself fail. */
 	HOLD_INTERRUPTS();
 	if (superuser_arg(user))
 		size = GATE_SUPERUSER_RESERVED + GATE_RESERVED;
@@ -362,22 +355,20 @@ enter_reserved(TimestampTz since)
 }
 
 /*
- * slots_try_acquire() failed.  What a statement passes before it sleeps:
+ * slots_try_acquire() failed.  Try these in order:
  *
- *	1. It barges: it takes a free slot although others wait, if handoff_after
- *	   and priorities allow.
- *	2. If it may not wait, it enters, above the limit if need be.
- *	3. It yields the CPU, then barges.  If more processes want a CPU than there
- *	   are, holders are among them, and one may have released its slot
- *	   meanwhile: the backend has then waited in the kernel's queue, as without
- *	   the gate, but not in ours as well.  Otherwise this costs next to nothing.
- *	4. It takes a place of the reserve, if the session may.
- *	5. Under the lock (slots_enqueue): it overtakes waiters of lower priority;
- *	   enters if the gate is off by now, or only observes; fails if the queue is
- *	   full; or enters the queue.
- *	6. It sleeps until it is granted a slot or may claim one.
- *
- * Arguments: as for my_slot_acquire().
+ *	1. Barge: take a free slot although others wait, if handoff_after and
+ *	   priorities allow it.
+ *	2. If this backend may not wait, enter, above the limit if necessary.
+ *	3. Yield the CPU, then barge.  If processes wait for CPUs, some of them are
+ *	   holders, and one may have released its slot meanwhile: the backend has
+ *	   then waited in the kernel's queue, as without the gate, and need not wait
+ *	   in ours.  Otherwise this costs next to nothing.
+ *	4. Take a slot of the reserve, if the session may.
+ *	5. Under the lock (slots_enqueue): overtake waiters of lower priority; enter
+ *	   if the gate is off by now or only observes; fail if the queue is full; or
+ *	   enter the queue.
+ *	6. Sleep until granted a slot or called to claim one.
  */
 static pg_noinline void
 enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
@@ -407,10 +398,9 @@ enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
 }
 
 /*
- * A top-level statement begins: have this backend hold a slot, unless its
- * session bypasses the gate.  query: the argument of ExecutorStart, NULL from
- * other hooks.  begins_block: it is BEGIN.  May wait and raise errors; the
- * caller holds no LWLock.
+ * A top-level statement begins: acquire a slot, unless the session bypasses
+ * the gate.  query: the argument of ExecutorStart, or NULL; begins_block: it
+ * is BEGIN.  May wait and raise errors.  The caller holds no LWLock.
  */
 void
 my_slot_acquire(QueryDesc *query, bool begins_block)
@@ -438,9 +428,9 @@ my_slot_acquire(QueryDesc *query, bool begins_block)
 }
 
 /*
- * A command that may lock much begins, and needs no slot as it seems to be
- * alone; but in a pipeline, more statements may follow.  They do not wait,
- * since the transaction keeps its locks.
+ * A command begins that may take strong locks, but needs no slot because it
+ * seems to be alone.  In a pipeline, more statements may follow: they do not
+ * wait, because the transaction keeps its locks.
  */
 void
 my_slot_pass(void)
@@ -448,7 +438,7 @@ my_slot_pass(void)
 	passed_in_xact = true;
 }
 
-/* A top-level statement goes on: as my_slot_acquire(), but never waits. */
+/* A top-level statement continues: like my_slot_acquire(), but never waits. */
 void
 my_slot_resume(void)
 {
@@ -463,7 +453,7 @@ my_slot_resume(void)
 
 /*
  * No place was free: wait for one, and for a slot.  If that fails, the backend
- * has a slot again all the same: a subtransaction may catch the error.
+ * gets a slot back: a subtransaction may catch the error.
  */
 static pg_noinline void
 wait_for_place(QueryDesc *query, int hot_spot)
@@ -484,14 +474,13 @@ wait_for_place(QueryDesc *query, int hot_spot)
 	PG_END_TRY();
 }
 
-/* Has this backend a slot? */
 bool
 my_slot_is_held(void)
 {
 	return admitted;
 }
 
-/* Can a statement of this backend want a place now?  It has at most one. */
+/* May a statement of this backend want a place?  It has at most one. */
 bool
 my_slot_may_want(void)
 {
@@ -499,10 +488,10 @@ my_slot_may_want(void)
 }
 
 /*
- * A statement, at any level, is about to want that of a hot spot: key, see
- * slots_want(); and my_slot_may_want().  If it is hot, take a place there, and wait for one if none is
- * free; but not where interrupts are held off.  query: as for
- * my_slot_acquire().  Raises what my_slot_acquire() does.
+ * A statement, at any level, is about to want this key of a hot spot; see
+ * slots_want().  If it is hot, take a place, and wait if none is free, unless
+ * interrupts are held off.  Call only if my_slot_may_want().  query and
+ * errors: as for my_slot_acquire().
  */
 void
 my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
@@ -511,13 +500,13 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
 		return;
 	if (slots_has_place())
 	{
-		/* Since BEGIN, or by a sample: it lasts to the end. */
+		/* Taken at BEGIN, or given by a sample: keep it to the end. */
 		place_level = 1;
 		return;
 	}
 	if (!slots_take_place(hot_spot))
 	{
-		/* It would fail when it starts: others must not wait behind it. */
+		/* It would fail when it starts: no others should wait for it. */
 		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress ||
 			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
 			return;
@@ -528,7 +517,7 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
 	place_level = GetCurrentTransactionNestLevel();
 }
 
-/* If this backend was admitted, its work has ended now. */
+/* If this backend was admitted, count the end of its work. */
 static inline void
 count_end(bool failed)
 {
@@ -539,8 +528,8 @@ count_end(bool failed)
 }
 
 /*
- * In statement scope: release the slot, if there is one, but not the place.
- * failed: the work counts as failed.
+ * In statement scope: release the slot, if any, but not the place.  failed:
+ * count the work as failed.
  */
 void
 my_slot_end_statement(bool failed)
@@ -551,9 +540,8 @@ my_slot_end_statement(bool failed)
 }
 
 /*
- * The transaction is about to commit: release its slot and place.  Whether it
- * commits is not known yet.  Raises the error of a refused BEGIN: no statement
- * has.
+ * The transaction is about to commit: release its slot and place.  Its end is
+ * not counted yet.  Raise the error of a refused BEGIN if no statement has.
  */
 void
 my_slot_begin_commit(void)
@@ -580,7 +568,7 @@ my_slot_end_transaction(bool failed)
 	}
 }
 
-/* The same inside a command that goes on, with its slot: only the place goes. */
+/* The same inside a command, which keeps its slot: release only the place. */
 void
 my_slot_end_inner_transaction(bool failed)
 {
@@ -591,7 +579,7 @@ my_slot_end_inner_transaction(bool failed)
 	slots_release_place();
 }
 
-/* A subtransaction has ended well: its place is that of its parent. */
+/* A subtransaction has committed: its place is now its parent's. */
 void
 my_slot_commit_subtransaction(void)
 {
@@ -599,7 +587,7 @@ my_slot_commit_subtransaction(void)
 		place_level = GetCurrentTransactionNestLevel() - 1;
 }
 
-/* It has failed, and so the lock is released that its place was for. */
+/* It has failed and released the lock that its place was for. */
 void
 my_slot_abort_subtransaction(void)
 {

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * pool_parser.c
- *		The parser of the list of pools, as written in a configuration file:
+ *		Parses the list of pools in a configuration file:
  *
  *		web: max_active = 16, priority = 10; batch: max_active = 4; default
  *
- * A definition is a name and its settings; what is not set has its default.
- * The default pool exists whether the list names it or not.  Names are ASCII,
- * as the list is read in no particular encoding, and compared without regard
- * to case.  The list may end with a semicolon.
+ * A definition is a name and its settings; the others have their defaults.
+ * The default pool exists even if the list does not name it.  Names are ASCII,
+ * because the list has no particular encoding, and case-insensitive.  The list
+ * may end with a semicolon.
  *
- * This file handles text only; core/pools.c puts the pools into shared memory.
- * No locks.
+ * This file handles only text; core/pools.c puts pools into shared memory.  No
+ * locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -69,8 +69,8 @@ skip_space(PoolParser *parser)
 
 /*
  * Read a name into a buffer of NAMEDATALEN bytes.  what: the kind of name, for
- * errors; *position receives where it begins.  This and the functions below
- * return false, after GUC_check_errdetail(), if the list is invalid.
+ * errors; *position receives its position.  This and the functions below call
+ * GUC_check_errdetail() and return false if the list is invalid.
  */
 static bool
 read_name(PoolParser *parser, const char *what, char *name, int *position)
@@ -94,7 +94,7 @@ read_name(PoolParser *parser, const char *what, char *name, int *position)
 	return false;
 }
 
-/* Read the value of this key into the pool's definition. */
+/* Read the value of a key into the pool's definition. */
 static bool
 read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 {
@@ -133,8 +133,8 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 }
 
 /*
- * Read "key = value" into the pool's definition.  *seen has a bit for every
- * key that was read for this pool.
+ * Read "key = value" into the pool's definition.  *seen has a bit for each key
+ * already read for this pool.
  */
 static bool
 read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
@@ -170,7 +170,7 @@ read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
 	return false;
 }
 
-/* Add a pool for which nothing is set; the rest of the list is zero. */
+/* Add a pool with defaults.  The rest of the list is zero. */
 static void
 add_definition(PoolDefinitions *list, const char *name)
 {

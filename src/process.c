@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		What the kernel tells about another process: how much CPU time it has
- *		used, and whether it sleeps; and whether this one's client is there.
+ *		What the kernel knows about another process: how much CPU time it has
+ *		used, and whether it sleeps; and whether our client is still there.
  *
- * POSIX has a CPU-time clock for each process, which other processes can read;
- * that costs two system calls and well under a microsecond.  Where there is
- * none, as on macOS, the CPU time is unknown.  Only Linux tells whether a
- * process sleeps, in a file that takes some microseconds to read.
+ * POSIX has a CPU-time clock for each process, which others can read: two
+ * system calls, well under a microsecond.  Without it, as on macOS, the CPU
+ * time is unknown.  Only Linux tells whether a process sleeps, in a file that
+ * takes some microseconds to read.
  *
- * A client that gives up and tries again leaves its first statement behind,
- * which PostgreSQL would run for nobody: it notices only when it reads or
- * writes.  A queue makes that likely, so a backend that waits has the kernel
- * watch its socket.  It ends as with client_connection_check_interval.
+ * A client that gives up and tries again leaves its first statement behind.
+ * PostgreSQL would run that for nobody: it notices only when it reads or
+ * writes.  A queue makes this likely, so the kernel watches the socket of a
+ * waiting backend, which ends as with client_connection_check_interval.
  *
  * No locks.
  *
@@ -34,8 +34,8 @@
 #include "gate.h"
 
 /*
- * Read the CPU time (us) that a process has used in its life.  Returns false
- * if it is unknown: there are no such clocks, or no such process.
+ * Read the CPU time (us) that a process has used.  Returns false if the
+ * platform has no clocks, or there is no such process.
  */
 bool
 process_cpu_time(int pid, uint64 *used)
@@ -54,7 +54,6 @@ process_cpu_time(int pid, uint64 *used)
 	return false;
 }
 
-/* How many CPUs may this process use? */
 int
 usable_cpus(void)
 {
@@ -68,8 +67,8 @@ usable_cpus(void)
 }
 
 /*
- * Does a process sleep, or is it stopped, rather than run, want a CPU or wait
- * for a disk?  if_unknown: what to return if the kernel does not tell.
+ * Does a process sleep, or is it stopped?  Otherwise it runs, wants a CPU or
+ * waits for a disk.  if_unknown: returned if the kernel does not tell.
  */
 bool
 process_rests(int pid, bool if_unknown)
@@ -89,28 +88,28 @@ process_rests(int pid, bool if_unknown)
 	}
 	line[Max(length, 0)] = '\0';
 
-	/* proc(5): it follows the name, in parentheses, which may contain some. */
+	/* proc(5): it follows the name in parentheses, which may contain some. */
 	state = strrchr(line, ')');
 	if (state == NULL || state[1] != ' ' || state[2] == '\0')
 		return if_unknown;
 	return strchr("STt", state[2]) ? true : strchr("RD", state[2]) ? false : if_unknown;
 }
 
-/* Error context callback of a wait or a pause: what the backend is doing */
+/* Error context callback of a wait or a pause */
 void
 wait_error_callback(void *doing)
 {
 	errcontext("%s", (const char *) doing);
 }
 
-/* As in libpq/libpq.h, which includes headers of GSSAPI that may be missing. */
+/* As in libpq/libpq.h, which needs GSSAPI headers that may be missing */
 extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
-#define SOCKET_IN_SET	0		/* there, FeBeWaitSetSocketPos */
+#define SOCKET_IN_SET	0		/* FeBeWaitSetSocketPos */
 
 /*
  * Sleep until the latch is set or timeout ms have passed, reset the latch, and
- * serve interrupts.  If the client hangs up meanwhile, end this backend by FATAL,
- * as far as it has a client and the platform tells.
+ * serve interrupts.  If there is a client and it hangs up, end this backend by
+ * FATAL, where the platform can tell.
  */
 void
 wait_for_latch(long timeout, uint32 wait_event)
@@ -123,7 +122,7 @@ wait_for_latch(long timeout, uint32 wait_event)
 						 timeout, wait_event);
 	else
 	{
-		/* Whatever else waits for the socket says for what, too. */
+		/* Other waits for the socket set their events, too. */
 		ModifyWaitEvent(FeBeWaitSet, SOCKET_IN_SET, WL_SOCKET_CLOSED, NULL);
 		n = WaitEventSetWait(FeBeWaitSet, timeout, events, lengthof(events), wait_event);
 		for (int i = 0; i < n; i++)

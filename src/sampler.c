@@ -1,38 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * sampler.c
- *		Samples what the backends do: for hot spots and for lending.
+ *		Samples what backends do, for hot spots and for lending.
  *
- * A sample reads each backend once: its state at the gate, what it waits for,
- * and if it is time to find holders that do nothing, its CPU time.  The worker
- * (worker.c) takes one every few milliseconds while a backend waits or contends,
- * seldom while few are at work, and less often with many connections.
+ * A sample reads each backend once: its state at the gate, its wait event and,
+ * when holders are due, its CPU time.  The worker (worker.c) takes one every
+ * few milliseconds while a backend waits or contends, seldom while few are at
+ * work, and less often with many connections.
  *
- * Hot spots (core/hot_spots.c): the waiters of one lock form a group, whose
- * owner is looked up once.  If that waits, its own group tells, and so on; a
- * circle is contention, which the deadlock detector ends.  The waiters are
- * stuck, and contend for nothing, if the last one of that chain does nothing,
- * or works but none has left its group for STUCK_AFTER: so a long transaction
- * is no hot spot.  A wait for WAL to be written is no contention: it is for
- * the disk, where many at a time are better.
+ * Hot spots (core/hot_spots.c): the waiters for a lock form a group, whose
+ * owner is looked up once.  If the owner waits, its own group decides, and so
+ * on; a circle is contention, which the deadlock detector ends.  If the last
+ * owner of the chain is idle, or works but nobody has left its group for
+ * STUCK_AFTER, the waiters are stuck and contend for nothing: a long
+ * transaction is no hot spot.  A wait for a WAL write is no contention: it is
+ * for the disk, which does better with many at a time.
  *
- * Lending (core/lending.c): a holder does nothing if it uses next to no CPU
- * time, and is not found waiting for a CPU, a disk, or a process that works
- * (LWLock).  One that gets no CPU uses no CPU time either, but the kernel says
- * that it does not sleep; only the leader of a parallel query is asked for
- * that.  Else that works if its leader or any worker does.  Where the kernel
- * does not tell these things, the wait event has to do.
+ * Lending (core/lending.c): a holder is idle if it uses next to no CPU time,
+ * and does not wait for a CPU, a disk, or an LWLock.  A process that gets no
+ * CPU uses no CPU time either, but the kernel says that it does not sleep; of
+ * a parallel query, only the leader is asked.  A parallel query works if any
+ * of its processes does.  If the kernel does not tell these things, the wait
+ * event must do.
  *
- * A sample lets in a backend that waits at the gate with a lock that others wait
- * for.  While VACUUM waits for a pin, or replay for a pin, a snapshot or a lock,
- * it lets all long statements in (core/long_turns.c).
+ * A sample lets in a backend that waits at the gate with a lock that others
+ * want.  While VACUUM waits for a pin, or replay for a pin, a snapshot or a
+ * lock, it lets in all long statements (core/long_turns.c).
  *
  * Locking: everything here is local to the worker.  It reads other backends'
- * PGPROC without a lock, as pg_stat_activity does; a stale value costs one
+ * PGPROC without a lock, like pg_stat_activity; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
- * group, and the owners of a lock; where it is not free at once, the owners are
- * left unknown, and the last verdict stands.  core/hot_spots.c and
- * core/lending.c lock what they change.
+ * group and the owners of a lock; if it is not free at once, the owners stay
+ * unknown and the last verdict stands.  core/hot_spots.c and core/lending.c
+ * lock what they change.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -48,23 +48,23 @@
 
 #include "gate.h"
 
-#define STUCK_AFTER		INT64CONST(2000000) /* see above, us */
-#define MIN_IDLE		100		/* no backend is idle for less, ms */
+#define STUCK_AFTER		INT64CONST(2000000) /* us; see above */
+#define MIN_IDLE		100		/* ms; no backend is idle sooner */
 
-#define GROUPS			512		/* locks that a sample can tell apart */
-#define MAX_PROBES		8		/* places tried for a lock */
-#define MAX_OWNERS		256		/* backends read that hold a lock */
-#define MAX_CHAIN		16		/* owners that wait for each other */
-#define MAX_ROWS_ASKED	16		/* backends asked for the row they want */
+#define GROUPS			512		/* locks that a sample tells apart */
+#define MAX_PROBES		8		/* entries tried for a lock */
+#define MAX_OWNERS		256		/* owners of a lock that are read */
+#define MAX_CHAIN		16		/* length of a chain of owners */
+#define MAX_ROWS_ASKED	16		/* backends whose row is looked up */
 
 /* Bounds of the time between samples of the holders, lend_after / 2, ms */
 #define MIN_INTERVAL	5
 #define MAX_INTERVAL	500
 
 /*
- * The time between two samples, ms: while backends wait; while more than few
- * are at work, or some contend; else.  More where there are many backends to
- * read, but not so much that one sample says nothing of the next.
+ * The time between two samples, ms: while backends wait; while more than
+ * FEW_AT_WORK work, or some contend; otherwise.  With many backends to read it
+ * is longer, but short enough that a sample still matters for the next.
  */
 #define WAITING_INTERVAL	5
 #define WORKING_INTERVAL	20
@@ -83,31 +83,30 @@ typedef enum Verdict
 	VERDICT_STUCK
 } Verdict;
 
-/* What is known of a backend from one sample to the next; by monotonic_us() */
+/* What one sample of a backend leaves to the next; times by monotonic_us() */
 typedef struct BackendSample
 {
 	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
-	uint32		lwlock;			/* else the event of a wait inside the server */
-	HotSpotKey	key;			/* what the heavyweight lock is for, if known */
+	uint32		lwlock;			/* else the event of its LWLock wait */
+	HotSpotKey	key;			/* what that lock is for, if known */
 	Verdict		verdict;		/* does it contend for that? */
-	TimestampTz since;			/* start of that wait, to tell it; 0 = unknown */
-	uint64		moved;			/* when its group did last, or became known */
-	uint64		blocked;		/* when any of the backend was last seen */
+	TimestampTz since;			/* start of that wait; 0 = unknown */
+	uint64		moved;			/* when its group last moved */
+	uint64		blocked;		/* when it was last seen waiting for a lock */
 	uint64		failures;		/* its failed transactions until then */
-	uint64		idle_since;		/* of a wait for the outside; 0 = of none */
-	uint32		progress;		/* what it had done by then */
+	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
+	uint32		progress;		/* slots_progress() at that time */
 } BackendSample;
 
 /* The backends that wait for one lock */
 typedef struct WaitGroup
 {
 	LOCK	   *lock;			/* NULL if free */
-	int			waiter;			/* one of them; -1 = none any more */
+	int			waiter;			/* one of them; -1 = none */
 	uint64		moved;			/* when one left it; 0 = unknown */
 	HotSpotKey	key;			/* what they contend for */
-	WantedRow	row;			/* which row of it, if known */
-	int			owner;			/* one that has the lock and is not idle; -1 =
-								 * unknown */
+	WantedRow	row;
+	int			owner;			/* an owner that is not idle; -1 = unknown */
 	Verdict		verdict;
 } WaitGroup;
 
@@ -116,7 +115,7 @@ typedef struct Sample
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
-	bool		needs_long;		/* VACUUM or replay wants what one may hold */
+	bool		needs_long;		/* VACUUM waits for a pin */
 	HotSpotCounts counts;
 	WaitGroup	groups[GROUPS];
 } Sample;
@@ -130,13 +129,12 @@ static int	nbackends = 0;
 static uint32 attached_seen = 0;
 static uint64 backends_found = 0;
 
-/* The number of the next hot spot to end: all before it have been logged. */
+/* Number of the next past hot spot to log */
 static uint64 next_past = 0;
 
-/* When the holders were sampled last */
 static uint64 holders_sampled = 0;
 
-/* Before anything else here.  A former worker has logged what has ended. */
+/* Call this first.  A former worker has logged all past hot spots. */
 void
 sampler_begin(void)
 {
@@ -150,9 +148,8 @@ sampler_begin(void)
 }
 
 /*
- * Find out which backends there are to read, of MaxBackends: those that have just
- * come to the gate at once, others within a second.  A process that has gone may
- * have left a place: see core/acquire.c.
+ * Find the backends to read: new ones at once, others within a second.  A
+ * process that has exited may have left a place: see core/acquire.c.
  */
 static void
 find_backends(uint64 now)
@@ -182,7 +179,7 @@ is_for_lwlock(uint32 event)
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
-/* The group of this lock, added if need be; NULL if there is no room. */
+/* The group of this lock, added if necessary; NULL if there is no room. */
 static WaitGroup *
 group_of(Sample *sample, LOCK *lock)
 {
@@ -225,8 +222,8 @@ read_backend(int procno, Sample *sample)
 	}
 
 	/*
-	 * The wait event does not tell: the process may be about to check for a
-	 * deadlock, with another one or none.
+	 * Do not go by the wait event: before a check for deadlocks, it may be
+	 * another one or none.
 	 */
 	if (proc->pid != 0)
 		seen.lock = *(LOCK *volatile *) &proc->waitLock;
@@ -239,7 +236,7 @@ read_backend(int procno, Sample *sample)
 	else if (is_for_lwlock(event))
 		seen.lwlock = event;
 
-	/* When a wait began is not always known. */
+	/* The start of a wait is not always known. */
 	goes_on = last_lock != NULL && last_lock == seen.lock &&
 		(last->since == seen.since || last->since == 0 || seen.since == 0);
 	if (goes_on)
@@ -267,7 +264,7 @@ read_backend(int procno, Sample *sample)
 
 /* ---- What they contend for ---- */
 
-/* What a lock with this tag is for: HOT_SPOT_TRANSACTION if it is vague. */
+/* What a lock with this tag is for; HOT_SPOT_TRANSACTION if unclear */
 static HotSpotKey
 key_of_lock(const LOCKTAG *tag)
 {
@@ -293,7 +290,7 @@ key_of_lock(const LOCKTAG *tag)
 	}
 }
 
-/* The row that it is the lock of, if it is of one */
+/* The row that it locks, if any */
 static WantedRow
 row_of_lock(const LOCKTAG *tag)
 {
@@ -309,9 +306,8 @@ row_of_lock(const LOCKTAG *tag)
 
 /*
  * A backend waits for another transaction: which row does it want?  While it
- * waits for the one that has changed it, it holds the row's own lock, in a mode
- * that tells whether it wants to share the row.  Leaves *key as it is if that is
- * not so.
+ * waits, it holds the tuple lock of that row, in a mode that tells whether it
+ * wants to share the row.  Leaves *key alone if there is no tuple lock.
  */
 static void
 find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
@@ -337,7 +333,7 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
 	}
 }
 
-/* Does a process with that lock keep a waiter of another lock group from it? */
+/* Does this holder of the lock block a waiter of another lock group? */
 static bool
 is_in_the_way(const LOCK *lock, const PROCLOCK *held, PGPROC *waiter)
 {
@@ -354,7 +350,7 @@ is_in_the_way(const LOCK *lock, const PROCLOCK *held, PGPROC *waiter)
 	return false;
 }
 
-/* Has this backend done nothing for so long that it lends, if any does? */
+/* Has this backend been idle for lend_after, and at least MIN_IDLE? */
 static bool
 is_idle(int procno, const Sample *sample)
 {
@@ -365,17 +361,16 @@ is_idle(int procno, const Sample *sample)
 }
 
 /*
- * Find out what a group's lock is for, and which backend has it: one that waits
- * itself, else any.  One that waits at the gate is let in, or its leader is.  If
- * that cannot be found out now, the last verdict stands: the waiters are not
- * stuck because their owner is unknown.
+ * Find out what a group's lock is for, and which backend has it: preferably
+ * one that waits itself.  An owner that waits at the gate is let in, or its
+ * leader is.  If the lock manager is busy, the last verdict stands.
  */
 static void
 find_owner(WaitGroup *group, const Sample *sample)
 {
 	LOCK	   *lock = group->lock;
 	PGPROC	   *waiter = GetPGProcByNumber(group->waiter);
-	LOCKTAG		tag = lock->tag;	/* it may be another one's by now */
+	LOCKTAG		tag = lock->tag;	/* it may have changed */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	PROCLOCK   *held = NULL;
 	int			held_up[32];
@@ -421,7 +416,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 		slots_let_in(held_up[--nheld_up]);
 }
 
-/* The group of the lock that the owner of this group's waits for, or NULL */
+/* The group of the lock that this group's owner waits for, or NULL */
 static WaitGroup *
 next_in_chain(const WaitGroup *group, Sample *sample)
 {
@@ -447,7 +442,7 @@ judge(WaitGroup *first, Sample *sample)
 		group = next_in_chain(group, sample);
 	}
 
-	/* The last group moves if one had the lock, or the owner waited, lately. */
+	/* It moves if a waiter got the lock, or the owner waited, lately. */
 	if (group != NULL && group->verdict != VERDICT_UNKNOWN)
 		verdict = group->verdict;
 	else if (group == NULL && last->moved != 0 &&
@@ -465,9 +460,9 @@ judge(WaitGroup *first, Sample *sample)
 }
 
 /*
- * What does this backend do?  *key receives what it contends for, and *row
- * which row of that, as far as they are known.  One that waits for a lock that
- * others may have besides contends for nothing: it would not queue for it.
+ * What does this backend do?  *key and *row receive what it contends for, if
+ * known.  A wait for a lock that others may share is no contention: the
+ * backend would not queue for it.
  */
 static Activity
 activity_of(int procno, Sample *sample, HotSpotKey *key, WantedRow *row)
@@ -516,7 +511,7 @@ holders_interval(void)
 	return lend_after < 0 ? MAX_INTERVAL : Min(Max(lend_after / 2, MIN_INTERVAL), MAX_INTERVAL);
 }
 
-/* Does this process work for certain?  Adds its CPU time (us) to *cpu. */
+/* Does this process certainly work?  Adds its CPU time (us) to *cpu. */
 static bool
 is_busy(const PGPROC *proc, uint64 *cpu)
 {
@@ -558,7 +553,7 @@ sample_holder(int procno, bool is_stuck)
 		}
 		LWLockRelease(lock);
 	}
-	/* This takes some microseconds, so only if it matters. */
+	/* This takes some microseconds: do it only if it matters. */
 	if (!busy && !is_stuck && slots_seems_idle(procno, cpu))
 		busy = !process_rests(proc->pid, wait_event_of(proc) != 0);
 	slots_note_holder(procno, cpu, busy, is_stuck);
@@ -581,7 +576,6 @@ replay_waits(void)
 	return false;
 }
 
-/* Find out in which groups the backends wait, and for whom. */
 static void
 find_groups(Sample *sample)
 {
@@ -605,8 +599,8 @@ find_groups(Sample *sample)
 }
 
 /*
- * Log the hot spots that have ended since the last sample, if all waits there
- * took log_min_wait or longer.
+ * Log the hot spots that have ended, if the waits there took log_min_wait or
+ * longer in all.
  */
 static void
 log_past_hot_spots(void)
@@ -629,7 +623,6 @@ log_past_hot_spots(void)
 	}
 }
 
-/* Is it time to find out what the holders have done? */
 static bool
 holders_are_due(uint64 now)
 {
@@ -639,7 +632,7 @@ holders_are_due(uint64 now)
 	return true;
 }
 
-/* How long to wait for the next sample, ms; matters: those at work may contend */
+/* Time to the next sample, ms.  matters: those at work may contend. */
 static long
 next_interval(int at_work, bool matters, bool contended)
 {
@@ -652,8 +645,8 @@ next_interval(int at_work, bool matters, bool contended)
 }
 
 /*
- * Take a sample of all backends, and do what follows from it.  Returns how long
- * to wait for the next one, ms, or -1 while the gate is off.
+ * Take a sample of all backends, and act on it.  Returns the time to the next
+ * one, ms, or -1 while the gate is off.
  */
 long
 sampler_sample(void)
@@ -688,7 +681,7 @@ sampler_sample(void)
 		activity_of(procno, &sample, &key, &row) : ACTIVITY_RESTS;
 
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		/* One that needs no more rows waits for its workers to end. */
+		/* A leader that needs no more rows waits for its workers to end. */
 		if (slots_is_paused(procno) && wait_event_of(proc) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)

@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		The configuration parameters: names, ranges and contexts; and which
- *		sessions pass the gate without a slot.
+ *		The configuration parameters; and which sessions need no slot.
  *
- * Every backend has its own copy of each parameter.  But the limit, the mode,
- * the pools and other parameters of the core must also reach backends that
- * wait, which do not reread the configuration.  So the worker (worker.c), which
- * answers a reload at once, publishes them in shared memory.
+ * Each backend has its own copy of each parameter.  But backends that wait do
+ * not reread the configuration.  So the worker (worker.c), which acts on a
+ * reload at once, publishes the parameters of the core in shared memory.
  *
  * Locking: none here; the functions of the core take the locks.
  *
@@ -44,10 +42,9 @@ static char *bypass_application_names;
 static char *pools;
 static char *pool;
 
-/* Does the session pass by its application name? */
 static bool bypass_by_name = false;
 
-/* bypass_application_names, each zero-terminated, and an empty one */
+/* bypass_application_names: zero-terminated strings, then an empty one */
 static const char *bypass_names = "";
 
 static const struct config_enum_entry mode_options[] = {
@@ -65,10 +62,9 @@ static const struct config_enum_entry scope_options[] = {
 /* The transaction during which this backend learned of a limit, or invalid */
 static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
-/* Does this process publish new settings? */
 static bool is_publisher = false;
 
-/* Assign hooks pass their new value on, if that is this process's duty. */
+/* Assign hooks of the worker publish the new value. */
 static void
 publish(SlotSetting setting, int value)
 {
@@ -76,7 +72,7 @@ publish(SlotSetting setting, int value)
 		slots_set(setting, value);
 }
 
-/* Publish all of them.  Call when shared memory has been made. */
+/* Publish all settings.  Call when shared memory has been created. */
 void
 settings_publish(void)
 {
@@ -89,7 +85,7 @@ settings_publish(void)
 	slots_set(SETTING_HOT_SPOTS, hot_spots);
 }
 
-/* This process, the worker, publishes all settings now and whenever they change. */
+/* This process, the worker, publishes all settings, now and on every change. */
 void
 settings_begin_publishing(void)
 {
@@ -100,7 +96,7 @@ settings_begin_publishing(void)
 static void
 assign_max_active_backends(int newval, void *extra)
 {
-	/* A parallel worker restores its leader's setting in its transaction. */
+	/* A parallel worker gets its leader's setting in a transaction. */
 	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL && !IsParallelWorker())
 		ungated_transaction = MY_TRANSACTION;
 	publish(SETTING_MAX_ACTIVE, newval);
@@ -115,8 +111,8 @@ assign_pools(const char *newval, void *extra)
 }
 
 /*
- * Check hook of pool.  There need not be such a pool yet, or any longer; but
- * ALTER ROLE and ALTER DATABASE give a notice.
+ * Check hook of pool.  The pool need not exist; ALTER ROLE and ALTER DATABASE
+ * give a notice then.
  */
 static bool
 check_pool(char **newval, void **extra, GucSource source)
@@ -149,7 +145,7 @@ assign_bypass(bool newval, void *extra)
 	bypass_in_force = newval || bypass_by_name;
 }
 
-/* May bypass_application_names contain this?  If not, set the error's DETAIL. */
+/* Is this a valid name in bypass_application_names?  If not, set DETAIL. */
 static bool
 is_valid_name(const char *name)
 {
@@ -205,7 +201,6 @@ check_bypass_application_names(char **newval, void **extra, GucSource source)
 	return to != NULL;
 }
 
-/* Does this name match one of bypass_application_names? */
 static bool
 is_bypass_name(const char *name)
 {
@@ -221,10 +216,10 @@ is_bypass_name(const char *name)
 }
 
 /*
- * Decide whether the session passes by the application_name with which it
- * began, when it has received its parameters, and again when the list changes;
- * SET does not change that.  (MyProcPort has the name, too, but reading it
- * takes the headers of the authentication libraries.)
+ * Decide whether the session passes because of the application_name with which
+ * it began; SET does not count.  Call this when the session has its parameters
+ * and when the list changes.  (MyProcPort has the name, too, but needs headers
+ * of authentication libraries.)
  */
 void
 bypass_look_at_name(void)
@@ -233,7 +228,6 @@ bypass_look_at_name(void)
 	bypass_in_force = bypass || bypass_by_name;
 }
 
-/* Assign hook of bypass_application_names */
 static void
 assign_bypass_application_names(const char *newval, void *extra)
 {
@@ -241,7 +235,6 @@ assign_bypass_application_names(const char *newval, void *extra)
 	bypass_look_at_name();
 }
 
-/* Assign hooks that only publish the new value */
 #define PUBLISH_ON_ASSIGN(name, type, setting) \
 	static void name(type newval, void *extra) { publish(setting, newval); }
 
@@ -252,8 +245,8 @@ PUBLISH_ON_ASSIGN(assign_long_after, int, SETTING_LONG_AFTER)
 PUBLISH_ON_ASSIGN(assign_hot_spots, bool, SETTING_HOT_SPOTS)
 
 /*
- * Did the present transaction begin before this backend knew of a limit?  Then
- * it may hold locks without being admitted.
+ * Did the transaction begin before this backend knew of a limit?  Then it may
+ * hold locks without being admitted.
  */
 bool
 xact_predates_gate(void)
@@ -261,30 +254,29 @@ xact_predates_gate(void)
 	return ungated_transaction == MY_TRANSACTION;
 }
 
-/* Called from _PG_init() while the server preloads libraries. */
 void
 settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue until one is done. Zero turns the gate off, -1 means no limit but those of hot spots.",
+							"Others wait in a queue. Zero turns the gate off, -1 means that only pools and hot spots have limits.",
 							&gate_max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
 	DefineCustomEnumVariable("admission_gate.mode",
 							 "Sets whether backends above the limit wait or are only counted.",
-							 "\"enforce\" means that they wait, \"observe\" that they enter at once and are counted as those that would have queued.",
+							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how many would have waited.",
 							 &mode, 0, mode_options,
 							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
 
 	DefineCustomStringVariable("admission_gate.pools",
-							   "Defines pools: parts of the slots for parts of the sessions.",
-							   "A list such as \"web: max_active = 16, priority = 10; batch: max_active = 4, queue_timeout = 30s\". Sessions of no pool in it use \"default\".",
+							   "Defines pools, which give parts of the slots to parts of the sessions.",
+							   "For example, \"web: max_active = 16, priority = 10; batch: max_active = 4, queue_timeout = 30s\". Sessions of no defined pool use \"default\".",
 							   &pools, "", PGC_SIGHUP, 0, pools_check, assign_pools, NULL);
 
 	DefineCustomStringVariable("admission_gate.pool",
 							   "Sets the pool that the session belongs to.",
-							   "Meant for ALTER ROLE ... SET and ALTER DATABASE ... SET. If there is no such pool, it is \"default\".",
+							   "Set it by ALTER ROLE or ALTER DATABASE. If there is no such pool, the session uses \"default\".",
 							   &pool, POOLS_DEFAULT_NAME,
 							   PGC_SUSET, 0, check_pool, assign_pool, NULL);
 
@@ -296,30 +288,30 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
-							 "Meant for monitoring and administration, by ALTER ROLE ... SET. Without it, superusers wait if superuser_reserved_connections of them have entered above the limit.",
+							 "Set it by ALTER ROLE for monitoring and administration. Without it, superusers wait once superuser_reserved_connections of them have entered above the limit.",
 							 &bypass, false, PGC_SUSET, 0, NULL, assign_bypass, NULL);
 
 	DefineCustomStringVariable("admission_gate.bypass_application_names",
-							   "Lets sessions pass without a slot that began with one of these application names.",
-							   "Meant for connections from server to server. A \"*\" at the end of a name stands for any characters. An empty list means that none passes by its name.",
+							   "Lets sessions that begin with one of these application names pass without a slot.",
+							   "Use it for connections between servers. A \"*\" at the end of a name matches any characters. If the list is empty, no session passes by its name.",
 							   &bypass_application_names, "", PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_bypass_application_names, assign_bypass_application_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
-							"Sets the maximum time a statement waits for a slot, or for what is hot.",
-							"The statement fails when it expires, or for BEGIN the next one. Zero means to wait for ever, or for as long as is set for the pool; statement_timeout counts the wait, too.",
+							"Sets the maximum time a statement waits for a slot, or for a place at a hot spot.",
+							"When it expires, the statement fails, or if it is BEGIN, the next one. Zero means to wait forever, or for the time set for the pool. statement_timeout includes the wait.",
 							&gate_queue_timeout, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
 							"Sets how many backends may wait in a queue.",
-							"Each pool and each hot spot has one. A statement that finds it full fails at once. Zero means that none ever waits, -1 means no limit.",
+							"Each pool and each hot spot has a queue. A statement fails at once if its queue is full. Zero means that no statement waits, -1 means no limit.",
 							&gate_max_queue_length, -1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.gate_utility",
 							 "Makes DDL and maintenance commands need a slot.",
-							 "If off, only those do that run queries or user code, such as EXECUTE, COPY or CALL, and those that are not alone in their transaction.",
+							 "If off, commands need a slot only if they run queries or user code, like EXECUTE, COPY or CALL, or if they are not alone in their transaction.",
 							 &gate_utility, true, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.handoff_after",
@@ -330,7 +322,7 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes statements queue for the rows and locks that backends contend for.",
-							 "Transactions that want the same row, table or advisory lock work a few at a time where that gets more done. All other statements pass.",
+							 "Transactions that want the same row, table or advisory lock work a few at a time if that gets more done. Other statements are not affected.",
 							 &hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
@@ -341,13 +333,13 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.lend_after",
 							"Sets the idle time after which a backend lends its slot to the queue.",
-							"It does nothing while it uses next to no CPU time and waits neither for a disk nor for an LWLock. -1 means never.",
+							"A backend is idle while it uses next to no CPU time and does not wait for a disk or an LWLock. -1 means never.",
 							&lend_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_lend_after, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",
-							"Sets how much CPU time makes a statement a long one.",
-							"A long statement gives its slot up while others wait, and queues again. -1 means that none is long.",
+							"Sets the CPU time after which a statement is long.",
+							"A long statement gives up its slot while others wait, and queues again. -1 means that no statement is long.",
 							&gate_long_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_long_after, NULL);
 

@@ -3,23 +3,23 @@
  * snapshot.c
  *		Releases the snapshot before a wait and takes a fresh one after it.
  *
- * A statement that queues must not hold back the xmin horizon: else vacuum and
- * HOT pruning stop, and the version chain of a hot row grows with the queue.
- * When a statement finds that it must wait, PostgreSQL may already have taken
- * a snapshot for it.  In READ COMMITTED nothing that matters has been read
- * with it, so a later one can take its place as the active snapshot, and where
- * that is referred to: in ExecutorStart by the query descriptor, in
- * ProcessUtility by the portal's portalSnapshot, and in both, if the portal
- * keeps the result, by its holdSnapshot.
+ * A statement that queues must not hold back the xmin horizon: otherwise
+ * vacuum and HOT pruning stop, and the version chain of a hot row grows with
+ * the queue.  PostgreSQL may have taken a snapshot for the statement before it
+ * must wait.  In READ COMMITTED, nothing that matters has been read with it,
+ * so a later one can replace it: as the active snapshot, and where it is
+ * referred to.  In ExecutorStart, the query descriptor refers to it; in
+ * ProcessUtility, the portal's portalSnapshot; in both, the portal's
+ * holdSnapshot, if the portal keeps the result.
  *
- * A statement that waits in the middle of its transaction may be one inside a
- * function, which runs with the snapshot of the statement that calls it.  So it
- * keeps its snapshot, unless nothing else refers to that.
+ * A statement that waits in the middle of its transaction may run inside a
+ * function, with the snapshot of the calling statement.  So it keeps its
+ * snapshot if anything else refers to that.
  *
- * Above READ COMMITTED, the first snapshot lives to the end of the transaction
- * by definition, so a lone statement waits with it.  (In transaction scope, a
- * block is admitted at its BEGIN, when there is none.)  If more than one
- * snapshot is active, the caller is unknown, and nothing is exchanged.
+ * Above READ COMMITTED, the first snapshot lives to the end of the
+ * transaction, so a lone statement waits with it.  (In transaction scope, a
+ * block waits at BEGIN, without one.)  If more than one snapshot is active,
+ * the caller is unknown, and nothing is replaced.
  *
  * Everything here is local to the backend: no locks.
  *
@@ -36,7 +36,7 @@
 
 #include "gate.h"
 
-/* The references to the snapshot released last, which need the fresh one */
+/* The references to the released snapshot, which need a fresh one */
 static struct
 {
 	bool		active_stack;
@@ -45,7 +45,7 @@ static struct
 	Portal		holding_portal; /* its holdSnapshot; or NULL */
 }			users;
 
-/* Does nothing but this query, and the portal for it, refer to the snapshot? */
+/* Do only this query and its portal refer to the snapshot? */
 static bool
 is_of_query_alone(const QueryDesc *query, Snapshot snapshot)
 {
@@ -55,9 +55,9 @@ is_of_query_alone(const QueryDesc *query, Snapshot snapshot)
 }
 
 /*
- * Release all snapshots of a statement that is about to wait, as far as
- * possible.  query: the one about to be started, or NULL; is_top_level: it is
- * known to be a statement of the client.
+ * Release the snapshots of a statement that is about to wait, if possible.
+ * query: the one to be started, or NULL; is_top_level: it is known to be a
+ * statement of the client.
  */
 void
 snapshot_release(QueryDesc *query, bool is_top_level)
@@ -75,7 +75,7 @@ snapshot_release(QueryDesc *query, bool is_top_level)
 
 	is_of_portal = portal != NULL && portal->portalSnapshot == GetActiveSnapshot();
 
-	/* Keep it, to be able to push it again if it is not the only one. */
+	/* Keep it, to push it again if it is not the only one. */
 	snapshot = RegisterSnapshot(GetActiveSnapshot());
 	PopActiveSnapshot();
 	users.active_stack = !ActiveSnapshotSet();
@@ -105,8 +105,8 @@ snapshot_release(QueryDesc *query, bool is_top_level)
 }
 
 /*
- * Give a fresh snapshot to all references to the one released.  Not called if
- * the wait ends in an error.
+ * Put a fresh snapshot where the released one was.  Not called if the wait
+ * ends in an error.
  */
 void
 snapshot_retake(void)

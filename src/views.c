@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *		The SQL functions, most of them behind the views.
+ *		The SQL functions.
  *
  * Locking: none here; functions of the core return copies of shared memory.
  *
@@ -46,7 +46,6 @@ check_preloaded(void)
 				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
 }
 
-/* Begin to return rows. */
 static ReturnSetInfo *
 begin_rows(FunctionCallInfo fcinfo)
 {
@@ -68,7 +67,6 @@ rows_of_pools(FunctionCallInfo fcinfo, void (*put_rows) (ReturnSetInfo *, const 
 	return (Datum) 0;
 }
 
-/* Times are shown in ms, as in all pg_stat views. */
 static Datum
 milliseconds(uint64 us)
 {
@@ -113,7 +111,6 @@ put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* One row per pool */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
@@ -156,8 +153,8 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 
 /*
  * One row per backend that holds a slot, has lent it, or waits for one.  As in
- * pg_stat_activity, only members of its role and of pg_read_all_stats see what
- * it does.
+ * pg_stat_activity, only members of its role and of pg_read_all_stats see
+ * details.
  */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 Datum
@@ -187,9 +184,9 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-#define KEY_COLUMNS		7		/* the last one is of LWLocks */
+#define KEY_COLUMNS		7		/* the last one is for LWLocks */
 
-/* The columns that tell what a hot spot is; those its kind does not use are null. */
+/* The columns that identify a hot spot; its kind leaves some of them null. */
 static void
 set_key(Datum *values, bool *nulls, const HotSpotKey *key)
 {
@@ -219,7 +216,6 @@ set_row(Datum *values, bool *nulls, const WantedRow *row)
 	nulls[0] = nulls[1] = row->offset == 0;
 }
 
-/* One row per hot spot */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
@@ -260,7 +256,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* One row per hot spot that has ended, the last ones */
+/* One row per remembered hot spot that has ended */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_past_hot_spots);
 Datum
 pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
@@ -273,7 +269,7 @@ pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
 	{
 		Datum		values[13] = {0};
 		bool		nulls[13] = {0};
-		int			c = KEY_COLUMNS - 1;	/* they are no LWLocks */
+		int			c = KEY_COLUMNS - 1;	/* none is an LWLock */
 
 		set_key(values, nulls, &past.key);
 		nulls[c] = false;
@@ -312,7 +308,6 @@ pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Returns void */
 GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 Datum
 pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)

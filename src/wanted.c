@@ -1,27 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * wanted.c
- *		What a statement wants of what is hot: its key.
+ *		What a statement wants of a hot spot: its key.
  *
- * A statement tells before it runs which rows it will lock, as far as its plan
- * compares columns for equality with values that are known by then.  The key is
- * a hash of the relation and of these columns and values: if the columns of the
- * primary key are among them, of those alone, so that a row has the same key
- * however it is asked for.  INSERT ... ON CONFLICT names the columns of the
- * index, a plain INSERT is an INSERT into the relation, and a statement without
- * any condition wants the whole relation, as LOCK TABLE does.  A call of
- * pg_advisory_lock() and the like names the lock.
+ * Before a statement runs, its plan tells which rows it will lock, if it
+ * compares columns for equality with known values.  The key is a hash of the
+ * relation and of these columns and values.  If they include the columns of
+ * the primary key, only those count: a row has the same key however a
+ * statement finds it.  INSERT ... ON CONFLICT names the columns of an index.
+ * A plain INSERT wants to insert into the relation.  A statement without any
+ * condition wants the whole relation, like LOCK TABLE.  A call of
+ * pg_advisory_lock() or the like names the lock.
  *
- * Locks that many may hold at a time, such as those of foreign keys, are not
- * wanted: to queue for them would take away what can be done side by side.
- * Nor is what nobody waits for, with NOWAIT and SKIP LOCKED.  What cannot be
- * known, as the values come from another table, is not wanted either: such a
- * statement runs as it would without the gate.
+ * Locks that many may hold, like those of foreign keys, are not wanted: a
+ * queue would only prevent parallel work.  Neither are locks that nobody waits
+ * for, with NOWAIT or SKIP LOCKED, nor rows that are unknown because the
+ * values come from another table: these statements run as without the gate.
  *
- * While something is hot, or backends wait for transactions and it is not known
- * for what, each statement publishes which relation it will lock rows of.  Only
- * those on relations that are hot come further than to a look into a list of at
- * most MAX_HOT_SPOTS.  What is done for them is bounded, too.
+ * While something is hot, or backends wait for transactions for an unknown
+ * reason, each statement publishes the relation whose rows it will lock, and
+ * looks it up in a list of at most MAX_HOT_SPOTS.  Only statements on hot
+ * relations go further, and that work is bounded, too.
  *
  * Everything here is local to the backend: no locks.
  *
@@ -48,11 +47,11 @@
 
 #include "gate.h"
 
-#define MAX_RELATIONS	64		/* of a statement that are looked at */
-#define MAX_NODES		64		/* of its plan, likewise */
-#define MAX_VALUES		32		/* columns whose values are known */
+#define MAX_RELATIONS	64		/* looked at per statement */
+#define MAX_NODES		64		/* of its plan, looked at */
+#define MAX_VALUES		32		/* columns with known values */
 
-/* What a key of a relation stands for, mixed into its hash */
+/* What the key of a relation stands for, mixed into its hash */
 #define WANTS_ROW		0x524F5721
 #define WANTS_INSERT	0x494E5345
 #define WANTS_RELATION	0x52454C41
@@ -62,8 +61,8 @@ typedef struct KnownValues
 {
 	Index		rti;			/* in the range table of the plan */
 	ParamListInfo params;
-	int			nodes;			/* of the plan seen so far */
-	bool		has_conditions; /* other than these, too */
+	int			nodes;			/* of the plan, seen so far */
+	bool		has_conditions;
 	int			n;
 	AttrNumber	columns[MAX_VALUES];
 	uint32		hashes[MAX_VALUES]; /* of the values */
@@ -71,7 +70,7 @@ typedef struct KnownValues
 
 /* ---- Values ---- */
 
-/* Is this value known now, and not null?  Then *value and *type receive it. */
+/* Is this value known and not null?  If so, *value and *type receive it. */
 static bool
 is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
 {
@@ -93,7 +92,7 @@ is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
 
 		if (id <= 0 || id > params->numParams)
 			return false;
-		/* As the planner fetches it: raises no error if there is no value. */
+		/* Like the planner: no error if there is no value */
 		param = params->paramFetch != NULL ?
 			params->paramFetch(params, id, true, &workspace) : &params->params[id - 1];
 		*value = param->value;
@@ -103,7 +102,7 @@ is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
 	return false;
 }
 
-/* If the value of that column is known, note it. */
+/* Note the value of that column, if it is known. */
 static bool
 note_value(KnownValues *known, AttrNumber column, Node *node)
 {
@@ -131,7 +130,7 @@ column_of(Node *node, const KnownValues *known)
 	return ((Var *) node)->varattno;
 }
 
-/* Note the values with which these conditions compare columns for equality. */
+/* Note values that these conditions compare columns with for equality. */
 static void
 note_conditions(KnownValues *known, List *conditions)
 {
@@ -156,7 +155,7 @@ note_conditions(KnownValues *known, List *conditions)
 	}
 }
 
-/* Note those of the scans of the relation in this part of a plan. */
+/* Note the conditions of scans of the relation in this part of a plan. */
 static void
 note_scans(KnownValues *known, Plan *plan)
 {
@@ -188,7 +187,7 @@ note_scans(KnownValues *known, Plan *plan)
 		case T_LockRows:
 			break;
 		default:
-			/* A join, a LIMIT or the like: it may not want all rows. */
+			/* A join or LIMIT, for instance, may not want all rows. */
 			known->has_conditions = true;
 			break;
 	}
@@ -198,7 +197,7 @@ note_scans(KnownValues *known, Plan *plan)
 	note_scans(known, innerPlan(plan));
 }
 
-/* Is it one of these columns (NULL: of any)? */
+/* Is it one of these columns?  NULL: of any. */
 static inline bool
 is_among(AttrNumber column, const Bitmapset *columns)
 {
@@ -213,7 +212,7 @@ note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
 	ListCell   *cell;
 
 	if (source == NULL || !IsA(source, Result) || outerPlan(source) != NULL)
-		return;					/* more rows than one, perhaps */
+		return;					/* maybe more than one row */
 	foreach(cell, source->targetlist)
 	{
 		TargetEntry *entry = (TargetEntry *) lfirst(cell);
@@ -233,8 +232,8 @@ key_of(Oid relation, uint32 wants, uint32 values)
 }
 
 /*
- * The key of the row that has the values known of these columns (NULL: of any);
- * 0 if they are not known of all of them.
+ * The key of the row with the known values of these columns (NULL: of any), or
+ * 0 if one of them is unknown
  */
 static uint32
 key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
@@ -275,7 +274,7 @@ columns_of_index(Oid index)
 	return columns;
 }
 
-/* The columns of that relation's primary key, NULL if it has none */
+/* The columns of the primary key, NULL if there is none */
 static Bitmapset *
 columns_of_primary_key(Oid relid)
 {
@@ -289,7 +288,6 @@ columns_of_primary_key(Oid relid)
 	return columns;
 }
 
-/* The key of what an INSERT wants of the relation that it is for */
 static uint32
 key_of_insert(const ModifyTable *plan, Oid relid, ParamListInfo params)
 {
@@ -323,7 +321,7 @@ key_of_statement(const PlannedStmt *statement, Index rti, Oid relid, ParamListIn
 	uint32		key = 0;
 	ListCell   *cell;
 
-	/* Those of its WITH queries may do something else. */
+	/* Its WITH queries may do something else. */
 	if (IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
 		list_member_int(plan->resultRelations, rti))
 		return key_of_insert(plan, relid, params);
@@ -345,7 +343,7 @@ key_of_statement(const PlannedStmt *statement, Index rti, Oid relid, ParamListIn
 
 /* ---- What is wanted ---- */
 
-/* The hot spot that this relation is, or -1 */
+/* The hot spot of this relation, or -1 */
 static int
 hot_relation(Oid relation)
 {
@@ -355,8 +353,8 @@ hot_relation(Oid relation)
 }
 
 /*
- * If this relation of a statement is hot, take a place there for what the
- * statement wants.  Returns false if it is not.
+ * If this relation is hot, take a place there for the statement.  Returns
+ * false if it is not hot.
  */
 static bool
 want_relation(QueryDesc *query, Index rti)
@@ -378,7 +376,7 @@ want_relation(QueryDesc *query, Index rti)
 	return true;
 }
 
-/* Find a call that takes an advisory lock, with known arguments: *wanted is it. */
+/* A call that takes an advisory lock with known arguments */
 typedef struct WantedLock
 {
 	ParamListInfo params;
@@ -441,7 +439,7 @@ want_advisory_lock(QueryDesc *query)
 
 /*
  * The executor is about to start this query, at any level, while something is
- * hot: if it wants that, take a place there first.  May wait and raise errors.
+ * hot.  If the query wants that, take a place.  May wait and raise errors.
  */
 void
 wanted_begin(QueryDesc *query, int eflags)
@@ -469,7 +467,7 @@ wanted_begin(QueryDesc *query, int eflags)
 		want_advisory_lock(query);
 }
 
-/* The same for LOCK TABLE, in a mode that only one transaction can have. */
+/* The same for LOCK TABLE, in a mode that conflicts with itself */
 void
 wanted_lock_table(const LockStmt *statement)
 {
@@ -479,7 +477,7 @@ wanted_lock_table(const LockStmt *statement)
 		return;
 	foreach(cell, statement->relations)
 	{
-		/* A hint: that it is locked, and may be, is for the command to see. */
+		/* A hint: the command itself locks it and checks permissions. */
 		Oid			relation = RangeVarGetRelid((RangeVar *) lfirst(cell), NoLock, true);
 		int			hot_spot = OidIsValid(relation) ? hot_relation(relation) : -1;
 

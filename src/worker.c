@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *		The background worker: the one process that samples.
+ *		The background worker, the one process that samples.
  *
- * It starts with the server, on a standby as well, and uses no database.  It
- * samples what the backends do (sampler.c), and with that adapts limits, lends
- * slots, takes them back, and lets in where a queue stands still.  It publishes
- * settings in shared memory when the configuration is reloaded.  While the gate
- * is off it sleeps.
+ * It starts with the server, even on a standby, and uses no database.  It
+ * samples what backends do (sampler.c).  By these samples, it adapts limits,
+ * lends slots, takes them back, and lets waiters in if a queue stands still.
+ * When the configuration is reloaded, it publishes settings in shared memory.
+ * While the gate is off, it sleeps.
  *
- * Without it, slots and places are handed on all the same, but nothing of the
- * above happens; so a backend that has waited for a second enters above the
+ * Without it, backends still pass slots and places on, but nothing of the
+ * above happens.  So a backend that has waited for a second enters above the
  * limit (my_slot.c).
  *
  * Locking: none here; the functions of the core take the locks.
@@ -29,11 +29,11 @@
 
 #include "gate.h"
 
-#define RESTART_AFTER	1		/* s, when it was terminated */
+#define RESTART_AFTER	1		/* s, after it was terminated */
 
 extern PGDLLEXPORT void admission_gate_worker_main(Datum arg);
 
-/* Have the postmaster start the worker.  Call from _PG_init(). */
+/* Make the postmaster start the worker.  Call from _PG_init(). */
 void
 worker_register(void)
 {
@@ -50,7 +50,6 @@ worker_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Entry point of the worker */
 void
 admission_gate_worker_main(Datum arg)
 {
@@ -60,7 +59,7 @@ admission_gate_worker_main(Datum arg)
 	pqsignal(SIGINT, GATE_SIG_IGN);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
-	/* To no database: so that pg_stat_activity shows it. */
+	/* Without a database: only pg_stat_activity needs this. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	if (wait_event == 0)
@@ -68,7 +67,7 @@ admission_gate_worker_main(Datum arg)
 	slots_begin_sampling(usable_cpus());
 	sampler_begin();
 	settings_begin_publishing();
-	/* A reload may have been signalled before there was a handler. */
+	/* A reload may have been signaled before there was a handler. */
 	ConfigReloadPending = true;
 
 	for (;;)
@@ -85,7 +84,7 @@ admission_gate_worker_main(Datum arg)
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout >= 0 ? WL_TIMEOUT : 0),
 						 timeout, wait_event);
 		ResetLatch(MyLatch);
-		/* With any other code but 0, the postmaster starts it again. */
+		/* The postmaster restarts it after any exit code but 0. */
 		if (ShutdownRequestPending)
 			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();

@@ -1,45 +1,44 @@
 /*-------------------------------------------------------------------------
  *
  * acquire.c
- *		Acquires slots, waits for them, releases them; their settings and
- *		its shared memory.  Knows nothing of SQL, time-outs or wait events.
+ *		Acquiring and releasing slots; settings; shared memory.  Knows nothing
+ *		of SQL, time-outs or wait events.
  *
- * Without a limit, a slot is a state in the backend's own entry.  With one, and
- * while no backend waits, a slot is acquired and released by one
- * compare-and-exchange (slots_internal.h).  Else a backend enters the queue of
- * its pool, or of the hot spot whose contender it is, and is granted a slot or
- * called to claim one (wait_queue.c).  The waiters' flag of the count for all
- * is only set if one waits whose queue has a place free: other backends do not
- * notice a queue that waits for its own places.
+ * Without a limit, a slot is a state in the backend's own entry.  With a
+ * limit, while no backend waits, one compare-and-exchange acquires or releases
+ * it (slots_internal.h).  Otherwise a backend enters the queue of its pool or
+ * hot spot.  It is then granted a slot, or called to claim one (wait_queue.c).
+ * The waiters' flag of the count for all is set only if a backend waits and
+ * its queue has a free place: other backends do not notice a queue that waits
+ * for its own places.
  *
  * No wake-up is lost, because:
- *	 - a backend releases a slot, or undoes a count, without the lock only if
- *	   the atomic operation that does so finds the waiters' flag clear.  An
- *	   arriving waiter sets the flags before its last check for a free slot.
- *	   The queue's count is lowered before the count of all;
- *	 - only slots_unlock() releases the lock, and it calls the next waiter if a
- *	   slot is free.
- * test/model mirrors this protocol in a model checker's language.
+ *	 - without the lock, a backend releases a slot or undoes a count only if
+ *	   the atomic operation finds the waiters' flag clear.  An arriving waiter
+ *	   sets the flags before its last check for a free slot.  The queue's
+ *	   count is lowered before the count of all;
+ *	 - only slots_unlock() releases the lock, and it calls the next waiter if
+ *	   a slot is free.
+ * test/model checks this protocol.
  *
  * States of an entry, and which process changes them:
  *	 NONE -> RUNNING, LENT			its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
- *	 RUNNING -> WAITING				its backend or a parallel worker of it, under the
- *									lock, by compare-and-exchange (long_turns.c)
+ *	 RUNNING -> WAITING				the same, by its backend or a parallel worker
  *	 RUNNING, LENT -> NONE			its backend, by compare-and-exchange
  * A backend may leave while others lend its slot (lending.c) or queue its long
- * statement (long_turns.c).  The exchanges decide which comes first: it releases
- * what the state that it found says.
+ * statement (long_turns.c).  The exchange decides which comes first: the
+ * backend releases what the state that it found says.
  *
- * A place at a hot spot is counted before it is put into the entry's spot, by
- * compare-and-exchange, by the backend or by the worker; it is counted out by
- * the process that took it out of the spot by exchange.  The backend looks for
- * one by a plain load when its transaction ends, and may miss one that the
- * worker gives it at that moment.  Then the end of its next transaction returns
- * it, or the next sample, which finds the place of a backend that is in no
- * transaction, or waits.
+ * A place at a hot spot is counted first, then put into the entry's spot by
+ * compare-and-exchange, by the backend or the worker.  The process that
+ * exchanges it out of the spot counts it out.  At the end of its transaction,
+ * a backend reads its spot by a plain load, and may miss a place that the
+ * worker gives it at that moment.  The end of its next transaction returns
+ * that place, or the next sample that finds the backend waiting or in no
+ * transaction.
  *
  * Locking: see slots_internal.h.
  *
@@ -54,7 +53,7 @@
 
 #include "core/slots_internal.h"
 
-/* SlotEntry.history of a session whose last transactions all wanted it */
+/* SlotEntry.history if all the last transactions wanted a hot spot */
 #define ALWAYS_WANTED	0xFF
 
 /* What this backend has just been counted for */
@@ -62,14 +61,13 @@ static Hold next_hold;
 
 static void slots_at_exit(int code, Datum arg);
 
-/* Does this backend know the pools as they are? */
 static inline bool
 my_pool_is_current(void)
 {
 	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
 }
 
-/* Take this backend's entry until it exits: MyProc stays ours until then. */
+/* Take this backend's entry, until it exits. */
 static pg_noinline void
 attach_entry(void)
 {
@@ -78,7 +76,7 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
-	/* What an earlier process left */
+	/* An earlier process may have left these. */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
 	MySlotEntry->hot_spot = MySlotEntry->wanted_of = MySlotEntry->history = 0;
 	MySlotEntry->has_wanted = MySlotEntry->admitted_before = false;
@@ -89,14 +87,14 @@ attach_entry(void)
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 	if (*(volatile bool *) &Slots->worker_dozes)
 	{
-		/* Where one begins, a crowd may. */
+		/* More backends may follow. */
 		slots_lock(&section);
 		slots_call_worker(&section);
 		slots_unlock(&section);
 	}
 }
 
-/* The queue that this backend is to count and wait in */
+/* The queue in which this backend counts and waits */
 static int
 my_queue(void)
 {
@@ -108,8 +106,8 @@ my_queue(void)
 }
 
 /*
- * Does this backend work without being counted?  Then it has nothing to lend, and
- * no other process changes its state.
+ * Does this backend work without being counted?  If so, it has nothing to
+ * lend, and no other process changes its state.
  */
 bool
 slots_is_uncounted(void)
@@ -117,7 +115,7 @@ slots_is_uncounted(void)
 	return MySlotEntry != NULL && pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING;
 }
 
-/* This backend has been counted in that place, if it is one of a hot spot. */
+/* Record the place for which this backend was counted, if at a hot spot. */
 static inline void
 occupy(int place)
 {
@@ -131,7 +129,7 @@ occupy(int place)
 		slots_return_place(place);
 }
 
-/* count_me_in() if the queue counts.  A backend that kept a place needs no other. */
+/* count_me_in() if the queue counts.  A backend with a place needs no other. */
 static pg_noinline bool
 count_in_with_place(bool barge)
 {
@@ -144,14 +142,13 @@ count_in_with_place(bool barge)
 	return false;
 }
 
-/* Let those who sample see that this is not the same wait as before. */
+/* Show the sampler that this is not the same wait as before. */
 static inline void
 show_statement(void)
 {
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
 }
 
-/* What every admission begins with */
 static inline void
 count_admission(void)
 {
@@ -161,7 +158,7 @@ count_admission(void)
 		add_to_own(TOTAL_ADMITTED, 1);
 }
 
-/* This backend, which has just been counted, is a holder from now on. */
+/* Make this backend a holder of next_hold. */
 static inline void
 become_holder(TimestampTz since)
 {
@@ -206,7 +203,7 @@ slots_try_acquire(TimestampTz since)
 	return true;
 }
 
-/* Acquire a free slot although others wait, if handoff_after allows that. */
+/* Acquire a free slot although others wait, if settings allow it. */
 bool
 slots_try_barge(TimestampTz since)
 {
@@ -225,7 +222,7 @@ slots_try_barge(TimestampTz since)
 	return true;
 }
 
-/* Acquire a slot at once: returns whether it is above the limit.  No error. */
+/* Acquire a slot at once.  Returns true if it is above the limit. */
 static bool
 barge_or_force(TimestampTz since)
 {
@@ -242,7 +239,7 @@ barge_or_force(TimestampTz since)
 	return forced;
 }
 
-/* The same for a backend that may not wait, and need not have tried yet */
+/* The same for a backend that must not wait, and may not have tried yet */
 void
 slots_force(TimestampTz since)
 {
@@ -251,8 +248,8 @@ slots_force(TimestampTz since)
 }
 
 /*
- * Acquire a slot, above the limit if need be, if fewer than size backends hold
- * one of the reserve.  The caller checks privileges.
+ * Acquire a slot, above the limit if necessary, if fewer than size backends
+ * hold one of the reserve.  The caller checks privileges.
  */
 bool
 slots_acquire_reserved(int size, TimestampTz since)
@@ -277,7 +274,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
-	/* It holds locks that others may want: it needs a place, but no slot. */
+	/* It may hold locks that others want: it needs only a place. */
 	if (MySlotEntry->admitted_before && queue->waiters.head == INVALID_PROC_NUMBER &&
 		count_place_if_free(MySlotEntry->queue, true, &next_hold.place))
 	{
@@ -293,7 +290,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 
 	if (Slots->max_active == 0)
 	{
-		/* This backend has yet to hear that the gate is off. */
+		/* This backend does not know yet that the gate is off. */
 		next_hold = count_in(MySlotEntry->queue);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
@@ -321,10 +318,10 @@ enter_queue(int max_queue_length, LockedSection *section)
 }
 
 /*
- * Enter the queue.  Instead, the backend acquires a slot if one is free, or if
- * there is no limit or it is only observed; and is refused if max_queue_length
- * backends wait in that queue already (-1: no bound; a pool's own value takes
- * precedence).  *queue_length receives the number of waiters found.
+ * Enter the queue.  The backend acquires a slot instead if one is free, or if
+ * the limit is off or only observed.  It is refused if max_queue_length
+ * backends wait in that queue (-1: no bound); the pool's own value takes
+ * precedence.  *queue_length receives the number of waiters.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, int *queue_length)
@@ -334,7 +331,8 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	LockedSection section;
 
 	slots_lock(&section);
-	/* Its end is to be counted where its admission was. */
+
+	/* One admitted before ends in the pool that counted it. */
 	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
 	{
 		slots_unlock(&section);
@@ -349,8 +347,8 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	*queue_length = queue->waiters.length;
 
 	/*
-	 * First the flags, then a last look for a free slot: a slot released
-	 * before is seen here, one released later comes to the queue.
+	 * Set the flags before the last look for a free slot.  That sees a slot
+	 * released before; one released later goes to the queue.
 	 */
 	if (!Slots->observing && Slots->max_active != 0)
 	{
@@ -368,7 +366,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	return result;
 }
 
-/* If this backend has been handed a slot, it is awake now. */
+/* If this backend was handed a slot, it is awake now. */
 static void
 finish_handoff(void)
 {
@@ -403,8 +401,9 @@ claim_free_slot(void)
 }
 
 /*
- * Does this waiter hold a slot now?  Call whenever its latch was set: it was
- * granted one; or it was called, is still the next and finds one free.
+ * Does this waiter hold a slot now?  Call this whenever its latch was set.  It
+ * does if it was granted a slot; or if it was called, is still the next, and
+ * finds one free.
  */
 bool
 slots_claim(void)
@@ -422,9 +421,9 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot, for a reason that is counted.  Returns false
- * if a slot has been granted meanwhile: the caller then either uses it, by
- * slots_claim(), or refuses it, by slots_refuse_grant().
+ * Leave the queue without a slot, and count the reason.  Returns false if a
+ * slot has been granted meanwhile: use it by slots_claim(), or refuse it by
+ * slots_refuse_grant().
  */
 bool
 slots_leave_queue(PoolTotal reason)
@@ -444,7 +443,7 @@ slots_leave_queue(PoolTotal reason)
 	return left;
 }
 
-/* Release a slot or a place, which is counted out already, to waiters. */
+/* Release to waiters: see slots_hand_off(). */
 static pg_noinline void
 release_to_waiters(const Hold *had)
 {
@@ -455,7 +454,7 @@ release_to_waiters(const Hold *had)
 	slots_unlock(&section);
 }
 
-/* Release what the entry does not name any more. */
+/* Release what the entry no longer names. */
 static void
 release(Hold had)
 {
@@ -474,7 +473,10 @@ release(Hold had)
 		release_to_waiters(&had);
 }
 
-/* End this backend's hold on its slot, and on its place in a pool. */
+/*
+ * Release this backend's slot, its place in a pool, and spot, which is a place
+ * or NO_QUEUE.
+ */
 static void
 drop_slot(int spot)
 {
@@ -502,14 +504,13 @@ drop_slot(int spot)
 	release(had);
 }
 
-/* The same, and on its place at a hot spot. */
 static void
 drop_all(void)
 {
 	drop_slot(unlikely(has_spot(MySlotEntry)) ? take_spot(MySlotEntry) : NO_QUEUE);
 }
 
-/* Pass a slot on that was granted too late to be of use. */
+/* Pass on a slot that was granted too late. */
 void
 slots_refuse_grant(void)
 {
@@ -522,7 +523,7 @@ slots_refuse_grant(void)
 	slots_unlock(&section);
 }
 
-/* An admitted backend begins or continues a statement: it lends no more. */
+/* An admitted backend begins or continues a statement: it no longer lends. */
 void
 slots_resume(void)
 {
@@ -531,10 +532,7 @@ slots_resume(void)
 		slots_end_lending();
 }
 
-/*
- * Release this backend's slot, if it still has it, but keep its place at a hot
- * spot until slots_release().
- */
+/* Release this backend's slot, if any, but not its place at a hot spot. */
 void
 slots_release_slot(void)
 {
@@ -542,7 +540,7 @@ slots_release_slot(void)
 		drop_slot(NO_QUEUE);
 }
 
-/* Release this backend's slot and place, as far as it still has them. */
+/* Release this backend's slot and places, if any. */
 void
 slots_release(void)
 {
@@ -557,7 +555,6 @@ slots_release(void)
 		drop_all();
 }
 
-/* The work that this backend was admitted for has ended: count it. */
 void
 slots_count_end(bool failed)
 {
@@ -565,9 +562,9 @@ slots_count_end(bool failed)
 }
 
 /*
- * The transaction of a contender has ended.  Its session goes on to be one if
- * all its last transactions were.  A limit is judged by what its contenders
- * complete, whether they had a place or not.
+ * The transaction of a contender has ended.  The session stays a contender if
+ * all its last transactions were.  Count completions with or without a place:
+ * the control judges the limit by them.
  */
 static pg_noinline void
 end_wanting(bool failed)
@@ -597,7 +594,7 @@ slots_end_transaction(bool failed)
 
 /* ---- Places in the middle of a transaction ---- */
 
-/* Has this backend a place, of whatever queue? */
+/* Does this backend have a place in any queue? */
 bool
 slots_has_place(void)
 {
@@ -605,9 +602,9 @@ slots_has_place(void)
 }
 
 /*
- * This backend, which has a slot, is to take a place at that hot spot as well.
- * Returns false if none is free.  One that has a place there or elsewhere keeps
- * that; and those of pools with a limit of their own have theirs.
+ * Take a place at that hot spot for this backend, which has a slot.  Returns
+ * false if none is free.  A backend that has a place anywhere keeps that one;
+ * a backend of a pool with a limit has one there.
  */
 bool
 slots_take_place(int hot_spot)
@@ -626,9 +623,8 @@ slots_take_place(int hot_spot)
 }
 
 /*
- * No place was free: release the slot, to wait for both.  Then slots_enqueue()
- * and what comes with it work as ever, but the backend is not admitted anew;
- * until slots_end_readmission().
+ * No place was free: release the slot, to wait for both by slots_enqueue().
+ * Until slots_end_readmission(), no admission is counted.
  */
 void
 slots_give_up_for(int hot_spot)
@@ -638,7 +634,7 @@ slots_give_up_for(int hot_spot)
 	MySlotEntry->admitted_before = true;
 }
 
-/* The wait has ended; if it failed, acquire a slot, without a place. */
+/* The wait has ended.  If it failed, acquire a slot without a place. */
 void
 slots_end_readmission(TimestampTz since)
 {
@@ -650,7 +646,7 @@ slots_end_readmission(TimestampTz since)
 	MySlotEntry->admitted_before = false;
 }
 
-/* What it was taken for is over: release the place, but keep the slot. */
+/* Release the place, but keep the slot. */
 void
 slots_release_place(void)
 {
@@ -664,8 +660,8 @@ slots_release_place(void)
 }
 
 /*
- * on_shmem_exit callback: release everything.  Normally, before_shmem_exit
- * callbacks have done that, unless they could not be registered.
+ * on_shmem_exit callback: release everything.  Usually, before_shmem_exit
+ * callbacks have done so, unless they could not be registered.
  */
 static void
 slots_at_exit(int code, Datum arg)
@@ -683,15 +679,15 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	MySlotEntry->hot_spot = 0;
 	MySlotEntry->admitted_before = false;
-	leave_reserve(MySlotEntry); /* it may end on the way to its slot */
+	leave_reserve(MySlotEntry); /* it may exit before it has a slot */
 	MySlotEntry = NULL;
 }
 
 /* ---- Settings ---- */
 
 /*
- * Set what is not of a pool.  Waiters enter as far as they may now; if the
- * limit was lowered, holders finish.
+ * Change a setting.  Waiters enter if they may now.  If the limit is lowered,
+ * holders finish first.
  */
 void
 slots_set(SlotSetting setting, int value)
@@ -729,28 +725,27 @@ slots_set(SlotSetting setting, int value)
 
 /* ---- Looking at entries ---- */
 
-/* Was the library preloaded? */
 bool
 slots_available(void)
 {
 	return Slots != NULL;
 }
 
-/* Another number whenever a backend has come to the gate for the first time. */
+/* Changes whenever a backend first meets the gate */
 uint32
 slots_attached(void)
 {
 	return pg_atomic_read_u32(&Slots->attached);
 }
 
-/* The state of that backend.  A hint, no lock. */
+/* A hint, no lock. */
 SlotState
 slots_state(int procno)
 {
 	return state_of(entry_of(procno));
 }
 
-/* Another number whenever that backend meets the gate. */
+/* Changes whenever that backend begins a statement */
 uint32
 slots_progress(int procno)
 {
@@ -775,7 +770,6 @@ shmem_size(void)
 					mul_size(MaxBackends, sizeof(SlotEntry)));
 }
 
-/* Request shared memory and pools_lock.  Call from a shmem_request_hook. */
 void
 slots_shmem_request(void)
 {
@@ -784,8 +778,8 @@ slots_shmem_request(void)
 }
 
 /*
- * Create the shared memory, or find it: returns whether it is new.  The caller
- * holds AddinShmemInitLock, and then sets all settings, the pools first.
+ * Create or find the shared memory.  Returns true if it is new: the caller,
+ * which holds AddinShmemInitLock, then publishes all settings, pools first.
  */
 bool
 slots_shmem_init(void)

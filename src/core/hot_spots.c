@@ -1,43 +1,41 @@
 /*-------------------------------------------------------------------------
  *
  * hot_spots.c
- *		What statements contend for, and which of them are at work at a time.
+ *		What statements contend for, and how many of them work at a time.
  *
- * Where backends wait for each other, a hot spot forms: a relation, or an
- * advisory lock.  It has a queue and a limit (limit_control.c) of its own, for
- * the statements that want it.  Other things that backends wait for, such as
- * locks inside the server, are shown only: what a statement wants of them is
- * not known before it runs.
+ * If backends wait for each other, a hot spot forms: a relation or an advisory
+ * lock.  It has its own queue and limit (limit_control.c), for statements that
+ * want it.  Other things that backends contend for, like LWLocks, are only
+ * shown: what a statement wants of them is unknown before it runs.
  *
- * What a statement wants of a relation has a key (src/wanted.c).  A backend
- * that is about to run a statement on a hot relation publishes the key in its
- * entry.  A sample (src/sampler.c) that finds it in line marks the key; one that
- * finds it at work with a place takes from the mark, and so does time.  While
- * the mark lasts, statements with that key take a place before they run, and
- * wait for one if there is none; all others run as if nothing was hot.
+ * A key stands for what a statement wants of a relation (src/wanted.c).
+ * Before a backend runs a statement on a hot relation, it publishes the key in
+ * its entry.  A sample (src/sampler.c) that finds it in line marks the key.  A
+ * sample that finds it working with a place lowers the mark, and so does time.
+ * While the mark lasts, statements with that key take a place before they run,
+ * or wait for one.  All others run as if nothing were hot.
  *
- * Marks are kept in a table with one entry for each value of the key modulo its
- * size.  A key that is seen in line while another one has the entry takes from
- * the mark of that; so of two keys that collide, the one that is seen more often
- * has it, and the other goes as without the gate.  So do thousands of keys that
- * are seen once each: they are no crowd at one thing.
+ * Marks are in a table, indexed by the key modulo its size.  If two keys
+ * collide, seeing one in line lowers the mark of the other: the key that is
+ * seen more often gets the entry, and the other runs without the gate.  So do
+ * thousands of keys that are seen once each: they are no crowd.
  *
- * Where transactions lock several rows in any order and deadlock, every row that
- * one of them has locked is in the way of others.  The standstill tells: for a
- * while, all keys of the relation count as marked, so that no transaction waits
- * for a place with locks that others want.
+ * If transactions lock several rows in different orders and deadlock, each row
+ * that one has locked blocks others.  The standstill shows this.  For a while,
+ * all keys of the relation then count as marked: transactions queue before
+ * they lock the first row.
  *
- * A place is kept to the end of the transaction, as the lock is, or of the
- * subtransaction that took it if that fails.  A transaction has one place, also
- * if it wants several hot spots.  The worker gives a backend that it finds in
- * line a place there, whatever its statement told, and takes the place from one
- * that does nothing, or waits for a backend that does nothing.
+ * A transaction keeps its place to its end, like its locks, or until the
+ * subtransaction that took it fails.  It has one place, even if it wants
+ * several hot spots.  The worker gives a place to a backend that it finds in
+ * line, whatever key it published.  It takes the place from a backend that is
+ * idle, or waits for an idle one.
  *
- * A session whose last transactions all wanted a hot spot takes its place, or
- * queues, when the next one begins: then it holds nothing yet.
+ * If a session's last transactions all wanted a hot spot, the next one takes
+ * its place, or queues, when it begins: then it holds nothing yet.
  *
- * Locking: see slots_internal.h.  Only the worker writes marks, and what is in a
- * HotSpot but for its key: without a lock.
+ * Locking: see slots_internal.h.  Only the worker writes marks, and a HotSpot
+ * except for its key: it needs no lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -49,7 +47,7 @@
 
 #include "core/slots_internal.h"
 
-/* A sample adds this to the mark of a key in line; it takes 1 from one at work. */
+/* A sample adds this to the mark of a key in line; work takes 1 from it. */
 #define MARK_IN_LINE			4
 #define MAX_MARK				40
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
@@ -59,21 +57,21 @@
 
 pg_atomic_uint32 *slots_hot_kinds = NULL;
 
-/* Are there to be hot spots now?  A hint without the lock. */
+/* Are hot spots enabled?  A hint, no lock. */
 bool
 slots_have_hot_spots(void)
 {
 	return *(volatile bool *) &Slots->hot_spots_on && *(volatile int *) &Slots->max_active != 0;
 }
 
-/* Can statements queue for what is of this kind? */
+/* Can statements queue for this kind? */
 static inline bool
 has_queue(HotSpotKind kind)
 {
 	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
-/* Has that backend a slot, at work or lent, or a place?  A hint, no lock. */
+/* Does that backend have a slot, lent or not, or a place?  A hint, no lock. */
 bool
 slots_is_holder(int procno)
 {
@@ -83,8 +81,8 @@ slots_is_holder(int procno)
 }
 
 /*
- * Give a backend a place at that hot spot, above the limit if need be, instead
- * of one that it may have at another.  Only the worker does.
+ * Give a backend a place at that hot spot, above the limit if necessary, and
+ * return one that it has at another.  Only the worker calls this.
  */
 static void
 give_place(SlotEntry *entry, int hot_spot)
@@ -94,7 +92,7 @@ give_place(SlotEntry *entry, int hot_spot)
 
 	if (spot == spot_of(place) || place_in(pg_atomic_read_u32(&entry->state)) != NO_QUEUE)
 		return;
-	/* Count first: from the exchange on, the backend may release it. */
+	/* Count first: after the exchange, the backend may release it. */
 	pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
 	if (!pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
 		slots_return_place(place);
@@ -102,7 +100,7 @@ give_place(SlotEntry *entry, int hot_spot)
 		slots_return_place(place_of(spot));
 }
 
-/* Take the place that its spot named from a backend, if it has that still. */
+/* Take the place in spot from a backend, if it still has it. */
 static void
 take_place(SlotEntry *entry, uint32 spot)
 {
@@ -112,7 +110,7 @@ take_place(SlotEntry *entry, uint32 spot)
 		slots_return_place(place);
 }
 
-/* Has give_place() given it a place too late?  Lock held, or a hint. */
+/* Did give_place() give it a place too late?  Lock held, or a hint. */
 static bool
 has_place_left(int procno)
 {
@@ -121,11 +119,11 @@ has_place_left(int procno)
 	if (!has_spot(entry))
 		return false;
 	pg_read_barrier();			/* it took its place in this transaction */
-	/* One that waits would wait for itself. */
+	/* A waiter would wait for its own place. */
 	return (state_of(entry) == SLOT_WAITING || !GATE_IN_TRANSACTION(GetPGProcByNumber(procno)));
 }
 
-/* Take that place: under the lock, as it may be granted one instead. */
+/* Take that place, under the lock: the backend may be granted another. */
 static void
 take_place_left(int procno)
 {
@@ -140,8 +138,8 @@ take_place_left(int procno)
 /* ---- Hot spots ---- */
 
 /*
- * Tell all backends for what kinds of hot spots they have to look at their
- * statements: also where it is not known yet what they wait for.  Lock held.
+ * Publish for which kinds backends examine their statements.  For
+ * HOT_SPOT_TRANSACTION, they publish what they want.  Lock held.
  */
 static void
 publish_kinds(void)
@@ -154,7 +152,7 @@ publish_kinds(void)
 	pg_atomic_write_u32(&Slots->hot_kinds, kinds);
 }
 
-/* Forget what was marked, or learned, for that hot spot. */
+/* Forget the marks and contenders of that hot spot. */
 static void
 clear_marks_for(int hot_spot)
 {
@@ -181,7 +179,7 @@ remember(HotSpot *spot, TimestampTz now)
 	past->wait_time = pg_atomic_read_u64(&spot->wait_time);
 }
 
-/* A hot spot ends: its index is free, and its limit does not hold any more. */
+/* End a hot spot: its index is free, and its limit is void. */
 static void
 end_hot_spot(int hot_spot)
 {
@@ -197,7 +195,7 @@ end_hot_spot(int hot_spot)
 	slots_unlock(&section);
 }
 
-/* The index of the hot spot of that key, or -1.  Lock held, or a hint. */
+/* The index of the hot spot with that key, or -1.  Lock held, or a hint. */
 int
 slots_find_hot_spot(const HotSpotKey *key)
 {
@@ -209,18 +207,18 @@ slots_find_hot_spot(const HotSpotKey *key)
 	return -1;
 }
 
-/* May this index be that of a new hot spot?  A hint without the lock. */
+/* May a new hot spot use this index?  A hint, no lock. */
 static bool
 is_free(int hot_spot)
 {
 	int			queue = slots_hot_spot_queue(hot_spot);
 
-	/* Those that wanted the former one may be at work or wait. */
+	/* Contenders of the former one may still work or wait. */
 	return Slots->hot_spots[hot_spot].key.kind == HOT_SPOT_NONE &&
 		places_in_use(queue) == 0 && queue_at(queue)->waiters.length == 0;
 }
 
-/* The same as slots_find_hot_spot(); forms it if there is room. */
+/* Like slots_find_hot_spot(), but forms it if there is room. */
 static int
 find_or_form(const HotSpotKey *key, uint64 now)
 {
@@ -233,7 +231,7 @@ find_or_form(const HotSpotKey *key, uint64 now)
 
 		if (!is_free(i))
 			continue;
-		clear_marks_for(i);		/* of one that was there before */
+		clear_marks_for(i);		/* of the former one */
 		limit_control_init(&spot->control, now);
 		spot->since = GetCurrentTimestamp();
 		spot->most_in_line = 0;
@@ -267,9 +265,9 @@ hot_spot_of(const SlotEntry *entry)
 /* ---- Keys ---- */
 
 /*
- * The statement that this backend is about to run will lock rows of that
- * relation, if it is one.  Nothing is known of its key yet; what an earlier
- * statement wanted stays, if there is a place for that.
+ * This backend is about to run a statement that will lock rows of that
+ * relation.  Its key is not known yet.  Keep what an earlier statement wanted
+ * if the backend has a place for it.
  */
 void
 slots_want_relation(Oid relation, bool has_place)
@@ -280,8 +278,8 @@ slots_want_relation(Oid relation, bool has_place)
 }
 
 /*
- * A backend waits for another transaction, which does not tell what it wants;
- * but its statement may have told.  If so, *key is that.
+ * A wait for another transaction does not tell what the backend wants.  If its
+ * statement has published a relation, set *key to that.
  */
 static void
 see_what_is_wanted(int procno, HotSpotKey *key)
@@ -297,8 +295,8 @@ see_what_is_wanted(int procno, HotSpotKey *key)
 }
 
 /*
- * This backend is about to run a statement that wants that of a hot spot: is it
- * hot?  key: as WantedKey.key, or WANTS_ALL.
+ * This backend is about to run a statement that wants this key, or WANTS_ALL,
+ * of a hot spot.  Publish the key, and return whether it is hot.
  */
 bool
 slots_want(int hot_spot, uint32 key)
@@ -314,7 +312,7 @@ slots_want(int hot_spot, uint32 key)
 	return true;
 }
 
-/* What this backend published is seen in line, for that row if it is known. */
+/* Mark the key of a backend in line, for that row if it is known. */
 static void
 mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
 {
@@ -342,7 +340,7 @@ mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
 	}
 }
 
-/* It is seen at work, with a place. */
+/* Lower the mark: the backend works with a place. */
 static void
 unmark_key(const SlotEntry *entry, int hot_spot)
 {
@@ -366,9 +364,9 @@ age_marks(uint64 now)
 }
 
 /*
- * Note what a sample found a backend doing, and add it to *counts.  key: what
- * it contends for, if it does, and row: which row of that.  Those of pools that
- * have a limit of their own are left to the administrator.
+ * Record what a sample found a backend doing, and add it to *counts.  key and
+ * row: what it contends for, if it does.  A backend of a pool with a limit
+ * does not queue at hot spots.
  */
 void
 slots_note_activity(int procno, Activity activity, HotSpotKey *key, const WantedRow *row,
@@ -394,10 +392,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 			in_line_for = found;
 		else if (found >= 0)
 		{
-			/*
-			 * Only shown; besides, it may have a place for what it has
-			 * locked.
-			 */
+			/* Only shown.  It may have a place for what it has locked. */
 			counts->of[found].contenders++;
 			counts->of[found].blocked++;
 		}
@@ -437,15 +432,12 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 		give_place(entry, found);
 	}
 	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
-		unmark_key(entry, found);	/* one at a time is never in line */
+		unmark_key(entry, found);	/* one alone is never in line */
 }
 
 /* ---- Limits, setting and showing ---- */
 
-/*
- * Adapt the limit of one hot spot to what a sample found.  Returns whether
- * more places are free than before.
- */
+/* Adapt the limit of a hot spot to a sample.  Returns true if it was raised. */
 static bool
 adapt(int hot_spot, LoadSample sample, uint64 now)
 {
@@ -488,10 +480,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	return limit > old_limit;
 }
 
-/*
- * A sample is complete: adapt the limits of all hot spots.  Returns whether it
- * found contenders.
- */
+/* A sample is complete: adapt all limits.  Returns true if any contend. */
 bool
 slots_adapt_hot_spots(const HotSpotCounts *counts)
 {
@@ -511,7 +500,6 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 	return contended;
 }
 
-/* A setting has changed: there are no hot spots any more. */
 void
 slots_end_hot_spots(void)
 {
@@ -524,7 +512,6 @@ slots_end_hot_spots(void)
 	}
 }
 
-/* Describe what is known of the keys of that hot spot. */
 static void
 describe_keys(int hot_spot, HotSpotView *view)
 {
@@ -548,7 +535,7 @@ describe_keys(int hot_spot, HotSpotView *view)
 	}
 }
 
-/* Describe the hot spots with contenders of late.  Returns how many. */
+/* Describe the hot spots with recent contenders.  Returns how many. */
 int
 slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 {
@@ -585,7 +572,6 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 	return n;
 }
 
-/* The number of the first hot spot that has ended and is remembered */
 uint64
 slots_first_past_hot_spot(void)
 {
@@ -600,7 +586,6 @@ slots_first_past_hot_spot(void)
 	return first;
 }
 
-/* Forget those that have ended. */
 void
 slots_forget_past_hot_spots(void)
 {
@@ -611,7 +596,7 @@ slots_forget_past_hot_spots(void)
 	slots_unlock(&section);
 }
 
-/* What is known of that one.  Returns false if none of that number has ended. */
+/* Copy a past hot spot.  Returns false if it has not ended yet. */
 bool
 slots_get_past_hot_spot(uint64 number, PastHotSpot *past)
 {
@@ -626,7 +611,6 @@ slots_get_past_hot_spot(uint64 number, PastHotSpot *past)
 	return found;
 }
 
-/* What that is, in a palloc'd string */
 char *
 slots_describe_hot_spot(const HotSpotKey *key)
 {
@@ -638,7 +622,7 @@ slots_describe_hot_spot(const HotSpotKey *key)
 			return psprintf("relation %u of database %u", fields[0], key->database);
 		case HOT_SPOT_ADVISORY:
 			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
-		default:				/* nobody queues for others */
+		default:				/* backends do not queue for others */
 			return pstrdup("other transactions");
 	}
 }

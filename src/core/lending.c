@@ -1,22 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * lending.c
- *		Lending: slots that count as free while their holders do nothing; and
- *		the last resort.
+ *		Lending: the slots of idle holders count as free; and the last resort.
  *
- * The sampler (src/sampler.c) tells what the holders have done.  One that has
- * done next to nothing for lend_after becomes a lender: what it holds is
- * counted out until it works again, and then counted in, above the limits if
- * need be.
+ * The sampler (src/sampler.c) finds out what holders do.  One that has been
+ * idle for lend_after becomes a lender: its slot is counted out until it works
+ * again, then counted in, above the limits if necessary.
  *
- * The last resort is for a holder that waits for a backend in the queue and
- * does not lend.  If nobody has entered from the queue for a second, the next
- * one enters above the limit, then another after 2, 4 ... 60 s, from the
- * beginning once the queue moves.  That clock tells nothing about a queue
- * whose own places are all in use, as others may move.  That of a hot spot has
- * a clock of its own, as the limit is an estimate.  From that of a pool, whose
- * limit is meant, the first enters if none has for 60 s.  If a sample finds that
- * others wait for what a waiter has locked, that waiter enters at once.
+ * The last resort helps if a holder waits for a backend in the queue but does
+ * not lend.  If no waiter has entered for a second, the next one enters above
+ * the limit, then others after 2, 4 ... 60 s; the delay starts over once the
+ * queue moves.  That timer does not help a queue whose own places are all in
+ * use: other queues may move.  The queue of a hot spot has its own timer,
+ * because its limit is an estimate.  The limit of a pool is intended: a waiter
+ * enters above it only if none has entered for 60 s.  If a sample finds that
+ * others wait for a lock of a waiter, that waiter enters at once.
  *
  * Locking: see slots_internal.h.
  *
@@ -32,9 +30,8 @@
 #define MAX_STALL				60000
 
 /*
- * A process that uses less than this part of a CPU does nothing: 5 %, above
- * what it takes to receive rows or short statements one by one, with a wait
- * for the client before each.
+ * A process that uses less than this part of a CPU, 5 %, is idle.  One that
+ * receives rows or short statements one by one from its client uses less.
  */
 #define IDLE_PART				20
 
@@ -45,8 +42,8 @@ slots_lend_after(void)
 }
 
 /*
- * Is it of interest what the holders do: since a backend waits for what one may
- * lend, or would, or since one that lends may work again?  A hint, no lock.
+ * Must the worker watch the holders?  It must if a backend waits, or would
+ * wait, or if a lender may work again.  A hint, no lock.
  */
 bool
 slots_holders_matter(void)
@@ -55,7 +52,7 @@ slots_holders_matter(void)
 		*(volatile int *) &Slots->lent > 0;
 }
 
-/* A backend of that pool lends no more.  Lock held. */
+/* A backend of that pool no longer lends.  Lock held. */
 static void
 forget_lender(SlotPool *pool)
 {
@@ -85,8 +82,8 @@ slots_note_lender(SlotPool *pool)
 }
 
 /*
- * Is in this state what others may wait for: a slot of a limit for all, or a place
- * in a pool?
+ * Does this state have what others may wait for: a slot under a limit for all,
+ * or a place in a pool?
  */
 static inline bool
 is_of_use(uint32 state)
@@ -94,7 +91,7 @@ is_of_use(uint32 state)
 	return ((state & STATE_COUNTED) != 0 && slots_are_limited()) || place_in(state) != NO_QUEUE;
 }
 
-/* Has this holder lent that, or may it?  A hint, no lock. */
+/* Does this holder lend, or could it?  A hint, no lock. */
 bool
 slots_may_lend(int procno)
 {
@@ -130,7 +127,7 @@ end_lending(SlotEntry *entry, TimestampTz since)
 
 	if (state_of(entry) != SLOT_LENT)
 		return;
-	/* From the exchange on, the backend may release it, and change its pool. */
+	/* After the exchange, the backend may release it and change its pool. */
 	hold = count_in(entry->pool);
 	pg_atomic_write_u64(&entry->since, since);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, state_with(SLOT_RUNNING, &hold)))
@@ -140,9 +137,9 @@ end_lending(SlotEntry *entry, TimestampTz since)
 }
 
 /*
- * Has the holder used CPU time since quiet_since, or been admitted?  To begin
- * another statement is no work in itself; a lower CPU time than before is, as
- * parallel workers take theirs with them.  Lock held, or a hint.
+ * Has the holder used CPU time since quiet_since, or been admitted?  A new
+ * statement alone is no work.  A lower CPU time is: parallel workers take
+ * theirs with them when they exit.  Lock held, or a hint.
  */
 static bool
 has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, uint64 now)
@@ -152,8 +149,8 @@ has_worked(const SlotEntry *entry, uint16 admission, uint64 cpu, uint64 now)
 }
 
 /*
- * Does it hold a slot without having worked, by its CPU time (us) and that of
- * its workers, since it was last found working?  A hint.
+ * Has this holder been idle since quiet_since?  cpu: CPU time (us) of it and
+ * its workers.  A hint.
  */
 bool
 slots_seems_idle(int procno, uint64 cpu)
@@ -165,10 +162,10 @@ slots_seems_idle(int procno, uint64 cpu)
 }
 
 /*
- * Record what a sample saw of a holder: cpu as before; busy: it works even if
- * cpu has not grown; is_stuck: it waits for a backend that does nothing.
- * Lends the slot if it is stuck, or has been idle for lend_after; takes a lent
- * slot back if it works.
+ * Record what a sample saw of a holder.  cpu: as above; busy: it works even if
+ * cpu has not grown; is_stuck: it waits for an idle backend.  Lend its slot if
+ * it is stuck, or has been idle for lend_after.  Take a lent slot back if it
+ * works.
  */
 void
 slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
@@ -188,7 +185,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 			 (is_stuck || passed_since(entry->quiet_since, lend_after, section.now)))
 		lend(entry, section.timestamp);
 
-	/* How much a lender did long ago must not hide that it works now. */
+	/* Restart the measurement: past work must not hide present work. */
 	if (worked || state_of(entry) == SLOT_LENT)
 	{
 		entry->admission_seen = admission;
@@ -198,7 +195,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	slots_unlock(&section);
 }
 
-/* This backend works: a lent slot counts again, above the limit if need be. */
+/* This backend works: a lent slot counts again, even above the limit. */
 void
 slots_end_lending(void)
 {
@@ -210,20 +207,20 @@ slots_end_lending(void)
 }
 
 /*
- * A waiter last entered at moved, and the next may after stall ms more, or as
- * at first (0).  May it now, in the queue since then?  Returns after how many
- * ms, 0 if not.
+ * A waiter last entered at moved, and the next may enter stall ms later (0:
+ * the initial delay).  May one that has waited since queued enter now?
+ * Returns the delay in ms, or 0 if not.
  */
 static int
 stall_over(uint64 moved, int stall, uint64 queued, uint64 now)
 {
-	/* Both settings may delay waiters by right. */
+	/* Both settings delay waiters on purpose. */
 	int64		delay = Max((int) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
 
 	/*
-	 * After a time without waiters, it begins again; but not for each of
-	 * those that come one by one, or all of them would enter at once.
+	 * Start over after a time without waiters.  Do not start over for each
+	 * new waiter, or all would enter at once.
 	 */
 	stall = Max(stall, first);
 	if (passed_since(moved, stall, queued))
@@ -231,14 +228,14 @@ stall_over(uint64 moved, int stall, uint64 queued, uint64 now)
 	return passed_since(Max(moved, queued), stall, now) ? stall : 0;
 }
 
-/* The last resort: let the next waiter in if that is due.  Lock held. */
+/* The last resort: let the next waiter in if it is time.  Lock held. */
 static bool
 relieve_next(LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
 	int			stall;
 
-	/* A long statement just waits for its turn. */
+	/* A long statement only waits for its turn. */
 	for (int index = NO_QUEUE; next != INVALID_PROC_NUMBER &&
 		 entry_of(next)->queue == LONG_QUEUE &&
 		 (index = slots_next_queue(index)) != NO_QUEUE;)
@@ -256,9 +253,9 @@ relieve_next(LockedSection *section)
 }
 
 /*
- * Has the queue of a hot spot stood still for long enough?  It does not while
- * its contenders complete transactions: more may have places than ought to,
- * and go one by one.  Returns as stall_over().  Lock held.
+ * Has the queue of a hot spot stood still for long enough?  It has not while
+ * its contenders complete transactions: too many may have places, and leave
+ * one by one.  Returns as stall_over().  Lock held.
  */
 static int
 hot_spot_stall(int index, uint64 queued, uint64 now)

@@ -6,27 +6,26 @@
  * A statement that has used much CPU time (src/long_statements.c measures it)
  * is long until it ends.  It keeps its slot while no other backend waits.  It
  * gives the slot up, and waits in the queue of long statements,
- *	 - for a short statement that waits, if long ones have more than their share;
+ *	 - for a short statement, if long ones have more than their share;
  *	 - for another long one, when its turn is over: after TURN of CPU time, or
  *	   LONGEST_TURN.
- * While short statements wait, long ones have their share: a quarter of the
- * slots, but no more than half of the CPUs, since each of them uses a CPU all
- * the time; and at least one slot.  Of a limit of one slot, they have a turn
- * LONGEST_TURN after the last one.  While no short
- * statement has found all slots in use for SPARE_AFTER, long ones have all that
- * are free.  The next turn is that of the statement that has had the least since
- * it became long.
+ * While short statements wait, the share of long ones is a quarter of the
+ * slots, at most half of the CPUs, because each uses a CPU all the time, and at
+ * least one slot.  Under a limit of one slot, a turn begins LONGEST_TURN after
+ * the last one.  If no short statement has found all slots in use for
+ * SPARE_AFTER, long ones may use all free slots.  The next turn goes to the
+ * statement that has had the least since it became long.
  *
  * A parallel query has one slot.  Its workers count for the share and for the
- * turn, and wait while it waits.  The query may be queued by one of them: its
- * leader may just wait for their tuples.  So long statements are granted their
- * slots, and are not called to claim one.
+ * turn, and wait while it waits.  A worker may queue the query: its leader may
+ * be waiting for tuples.  For the same reason, a long statement is granted its
+ * slot, and is not called to claim one.
  *
- * Only statements of the pool "default" can be long, and only if it has no
- * limit of its own: an administrator who defines pools knows better.
+ * Only statements of the default pool can be long, and only if it has no limit
+ * of its own: the administrator's pools take precedence.
  *
- * Locking: see slots_internal.h.  The statement of a backend becomes long, and
- * queues, by the backend or by a parallel worker of it, under the lock.
+ * Locking: see slots_internal.h.  A backend, or a parallel worker of it, makes
+ * its statement long, and queues it, under the lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -38,7 +37,6 @@
 
 #define TURN			200		/* ms of CPU time */
 
-/* Can the statement of this holder be long?  Lock held, or a hint. */
 bool
 slots_may_be_long(int procno)
 {
@@ -61,7 +59,7 @@ turn_is_over(SlotEntry *entry, uint64 now)
 	return used * LONG_TICK >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now);
 }
 
-/* Should this long statement, which has its slot, give it up?  Lock held. */
+/* Must this long statement give up its slot?  Lock held. */
 static bool
 must_give_up(SlotEntry *entry, uint64 now)
 {
@@ -80,8 +78,8 @@ must_give_up(SlotEntry *entry, uint64 now)
 }
 
 /*
- * Have a long statement, whose state is that, queue for its next turn.  Does
- * nothing if its backend has just changed the state.  Lock held.
+ * Queue a long statement for its next turn.  Does nothing if its backend has
+ * changed its state, running.  Lock held.
  */
 static void
 queue_again(int procno, uint32 running, LockedSection *section)
@@ -103,7 +101,7 @@ queue_again(int procno, uint32 running, LockedSection *section)
 	queue_at(LONG_QUEUE)->moved = section->now;
 }
 
-/* The long statement of this holder works with a slot, in that state.  Lock held. */
+/* The long statement of this holder works.  running: its state.  Lock held. */
 static void
 note_long(int procno, uint32 running, LockedSection *section)
 {
@@ -128,9 +126,8 @@ note_long(int procno, uint32 running, LockedSection *section)
 }
 
 /*
- * The statement of this holder, its own or that of its leader, is long, and this
- * process works for it.  Returns false if it has to wait until slots_is_paused()
- * is no longer true.
+ * This process works for the long statement of this holder, its own or its
+ * leader's.  Returns false if it must wait while slots_is_paused().
  */
 bool
 slots_has_turn(int procno)
@@ -149,7 +146,7 @@ slots_has_turn(int procno)
 	return has_turn;
 }
 
-/* Does the long statement of this backend wait for its turn?  A hint, no lock. */
+/* A hint, no lock. */
 bool
 slots_is_paused(int procno)
 {
@@ -163,7 +160,7 @@ slots_turn_of(int procno)
 	return &entry_of(procno)->turn;
 }
 
-/* A parallel worker begins, or ends, to work for the long statement of this holder. */
+/* A parallel worker starts or stops working for this long statement. */
 void
 slots_count_worker(int procno, bool begins)
 {
@@ -178,8 +175,8 @@ slots_count_worker(int procno, bool begins)
 }
 
 /*
- * The statement of this backend is not long any more.  If it waits for a turn,
- * it has a slot from now on, above the limit if need be.
+ * The statement of this backend is no longer long.  If it waits for a turn, it
+ * gets a slot, above the limit if necessary.
  */
 void
 slots_end_turns(void)
@@ -212,7 +209,7 @@ slots_end_turns(void)
 	slots_unlock(&section);
 }
 
-/* Have this backend keep its slot, whatever its parallel workers use, or not. */
+/* Let this backend keep its slot, or not: a statement that does is not long. */
 void
 slots_keep_slot(bool keep)
 {
@@ -223,8 +220,8 @@ slots_keep_slot(bool keep)
 }
 
 /*
- * Others need long statements to go on, or do not any more: VACUUM waits for a
- * pin, or replay for what only they may hold.  The worker calls it.
+ * VACUUM or replay waits for what long statements may hold, or no longer
+ * waits.  If it waits, let them all in.  The worker calls this.
  */
 void
 slots_need_long(bool needed)

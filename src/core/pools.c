@@ -3,13 +3,13 @@
  * pools.c
  *		Which pools there are, and which one a backend belongs to.
  *
- * A pool has an index in an array; the default pool has the first.  The worker
- * defines and drops pools when it publishes settings (settings.c).  A backend looks
- * up its pool by name, again whenever the generation changes.  When a pool is
- * dropped, its waiters move to the default pool at once, but for those at a
- * hot spot; other backends do at their next statement.  Its index can be
- * reused once no backend of the pool has a slot; until it is, a pool defined
- * under the same name gets it back, and the totals.
+ * Each pool has an index in an array; the default pool has the first.  The
+ * worker defines and drops pools when it publishes settings (settings.c).  A
+ * backend looks up its pool by name whenever the generation changes.  When a
+ * pool is dropped, waiters in its queue move to the default pool at once,
+ * other backends at their next statement.  The index can be reused once no
+ * backend of the pool has a slot.  Until it is, a new pool of the same name
+ * gets the index and the totals.
  *
  * Locking: see slots_internal.h.
  *
@@ -23,14 +23,13 @@
 
 #define NO_POOL			(-1)
 
-/* What this backend knows of its pool, and its name */
 MyPool		my_pool = {.generation = PG_UINT32_MAX};
 static char my_pool_name[NAMEDATALEN];
 
-/* The pool that the session is to belong to, by its setting */
+/* The pool that the session's setting names */
 static const char *chosen_name = POOLS_DEFAULT_NAME;
 
-/* The name of a pool as it is compared, in a buffer of NAMEDATALEN */
+/* Fold a pool name for comparison, into a buffer of NAMEDATALEN bytes. */
 void
 pools_fold_name(char *name, const char *original)
 {
@@ -41,7 +40,7 @@ pools_fold_name(char *name, const char *original)
 	name[i] = '\0';
 }
 
-/* The definition of the pool of that name, in lower case; or NULL */
+/* The definition of the pool with that name, in lower case, or NULL */
 const PoolDefinition *
 pools_find(const PoolDefinitions *definitions, const char *name)
 {
@@ -51,7 +50,7 @@ pools_find(const PoolDefinitions *definitions, const char *name)
 	return NULL;
 }
 
-/* The index of the pool of that name, or NO_POOL; it may have been dropped. */
+/* The index of the pool with that name, even if dropped, or NO_POOL */
 static int
 find_pool(const char *name)
 {
@@ -61,7 +60,7 @@ find_pool(const char *name)
 	return NO_POOL;
 }
 
-/* Warn the session, and the log once per change of the pools. */
+/* Warn the session, and the log once per change of pools. */
 static void
 warn_of_unknown_pool(const char *name)
 {
@@ -75,7 +74,7 @@ warn_of_unknown_pool(const char *name)
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
 }
 
-/* Join the pool that the setting names, or the default pool: in state NONE. */
+/* Join the pool that the setting names, or the default pool. */
 void
 slots_join_pool(void)
 {
@@ -108,7 +107,7 @@ slots_join_pool(void)
 		warn_of_unknown_pool(name);
 }
 
-/* Belong to that pool from the next statement on.  name: it stays there. */
+/* Use that pool from the next statement on.  Keeps a pointer to name. */
 void
 slots_choose_pool(const char *name)
 {
@@ -116,28 +115,26 @@ slots_choose_pool(const char *name)
 	my_pool.generation = PG_UINT32_MAX;
 }
 
-/* The pool that this backend came to last. */
 const char *
 slots_pool_name(void)
 {
 	return my_pool_name;
 }
 
-/* Has this backend's pool a max_queue_length of its own? */
 bool
 slots_pool_has_queue_length(void)
 {
 	return pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET;
 }
 
-/* ms, 0 = none.  It, and the pool, may have changed since the wait began. */
+/* ms; 0 = none.  It, and the pool, may change during a wait. */
 int
 slots_pool_queue_timeout(void)
 {
 	return *(volatile int *) &pool_of(MySlotEntry)->definition.queue_timeout;
 }
 
-/* An index for one more pool, or NO_POOL: no backend of it has or wants a slot. */
+/* An unused index for a pool, or NO_POOL */
 static int
 free_index(void)
 {
@@ -153,7 +150,6 @@ free_index(void)
 	return Slots->npools < SLOTS_MAX_POOLS ? Slots->npools : NO_POOL;
 }
 
-/* Change the definition of the pool of that index, or define one. */
 static void
 define_pool(int index, const PoolDefinition *definition)
 {
@@ -174,7 +170,7 @@ define_pool(int index, const PoolDefinition *definition)
 	slots_unlock(&section);
 }
 
-/* Drop a pool: its waiters go to the end of the default pool's queue. */
+/* Drop a pool: its waiters move to the end of the default pool's queue. */
 static void
 drop_pool(int index)
 {
@@ -199,7 +195,7 @@ drop_pool(int index)
 			entry_of(waiter)->pool = DEFAULT_POOL;
 			slots_queue_move(waiter, DEFAULT_POOL);
 			queue->passed_over_since = 0;
-			/* Else a reset has been since. */
+			/* Unless there was a reset. */
 			if (pool->totals[TOTAL_QUEUED] > 0)
 				pool->totals[TOTAL_QUEUED]--;
 			Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
@@ -209,8 +205,8 @@ drop_pool(int index)
 }
 
 /*
- * Set which pools there are.  Those that stay keep queue, counts and totals;
- * waiters enter as far as they may now.
+ * Replace the pools.  Those that stay keep their queues, counts and totals.
+ * Waiters enter if they may now.
  */
 void
 slots_set_pools(const PoolDefinitions *definitions)

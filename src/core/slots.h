@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * slots.h
- *		What the other files see of the core.
+ *		The interface of the core.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -18,31 +18,29 @@
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 
-/* A variable of the hot path that other files see, but no other library. */
+/* Visible to all files of this library, but to no other library */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
 
-/* What one backend is to the gate */
+/* State of a backend at the gate */
 typedef enum SlotState
 {
 	SLOT_NONE,					/* neither holds nor wants a slot */
 	SLOT_WAITING,				/* is in a queue */
 	SLOT_RUNNING,				/* holds a slot */
-	SLOT_LENT,					/* holds a slot on paper; it counts as free */
-	SLOT_PAUSED,				/* for the views: its long statement waits for
-								 * its next turn */
+	SLOT_LENT,					/* has lent its slot, which counts as free */
+	SLOT_PAUSED,				/* views only: long statement waits for a turn */
 	SLOT_STATES
 } SlotState;
 
-#define POOLS_MAX			32	/* that can be defined, with the default pool */
-#define SLOTS_MAX_POOLS		(2 * POOLS_MAX) /* with removed ones that have
-											 * backends at work */
+#define POOLS_MAX			32	/* with the default pool */
+#define SLOTS_MAX_POOLS		(2 * POOLS_MAX) /* with removed pools still in use */
 #define POOLS_DEFAULT_NAME	"default"
 #define POOLS_QUEUE_LENGTH_UNSET	(-2)	/* go by the setting for all */
 
 #define SLOTS_MAX_LIMIT		0x3FFFF /* PostgreSQL's own bound on backends */
-#define SLOTS_WAIT_BUCKETS	24	/* of the histogram of waits: see stats.c */
+#define SLOTS_WAIT_BUCKETS	24	/* see slots_record_wait() */
 #define MAX_HOT_SPOTS		32
-#define MAX_PAST_HOT_SPOTS	100 /* that are remembered */
+#define MAX_PAST_HOT_SPOTS	100
 
 typedef struct PoolDefinition
 {
@@ -59,7 +57,7 @@ typedef struct PoolDefinitions
 	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
 } PoolDefinitions;
 
-/* Totals that each backend keeps for itself, without any lock */
+/* Totals that each backend keeps in its entry */
 typedef enum OwnTotal
 {
 	TOTAL_ADMITTED,
@@ -86,51 +84,49 @@ typedef enum PoolTotal
 	POOL_TOTALS
 } PoolTotal;
 
-/* What backends wait for; only for the first two they queue: see hot_spots.c */
+/* What backends contend for.  They queue only for the first two. */
 typedef enum HotSpotKind
 {
 	HOT_SPOT_NONE,
-	HOT_SPOT_RELATION,			/* its rows, its pages or itself */
+	HOT_SPOT_RELATION,			/* the relation, its pages or rows */
 	HOT_SPOT_ADVISORY,			/* an advisory lock */
 	HOT_SPOT_OBJECT,			/* another object of a database */
 	HOT_SPOT_LWLOCK,			/* a lock inside the server */
-	HOT_SPOT_TRANSACTION		/* the ends of other transactions */
+	HOT_SPOT_TRANSACTION		/* another transaction's end */
 } HotSpotKind;
 
-/* Fields that a kind does not use are 0. */
+/* Unused fields are 0. */
 typedef struct HotSpotKey
 {
 	HotSpotKind kind;
 	Oid			database;
-	uint32		fields[3];		/* as in LOCKTAG, from field2 on; or the wait
-								 * event of a lock inside the server */
+	uint32		fields[3];		/* LOCKTAG fields 2 to 4, or an LWLock's event */
 } HotSpotKey;
 
-/* A row of a relation */
 typedef struct WantedRow
 {
 	uint32		block;
 	uint16		offset;			/* 0 = unknown */
 } WantedRow;
 
-#define WANTS_ALL	0			/* instead of a key: all that the hot spot is */
+#define WANTS_ALL	0			/* instead of a key: the whole hot spot */
 
 /* What the worker has done since it started */
 typedef struct WorkerStats
 {
 	TimestampTz started;
-	TimestampTz sampled;		/* when it last did */
+	TimestampTz sampled;		/* when it took the last sample */
 	uint64		samples;
 	uint64		sample_time;	/* us */
 } WorkerStats;
 
-/* A clock for intervals, us: unlike that of timestamps, it is never set. */
+/* Monotonic clock for intervals, us */
 static inline uint64
 monotonic_us(void)
 {
 	struct timespec now;
 
-	/* Not instr_time.h: from 19 on, sessions may choose its clock. */
+	/* Not instr_time.h: from 19 on, each session may choose its clock. */
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
@@ -142,12 +138,11 @@ extern bool slots_shmem_init(void);
 /* Settings */
 typedef enum SlotSetting
 {
-	SETTING_MAX_ACTIVE,			/* slots; 0 = the gate is off, and so are the
-								 * limits of pools; -1 = none but those of
-								 * pools and hot spots */
+	SETTING_MAX_ACTIVE,			/* slots; 0 = the gate is off, even for pools;
+								 * -1 = only pools and hot spots have limits */
 	SETTING_OBSERVING,			/* 1 = no backend queues */
-	SETTING_HOT_SPOTS,			/* 0 = there are none */
-	SETTING_HANDOFF_AFTER,		/* ms; 0 = strictly first come */
+	SETTING_HOT_SPOTS,
+	SETTING_HANDOFF_AFTER,		/* ms; 0 = always hand off */
 	SETTING_LEND_AFTER,			/* ms; -1 = never */
 	SETTING_LONG_AFTER			/* ms of CPU time; -1 = never */
 } SlotSetting;
@@ -155,7 +150,7 @@ typedef enum SlotSetting
 extern void slots_set(SlotSetting setting, int value);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
-/* Backends; this one's proc number, or invalid until it comes to the gate */
+/* Backends. my_slot_procno is invalid until this one meets the gate. */
 extern GATE_HIDDEN int my_slot_procno;
 extern bool slots_available(void);
 extern bool slots_is_uncounted(void);
@@ -165,12 +160,12 @@ extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
 
-/* What became of an attempt to enter the queue */
+/* Result of slots_enqueue() */
 typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
-	SLOT_ENQUEUE_ACQUIRED,		/* it has a slot, which was free after all */
-	SLOT_ENQUEUE_OBSERVED,		/* it has one above a limit only observed */
+	SLOT_ENQUEUE_ACQUIRED,		/* a slot was free after all */
+	SLOT_ENQUEUE_OBSERVED,		/* it entered: the limit is only observed */
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 
@@ -220,39 +215,34 @@ extern bool slots_pool_has_queue_length(void);
 typedef struct LoadSample
 {
 	int64		now;			/* us */
-	uint32		contenders;		/* all, at work or waiting in the queue */
-	uint32		in_use;			/* those that have a place */
-	uint32		working;		/* that work, rest or wait for each other */
-	uint32		blocked;		/* of these, those that wait */
-	uint32		waiting;		/* those in the queue */
-	uint32		completed;		/* transactions so far, modulo 2^32: the same
-								 * ones whether there is a limit or not */
+	uint32		contenders;		/* at work or in the queue */
+	uint32		in_use;			/* these have a place */
+	uint32		working;		/* these work, rest or wait for each other */
+	uint32		blocked;		/* of these, the ones that wait */
+	uint32		waiting;
+	uint32		completed;		/* transactions so far, modulo 2^32 */
 } LoadSample;
 
 /* What the control remembers; times in us */
 typedef struct LimitControl
 {
 	uint32		limit;			/* places, or LIMIT_OPEN */
-	uint32		kept;			/* the limit that a trial compares with more
-								 * places; 0 = none is under way */
-	bool		has_settled;	/* few are blocked now: the rate is counted */
-	bool		is_better;		/* so the last trial found the limit to be */
+	uint32		kept;			/* the limit during a trial; 0 = no trial */
+	bool		has_settled;	/* few are blocked: count the rate */
+	bool		is_better;		/* the last trial favored the limit */
 	LoadSample	last;			/* the last sample */
-	LoadSample	seen;			/* sums since its now, for the next step */
-	LoadSample	counted;		/* completed ones are counted since then */
-	double		limited_rate;	/* of them per us with the limit */
-	double		open_rate;		/* the same in the last trial, until it is
-								 * compared with the limit once more; or 0 */
-	int64		contended_for;	/* how long there has been contention */
-	int64		moved;			/* when one was completed, or a contender was
-								 * not blocked */
-	int64		quiet;			/* how long nobody has waited in the queue */
-	int64		effective;		/* when no more than the limit had places, or
-								 * fewer than ever since it began: */
-	uint32		fewest;			/* so many */
+	LoadSample	seen;			/* sums since seen.now, for the next step */
+	LoadSample	counted;		/* where the present count began */
+	double		limited_rate;	/* completed per us, with the limit */
+	double		open_rate;		/* the same without it; 0 = do not compare */
+	int64		contended_for;	/* time of contention so far */
+	int64		moved;			/* last completion, or unblocked contender */
+	int64		quiet;			/* how long the queue has been empty */
+	int64		effective;		/* when in_use last met the limit, or fell */
+	uint32		fewest;			/* lowest in_use since the limit began */
 	int64		stepped;		/* when the trial last gave out more places */
-	int64		believed_until; /* there is no trial, or no limit, before */
-	int64		believed_for;	/* how long the last result was believed */
+	int64		believed_until; /* until then, believe the last result */
+	int64		believed_for;	/* length of that time */
 	int64		halved_until;	/* after a standstill: no raise, no trial */
 } LimitControl;
 
@@ -260,18 +250,17 @@ extern void limit_control_init(LimitControl *control, int64 now);
 extern bool limit_control_stands_still(const LimitControl *control, int64 now);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 
-/* What a sample finds an admitted backend doing */
+/* What a backend is doing, by a sample */
 typedef enum Activity
 {
 	ACTIVITY_WORKS,
 	ACTIVITY_CONTENDS,			/* waits for backends that work or contend */
-	ACTIVITY_STUCK,				/* waits for one that does nothing */
-	ACTIVITY_IDLE,				/* does nothing: its client has been idle */
-	ACTIVITY_RESTS				/* waits for its client, a timer or an
-								 * extension, for less long */
+	ACTIVITY_STUCK,				/* waits for an idle one */
+	ACTIVITY_IDLE,				/* long wait for client, timer or extension */
+	ACTIVITY_RESTS				/* a shorter one, or for a shared lock */
 } Activity;
 
-/* What it finds of the contenders, by index */
+/* Contenders by hot spot */
 typedef struct HotSpotCounts
 {
 	LoadSample	of[MAX_HOT_SPOTS];
@@ -282,27 +271,26 @@ typedef struct HotSpotView
 {
 	int			index;
 	HotSpotKey	key;
-	int			hot_keys;		/* of what statements want of it */
-	WantedRow	row;			/* of the hottest one */
+	int			hot_keys;		/* that are marked */
+	WantedRow	row;			/* of the hottest key */
 	TimestampTz since;
 	int			limit;			/* places; 0 = no limit */
 	int			contenders;
 	int			running;
 	int			blocked;
 	int			waiting;
-	int			waiter;			/* the first of these: proc number */
+	int			waiter;			/* proc number of the first */
 	uint64		admitted;
 	uint64		wait_time;		/* us */
 } HotSpotView;
 
-/* A hot spot that has ended */
 typedef struct PastHotSpot
 {
 	HotSpotKey	key;
 	TimestampTz since;
 	TimestampTz ended;
-	WantedRow	row;			/* that a backend was in line for last */
-	int			most_in_line;	/* backends that waited at a time */
+	WantedRow	row;			/* the last one that a backend waited for */
+	int			most_in_line;	/* most backends that waited at a time */
 	uint64		admitted;
 	uint64		wait_time;		/* us */
 } PastHotSpot;
@@ -358,11 +346,11 @@ typedef struct SlotStats
 	TimestampTz stats_reset;
 } SlotStats;
 
-/* How a limit stands */
+/* The limit that a backend waits for */
 typedef struct SlotLimit
 {
-	bool		is_of_queue;	/* of its pool or hot spot, else of all pools */
-	HotSpotKey	hot_spot;		/* if it is of one */
+	bool		is_of_queue;	/* of its pool or hot spot, not of all */
+	HotSpotKey	hot_spot;
 	char		pool[NAMEDATALEN];
 	int			slots;
 	int			in_use;			/* slots */
@@ -370,7 +358,7 @@ typedef struct SlotLimit
 	int			waiting;		/* backends */
 } SlotLimit;
 
-/* What is known of one backend. */
+/* A backend, for the views */
 typedef struct SlotBackend
 {
 	int			pid;
@@ -378,10 +366,10 @@ typedef struct SlotBackend
 	char		pool[NAMEDATALEN];
 	SlotState	state;
 	TimestampTz since;			/* when it came into this state */
-	uint64		wait_time;		/* us, of its present or else its last wait */
+	uint64		wait_time;		/* us, of its present or last wait */
 } SlotBackend;
 
-/* Counters */
+/* Statistics */
 extern void slots_record_wait(uint64 waited);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);

@@ -1,35 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * slots_internal.h
- *		The shared memory of the semaphore, and what its files see of each
- *		other: for the files of src/core only.
+ *		The shared memory of the core, and what its files see of each other.
+ *		Only files of src/core include it.
  *
- * Every backend has an entry, known by its proc number, since pointers need
- * not mean the same in every process.  An entry is in one queue at a time.
+ * Each backend has an entry, indexed by proc number: pointers may differ
+ * between processes.  An entry is in at most one queue.
  *
- * The semaphore is one 32-bit word: the number of slots in use, and a flag in
- * its highest bit.  While that is clear, a slot is acquired and released by
- * one compare-and-exchange; the flag is larger than any limit, so "usage <
- * limit" tests all of it.  Without a limit for all, no slot is counted, and a
- * backend writes nothing but its own entry.  A queue with a limit of its own,
- * that of a pool or of a hot spot, has a word of its own: a slot is counted
- * there first, then in the word for all; if that fails, the first step is taken
- * back.  Where a backend is counted is its place.  Its state names that of a
- * pool.  Its spot names that of a hot spot, which may be taken later, and kept
- * longer, than the slot.
+ * The semaphore is one 32-bit word: the number of slots in use, and the
+ * waiters' flag in the highest bit.  While the flag is clear, one
+ * compare-and-exchange acquires or releases a slot.  The flag exceeds any
+ * limit, so "usage < limit" tests both.  Without a limit for all, slots are
+ * not counted, and a backend writes only its own entry.  A queue with a limit
+ * of its own, of a pool or a hot spot, has its own word: a backend is counted
+ * there first, then in the word for all; if that fails, the first count is
+ * undone.  The queue where a backend is counted is its place.  The entry's
+ * state names a place in a pool.  Its spot names a place at a hot spot, which
+ * the backend may take later, and keep longer, than the slot.
  *
- * Locking: Slots->mutex, a spinlock, is "the lock" in comments.  slots_lock()
- * takes it; slots_unlock() releases it, and calls the next waiter if a slot is
- * free (wait_queue.c, with the bound on the work done under it).  It guards
- * all members of SlotShared, SlotPool and SlotQueue, and the key of a HotSpot,
- * whose comments name no other lock; functions that say so read one without it,
- * as a hint.  Members of SlotEntry whose comments name no lock are written by
- * their own backend, and those of HotSpot by the worker (src/worker.c), the one
- * process that samples; others read them without a lock.  Atomics are read
- * without a lock; the limits are written under the lock, the words and published
- * settings without it.  Slots->pools_lock, an LWLock taken before the lock,
- * guards the set of pools and their names.  Times are in us by monotonic_us(),
- * but for those of type TimestampTz.
+ * Locking: "the lock" in comments is Slots->mutex, a spinlock.  slots_lock()
+ * takes it.  slots_unlock() releases it, and calls the next waiter if a slot
+ * is free (wait_queue.c has the bound on the work under it).  It guards all
+ * members of SlotShared, SlotPool and SlotQueue, and the key of a HotSpot,
+ * unless their comments name another lock.  Some functions read these without
+ * it, as a hint, and say so.  If the comment of a SlotEntry's member names no
+ * lock, its backend writes it; the worker (src/worker.c) also writes hot_spot
+ * and has_wanted, and all of a HotSpot but the key.  Others read them without
+ * a lock.  Atomics are read without a lock; limits and settings are written
+ * under the lock, usage words without it.  Slots->pools_lock, an LWLock taken
+ * before the lock, guards the set of pools and their names.  Times are in us
+ * by monotonic_us(), except TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -49,20 +49,17 @@
 #include "core/slots.h"
 
 #define USAGE_WAITERS	0x80000000	/* see SlotShared.usage, SlotQueue.usage */
-#define USAGE_COUNT		0x7FFFFFFF	/* slots in use, lent ones left out */
+#define USAGE_COUNT		0x7FFFFFFF	/* slots in use, except lent ones */
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
-/*
- * Queues are known by index: those of the pools, that of long statements, and
- * those of hot spots.
- */
+/* Queues by index: those of pools, of long statements, of hot spots */
 #define LONG_QUEUE		SLOTS_MAX_POOLS
 #define SLOTS_QUEUES	(LONG_QUEUE + 1 + MAX_HOT_SPOTS)
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
 
-/* State and place are one word: to change one is to know what to count. */
+/* State and place share a word: one exchange tells what to count out. */
 #define STATE_MASK		0x0F
 #define STATE_COUNTED	0x80	/* in SlotShared.usage */
 #define PLACE_SHIFT		8
@@ -72,47 +69,42 @@ typedef struct SlotEntry
 {
 	/* SlotState, STATE_COUNTED, and place in a pool: see acquire.c */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
-	pg_atomic_uint32 spot;		/* where it has a place: a hot spot, plus 1 */
-	uint16		admission;		/* another one whenever it is admitted */
-	uint16		statement;		/* another one whenever it meets the gate */
+	pg_atomic_uint32 spot;		/* hot spot where it has a place, plus 1 */
+	uint16		admission;		/* changes with every admission */
+	uint16		statement;		/* changes with every statement */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
 	uint8		pool;			/* changed in state NONE, or under the lock */
-	uint8		queue;			/* that it is in, or was in last: lock */
-	uint8		hot_spot;		/* whose contender it is, plus 1; or 0;
-								 * written by the worker and by itself */
+	uint8		queue;			/* its present or last one: lock */
+	uint8		hot_spot;		/* that it contends for, plus 1; or 0 */
 	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
-	uint8		history;		/* which of its last transactions have wanted
-								 * a hot spot: a bit each */
-	bool		has_wanted;		/* has the present one?  As hot_spot */
+	uint8		history;		/* did its last transactions want one? */
+	bool		has_wanted;		/* did the present one? */
 	bool		admitted_before;	/* waits in the middle of its transaction */
-	bool		wakeup_pending; /* called, has not answered yet: lock */
+	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* counted in SlotShared.reserved; the lock
 								 * for other processes */
-	bool		keeps_slot;		/* not long, whatever it or its workers use */
+	bool		keeps_slot;		/* its statement is never long */
 	bool		is_long;		/* its statement is: lock to change */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
-	Oid			wanted_relation;	/* or what it is about to lock rows of */
-	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool; see
-												 * drop_pool() */
+	Oid			wanted_relation;	/* whose rows it is about to lock */
+	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool */
 
-	int			prev;			/* links in one of the lists: lock */
+	int			prev;			/* links in a queue: lock */
 	int			next;			/* likewise */
 	uint16		admission_seen; /* admission at quiet_since: lock */
 	pg_atomic_uint64 last_wait; /* us */
-	uint64		cpu_seen;		/* us of CPU used at quiet_since: lock */
-	uint64		quiet_since;	/* it has done next to nothing since: lock */
-	uint64		queued;			/* when it entered the queue: lock; a hint
-								 * without */
+	uint64		cpu_seen;		/* CPU time (us) at quiet_since: lock */
+	uint64		quiet_since;	/* it has been idle since: lock */
+	uint64		queued;			/* when it entered the queue: lock */
 
 	/* Of a long statement: see long_turns.c */
-	pg_atomic_uint32 ticks;		/* of CPU time; written by signal handlers,
-								 * also of its workers */
+	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	uint64		turn_began;		/* lock */
 	uint32		turn_ticks;		/* ticks at that time: lock */
 	uint32		had;			/* ticks, for the order in the queue: lock */
-	uint32		workers;		/* parallel ones that work for it: lock */
-	ConditionVariable turn;		/* what they wait for */
+	uint32		workers;		/* parallel workers: lock */
+	ConditionVariable turn;		/* these wait for it */
 } SlotEntry;
 
 /* A list of entries, linked by proc numbers; INVALID_PROC_NUMBER if empty */
@@ -127,28 +119,25 @@ typedef struct EntryList
 typedef struct SlotQueue
 {
 	/*
-	 * Backends that have their place here, and USAGE_WAITERS if the queue is
-	 * not empty: a cache line of its own.  The queue of a pool counts those
-	 * that came while it had a limit, that of a hot spot all contenders. That
-	 * of long statements counts the processes of those that have a slot, and
-	 * has no flag.
+	 * Backends that have a place here, and USAGE_WAITERS if any wait: a cache
+	 * line of its own.  The queue of a pool counts only while the pool has a
+	 * limit.  That of long statements counts the processes that have a turn,
+	 * and has no flag.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	EntryList	waiters;
-	int			last_before;	/* of those at its head that were admitted
-								 * before, or INVALID_PROC_NUMBER */
-	uint64		moved;			/* when a waiter last entered; or a turn of a
-								 * long statement was over */
-	int			stall_after;	/* as SlotShared.stall_after; of a hot spot: */
+	int			last_before;	/* the last with admitted_before, or invalid */
+	uint64		moved;			/* when a waiter last entered or queued again */
+	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
 	uint64		completed_seen;
 	uint64		passed_over_since;	/* by higher priorities; 0 = not */
 } SlotQueue;
 
-/* A part of the backends, with the queue of the same index. */
+/* The queue of a pool has the same index. */
 typedef struct SlotPool
 {
 	bool		defined;		/* not removed; pools_lock and lock to change */
@@ -161,19 +150,19 @@ typedef struct SlotPool
 	uint64		own_baseline[OWN_TOTALS];	/* all own totals at the reset */
 } SlotPool;
 
-/* What backends contend for; its queue has the index SLOTS_MAX_POOLS and up. */
+/* Its queue: see slots_hot_spot_queue() */
 typedef struct HotSpot
 {
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line */
 	LimitControl control;
-	int			most_in_line;	/* waiting, in the queue and blocked */
+	int			most_in_line;	/* queued and blocked ones */
 	WantedRow	row;			/* as PastHotSpot.row */
-	uint64		stood_still;	/* when it last did; 0 = never */
-	bool		in_circles;		/* it did of late */
+	uint64		stood_still;	/* last standstill; 0 = never */
+	bool		in_circles;		/* it was recent */
 	pg_atomic_uint32 completed; /* transactions of contenders */
-	pg_atomic_uint64 admitted;	/* how many had a place */
+	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
 
@@ -184,18 +173,17 @@ typedef struct WantedKey
 	uint32		key;			/* a hash: see src/wanted.c */
 	uint8		hot_spot;		/* index */
 	uint8		mark;			/* how hot it is; 0 = cold */
-	uint16		offset;			/* of a row that it was seen in line for; 0 =
-								 * unknown */
+	uint16		offset;			/* of a row waited for; 0 = unknown */
 	uint32		block;			/* likewise */
 } WantedKey;
 
 typedef struct SlotShared
 {
-	/* Read by every statement, but seldom written: a line of their own. */
+	/* Read by every statement, seldom written: a cache line of their own */
 	pg_atomic_uint32 limit;		/* slots, or NO_LIMIT; the lock to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
-	pg_atomic_uint32 handoff_after; /* ms; 0 = strictly first come */
+	pg_atomic_uint32 handoff_after; /* ms; 0 = always hand off */
 	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
 	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
 	int			max_active;		/* see SETTING_MAX_ACTIVE; a hint without lock */
@@ -203,33 +191,31 @@ typedef struct SlotShared
 	bool		hot_spots_on;	/* likewise */
 
 	/*
-	 * Slots in use, and USAGE_WAITERS if a backend waits whose queue has a
-	 * place free.  Written by every statement while there is a limit.
+	 * Slots in use, and USAGE_WAITERS if a backend waits and its queue has a
+	 * free place.  While there is a limit, every statement writes it.
 	 */
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) slock_t mutex;
-	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* the queues with waiters */
+	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
-	uint64		last_handoff;	/* when a slot given back was granted last */
+	uint64		last_handoff;
 	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
-	int			stall_after;	/* ms until one enters; 0 = as at first */
-	uint64		short_waited;	/* when a statement that is not long last
-								 * waited for a slot */
-	uint32		long_had;		/* SlotEntry.had of the last long one granted */
+	int			stall_after;	/* ms to the next entry; 0 = initial delay */
+	uint64		short_waited;	/* when a short statement last queued */
+	uint32		long_had;		/* highest SlotEntry.had of a turn so far */
 	int			cpus;			/* usable ones; 0 = unknown */
-	bool		long_needed;	/* others may wait for what long ones hold */
+	bool		long_needed;	/* VACUUM or replay waits for them */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
-	pg_atomic_uint32 unknown_logged;	/* generation, of the last log line */
+	pg_atomic_uint32 unknown_logged;	/* generation at the last warning */
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
-	bool		worker_dozes;	/* it is to be called when a backend queues */
+	bool		worker_dozes;	/* call it when a backend queues */
 	pg_atomic_uint32 reserved;	/* slots of the reserve in use */
-	pg_atomic_uint32 attached;	/* goes up when a backend comes to the gate
-								 * for the first time */
+	pg_atomic_uint32 attached;	/* backends that have met the gate so far */
 	WorkerStats worker_stats;	/* a hint without the lock */
-	uint64		sampled;		/* when it last did: likewise */
-	uint64		keys_aged;		/* when marks were last lowered: the worker */
+	uint64		sampled;		/* time of the last sample: likewise */
+	uint64		keys_aged;		/* when the worker last lowered marks */
 	WantedKey	keys[WANTED_KEYS];
 
 	LWLock	   *pools_lock;
@@ -239,14 +225,14 @@ typedef struct SlotShared
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
 	uint64		past_first;		/* number of the first one since the reset */
 	uint64		past_next;		/* number of the next one to end */
-	PastHotSpot past_hot_spots[MAX_PAST_HOT_SPOTS]; /* by number, modulo that */
+	PastHotSpot past_hot_spots[MAX_PAST_HOT_SPOTS]; /* by number modulo size */
 	SlotQueue	queues[SLOTS_QUEUES];
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
 
 extern GATE_HIDDEN SlotShared *Slots;
 
-/* This backend's entry, once it has come to the gate */
+/* This backend's entry; NULL until it meets the gate */
 extern GATE_HIDDEN SlotEntry *MySlotEntry;
 
 /* What this backend knows of its pool, as of that generation */
@@ -305,7 +291,7 @@ state_in(uint32 word)
 	return (SlotState) (word & STATE_MASK);
 }
 
-/* The state of an entry.  A hint, unless it is this backend's own. */
+/* The state of an entry.  A hint, unless the entry is this backend's own. */
 static inline SlotState
 state_of(SlotEntry *entry)
 {
@@ -322,10 +308,10 @@ place_in(uint32 word)
 typedef struct Hold
 {
 	bool		counted;		/* in SlotShared.usage */
-	int			place;			/* the queue where it is, or NO_QUEUE */
+	int			place;			/* a queue, or NO_QUEUE */
 } Hold;
 
-/* The state of a backend that has that */
+/* The state word of a backend with this hold */
 static inline uint32
 state_with(SlotState state, const Hold *hold)
 {
@@ -335,7 +321,7 @@ state_with(SlotState state, const Hold *hold)
 		(uint32) (pool + 1) << PLACE_SHIFT;
 }
 
-/* Add to a total of this backend.  There is no other writer. */
+/* Add to a total of this backend.  It is the only writer unless it waits. */
 static inline void
 add_to_own(OwnTotal total, uint64 n)
 {
@@ -350,7 +336,7 @@ slots_in_use(void)
 	return pg_atomic_read_u32(&Slots->usage) & USAGE_COUNT;
 }
 
-/* Does a backend wait that could have a free slot? */
+/* Does a backend wait that could use a free slot? */
 static inline bool
 waiters_flag_is_set(void)
 {
@@ -388,14 +374,14 @@ queue_has_place_free(int queue)
 	return places_in_use(queue) < pg_atomic_read_u32(&queue_at(queue)->limit);
 }
 
-/* Have interval ms passed since then?  now may have been read before then. */
+/* Have interval ms passed since then? now may be earlier than then. */
 static inline bool
 passed_since(uint64 then, int interval, uint64 now)
 {
 	return (int64) (now - then) >= interval * INT64CONST(1000);
 }
 
-/* Raise a count if it is below the limit; with barge, whatever the flags say. */
+/* Raise a count if it is below the limit. barge: ignore the waiters' flag. */
 static inline bool
 count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
 {
@@ -407,14 +393,14 @@ count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
 	return false;
 }
 
-/* Does it count its backends?  Only that of a pool without a limit does not. */
+/* Does this queue count?  Only a pool's queue without a limit does not. */
 static inline bool
 queue_counts(int queue)
 {
 	return queue >= LONG_QUEUE || queue_has_limit(queue);
 }
 
-/* Count a place, if that queue counts.  Returns false if none is free. */
+/* Count a place if the queue counts.  Returns false if none is free. */
 static inline bool
 count_place_if_free(int queue, bool barge, int *place)
 {
@@ -427,7 +413,7 @@ count_place_if_free(int queue, bool barge, int *place)
 	return true;
 }
 
-/* The same, above the limit if need be: returns the place. */
+/* The same, above the limit if necessary.  Returns the place. */
 static inline int
 count_place(int queue)
 {
@@ -438,7 +424,7 @@ count_place(int queue)
 }
 
 /*
- * Release a place, if there is one.  Returns true if that queue has waiters: a
+ * Count a place out, if it is one.  Returns true if the queue has waiters: a
  * caller without the lock must then take and release it, to call one.
  */
 static inline bool
@@ -453,7 +439,7 @@ count_place_out(int place)
 	return (usage & USAGE_WAITERS) != 0;
 }
 
-/* A backend has been counted in that place. */
+/* A backend has taken this place. */
 static inline void
 note_place_taken(int place)
 {
@@ -461,7 +447,7 @@ note_place_taken(int place)
 		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
 }
 
-/* Count a slot, if slots are limited.  Returns false if none is free. */
+/* Count a slot if slots are limited.  Returns false if none is free. */
 static inline bool
 count_slot_if_free(bool barge, bool *counted)
 {
@@ -469,7 +455,7 @@ count_slot_if_free(bool barge, bool *counted)
 	return likely(!*counted) || count_up_if_free(&Slots->usage, &Slots->limit, barge);
 }
 
-/* The same, above the limit if need be: returns whether it was counted. */
+/* The same, above the limit if necessary.  Returns whether it was counted. */
 static inline bool
 count_slot(void)
 {
@@ -480,7 +466,7 @@ count_slot(void)
 	return counted;
 }
 
-/* Count a slot in that queue and in all, if both have one free.  Lock held. */
+/* Count a place and a slot if both are free.  Lock held. */
 static inline bool
 count_in_if_free(int queue, Hold *hold)
 {
@@ -492,7 +478,7 @@ count_in_if_free(int queue, Hold *hold)
 	return false;
 }
 
-/* The same, above the limits if need be; without the lock, too. */
+/* The same, above the limits if necessary.  Needs no lock. */
 static inline Hold
 count_in(int queue)
 {
@@ -503,7 +489,6 @@ count_in(int queue)
 	return hold;
 }
 
-/* Lock held. */
 static inline void
 count_out(const Hold *hold)
 {
@@ -512,7 +497,7 @@ count_out(const Hold *hold)
 		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }
 
-/* What an entry has by its state: no place at a hot spot */
+/* The hold in a state word, which has no place at a hot spot */
 static inline Hold
 hold_in(uint32 word)
 {
@@ -523,7 +508,7 @@ hold_in(uint32 word)
 	return hold;
 }
 
-/* What SlotEntry.spot is with that place of a hot spot, or NO_QUEUE; and back */
+/* Convert a place at a hot spot, or NO_QUEUE, to SlotEntry.spot, and back. */
 static inline uint32
 spot_of(int place)
 {
@@ -536,7 +521,7 @@ place_of(uint32 spot)
 	return spot == 0 ? NO_QUEUE : slots_hot_spot_queue((int) spot - 1);
 }
 
-/* Put a place at a hot spot, or NO_QUEUE, into an entry.  Returns the former one. */
+/* Put a place at a hot spot, or NO_QUEUE, into an entry.  Returns the old. */
 static inline int
 exchange_spot(SlotEntry *entry, int place)
 {
@@ -549,14 +534,14 @@ take_spot(SlotEntry *entry)
 	return exchange_spot(entry, NO_QUEUE);
 }
 
-/* Has it one?  A hint, unless it is this backend's own. */
+/* Does it have a place at a hot spot?  A hint, unless it is our own. */
 static inline bool
 has_spot(SlotEntry *entry)
 {
 	return pg_atomic_read_u32(&entry->spot) != 0;
 }
 
-/* An entry that had a slot of the reserve has it no more. */
+/* Return the entry's slot of the reserve, if it has one. */
 static inline void
 leave_reserve(SlotEntry *entry)
 {
@@ -568,12 +553,12 @@ leave_reserve(SlotEntry *entry)
 
 /* ---- Long statements ---- */
 
-#define LONG_SLOTS		4		/* their share: one in so many slots, and */
-#define LONG_CPUS		2		/* one in so many CPUs, if that is less */
-#define LONGEST_TURN	1000	/* ms, for one that mostly waits for disks */
-#define SPARE_AFTER		100		/* ms */
+#define LONG_SLOTS		4		/* their share: one slot of so many, */
+#define LONG_CPUS		2		/* or one for so many CPUs if that is less */
+#define LONGEST_TURN	1000	/* ms, for a statement that uses little CPU */
+#define SPARE_AFTER		100		/* ms; see long_turns.c */
 
-/* How many processes of long statements may work while others wait? */
+/* How many processes of long statements may work while short ones wait? */
 static inline int
 long_share(void)
 {
@@ -582,14 +567,13 @@ long_share(void)
 	return limit == 1 ? 0 : Max(Min(limit / LONG_SLOTS, Slots->cpus / LONG_CPUS), 1);
 }
 
-/* As how many processes does a long statement count? */
 static inline int
 long_weight(const SlotEntry *entry)
 {
 	return 1 + (int) entry->workers;
 }
 
-/* Can this holder have a long statement that waits?  Lock held, or a hint. */
+/* May this holder's statement be long?  Lock held, or a hint. */
 static inline bool
 long_may_wait(SlotEntry *entry)
 {
@@ -600,7 +584,7 @@ long_may_wait(SlotEntry *entry)
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }
 
-/* A long statement begins, or ends, to work with a slot.  Lock held. */
+/* A turn begins, or ends.  Lock held. */
 static inline void
 count_turn(const SlotEntry *entry)
 {
@@ -613,7 +597,7 @@ count_turn_out(const SlotEntry *entry)
 	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, long_weight(entry));
 }
 
-/* Does its long statement wait?  Lock held, or a hint. */
+/* Does its long statement wait for a turn?  Lock held, or a hint. */
 static inline bool
 is_paused(SlotEntry *entry)
 {
@@ -621,8 +605,8 @@ is_paused(SlotEntry *entry)
 }
 
 /*
- * A waiter that is granted a slot, the next, the worker, and up to MAX_AT_ONCE of
- * those admitted before and of long statements
+ * A granted waiter, the next one, the worker, and up to MAX_AT_ONCE readmitted
+ * backends and long statements
  */
 #define MAX_AT_ONCE	4
 #define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)
@@ -633,7 +617,7 @@ typedef struct LockedSection
 	uint64		now;			/* just before it began */
 	TimestampTz timestamp;		/* the same, for the views */
 	int			nwakeups;
-	int			wakeups[MAX_WAKEUPS];	/* whose latches to set after it */
+	int			wakeups[MAX_WAKEUPS];	/* set their latches afterwards */
 } LockedSection;
 
 /* wait_queue.c */

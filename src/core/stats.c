@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		Totals and gauges of the slots, and what can be seen of backends.
+ *		Totals, gauges and states of backends, for the views.
  *
- * A backend keeps the totals of the hot path for itself, in its entry, and
- * they only go up: what is shown is their difference to a baseline, which a
- * reset takes anew.  What it counted in a pool stays there when it changes to
- * another.  The cold ones are kept in the pool.  Gauges are counted from the
- * states of all entries whenever a view is read.
+ * A backend keeps the totals of the hot path in its entry.  They only go up:
+ * views show the difference from a baseline, which a reset renews.  When a
+ * backend changes its pool, its totals stay with the old one.  Other totals
+ * are in the pool.  Reading a view counts the gauges from the states of all
+ * entries.
  *
- * Locking: see slots_internal.h.  pools_lock besides keeps totals in their
- * place while they are added up: a process that reads them has it exclusively,
- * one that moves them shared.
+ * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
+ * they are added up: a reader holds it exclusively, a backend that moves its
+ * totals shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -25,8 +25,8 @@
 #include "core/slots_internal.h"
 
 /*
- * This backend has waited for that many us.  The first bucket of the histogram
- * ends at 1 ms, each next one at twice that of the one before, the last never.
+ * Record a wait of this backend.  The first bucket of the histogram ends at 1
+ * ms, each further one at twice that, the last never.
  */
 void
 slots_record_wait(uint64 waited)
@@ -46,8 +46,8 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * An entry leaves its pool: move its totals to those of the pool.  pools_lock
- * is held: shared for the own entry, exclusively for that of a waiter.
+ * Move the totals of an entry that leaves its pool to the pool.  pools_lock is
+ * held: shared for the own entry, exclusively for that of a waiter.
  */
 void
 slots_keep_totals(SlotEntry *entry)
@@ -62,14 +62,14 @@ slots_keep_totals(SlotEntry *entry)
 	}
 }
 
-/* The state of an entry, with that of a long statement that waits */
+/* The state of an entry, or SLOT_PAUSED */
 static SlotState
 state_to_show(SlotEntry *entry)
 {
 	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
 }
 
-/* What is known of one backend; false if it neither holds nor wants a slot. */
+/* Describe a backend.  Returns false if it neither holds nor wants a slot. */
 bool
 slots_get_backend(int procno, SlotBackend *backend)
 {
@@ -94,8 +94,8 @@ slots_get_backend(int procno, SlotBackend *backend)
 }
 
 /*
- * Describe the limit that this backend waits for: that of its queue if that is
- * exhausted, else the one for all.  limit->waiting excludes this backend.
+ * Describe the limit that this backend waits for: that of its queue if it is
+ * exhausted, else that for all.  limit->waiting excludes this backend.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
@@ -147,8 +147,8 @@ sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
 }
 
 /*
- * Fill in what is known of each pool; of removed ones, only of those that have
- * backends at work.  Returns how many there are.
+ * Describe each pool; removed ones only if backends of them are at work.
+ * Returns how many there are.
  */
 int
 slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
@@ -195,10 +195,10 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 }
 
 /*
- * Let the totals of pools count from now on: those of indexes from first to
- * last.  What was admitted and has not ended counts as admitted since: so
- * admitted = completed + failed + what is at work, waits in the middle of its
- * transaction, or commits.  pools_lock is held exclusively.
+ * Restart the totals of pools first to last.  What was admitted and has not
+ * ended counts as admitted since: admitted = completed + failed + what is at
+ * work, waits in the middle of its transaction, or commits.  pools_lock is
+ * held exclusively.
  */
 void
 slots_start_totals(int first, int last)
@@ -222,7 +222,6 @@ slots_start_totals(int first, int last)
 	}
 }
 
-/* Let all totals count from now on. */
 void
 slots_reset_stats(void)
 {

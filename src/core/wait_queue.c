@@ -3,41 +3,38 @@
  * wait_queue.c
  *		The queues, the order in them, and the lock.
  *
- * Each pool has a queue, and so has each hot spot, first come first served.
- * The next waiter is the head of a queue that has a place free: queues that
- * have aged go before others, then higher priorities of the heads' pools
- * before lower ones, then earlier waiters before later ones.  A waiter sleeps
- * on its own latch and is woken in one of two ways:
+ * Each pool and each hot spot has a queue, first come, first served.  The next
+ * waiter is the head of a queue with a free place.  Aged queues go first, then
+ * higher priorities, then longer waits.  A waiter sleeps on its latch and is
+ * woken in one of two ways:
  *
- * granted	The slot changes hands: the count stays, the waiter is taken out of
- *			its queue and made a holder before its latch is set.  So a grant is
- *			never lost: whatever the waiter does next, it holds a slot and will
- *			release it.
- * called	Only the next: its latch is set and it has to claim a free slot
- *			itself, in competition with backends that are on a CPU already
- *			(barging).  It may find that it came too late and sleeps on.
+ * granted	The slot changes hands: the count stays, and the waiter leaves its
+ *			queue and becomes a holder before its latch is set.  So no grant is
+ *			lost: whatever the waiter does next, it holds a slot and releases it.
+ * called	Only the next waiter: its latch is set, and it must claim a free slot
+ *			in competition with backends that are on a CPU already (barging).
+ *			If it comes too late, it sleeps on.
  *
  * A slot that is handed off stays idle until its new holder gets a CPU.  If
- * every slot were handed off, a convoy would form.  So the next waiter is
- * handed a released slot only if it has waited for n times handoff_after while
- * fewer than n hand-offs, and fewer than half of the slots or places, are in
- * flight; or if there was no hand-off for handoff_after, lest the queue wait
- * for backends that do not wake up.  Otherwise it is called.  With
- * handoff_after = 0 every slot is handed off.
+ * all were, a convoy would form.  So a released slot is handed off only if the
+ * next waiter has waited for n times handoff_after, and fewer than n
+ * hand-offs, and fewer than half of the slots or places, are in flight; or if
+ * there was no hand-off for handoff_after, because those in flight may not
+ * wake up.  Otherwise the next waiter is called.  With handoff_after = 0,
+ * every slot is handed off.
  *
  * Only slots_unlock() releases the lock, and it calls the next waiter if a
  * slot is free.  So whenever the lock is free and a waiter could use a free
  * slot, the next waiter has been called and has not answered yet.
  *
- * Loops under the lock are bounded: over the queues with waiters, at most 97
- * and some eight times per section, or over a small constant.
- * bench/NOTEBOOK.md has what that takes with 31 pools.
+ * Loops under the lock are bounded by a small constant, or by the queues with
+ * waiters: at most 97, about eight times per section.  bench/NOTEBOOK.md has
+ * measurements with 31 pools.
  *
- * The queues need no other process.  The worker (src/worker.c) lends, lets in
- * and adapts limits.  While few are at work it dozes; a backend that queues, or
- * that comes to the gate for the first time, calls it.
+ * The queues work without the worker (src/worker.c).  While few backends work,
+ * it dozes.  A backend that queues, or first meets the gate, calls it.
  *
- * Locking: "the lock" is the one of this file; see slots_internal.h.
+ * Locking: "the lock" is in this file; see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -56,8 +53,8 @@ SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
-#define AGED_AFTER		1000	/* of being passed over, ms */
-#define MAX_OVERTAKEN	16		/* long statements, by one that has had less */
+#define AGED_AFTER		1000	/* ms; see queue_has_aged() */
+#define MAX_OVERTAKEN	16		/* long statements; see next_long() */
 
 static void grant(int procno, const Hold *hold, LockedSection *section);
 
@@ -77,7 +74,7 @@ slots_next_queue(int queue)
 	return NO_QUEUE;
 }
 
-/* Has it been passed over for so long that its head goes first?  Lock held. */
+/* Was it passed over for so long that its head goes first?  Lock held. */
 static bool
 queue_has_aged(const SlotQueue *queue, uint64 now)
 {
@@ -85,7 +82,7 @@ queue_has_aged(const SlotQueue *queue, uint64 now)
 		passed_since(queue->passed_over_since, AGED_AFTER, now);
 }
 
-/* May the head of the queue of long statements go before others?  Lock held. */
+/* May the first long statement go before short ones?  Lock held. */
 static bool
 is_below_share(int head, uint64 now)
 {
@@ -97,7 +94,7 @@ is_below_share(int head, uint64 now)
 	return used + long_weight(entry_of(head)) <= share;
 }
 
-/* The waiter that a free slot is for, or INVALID_PROC_NUMBER.  Lock held. */
+/* The next waiter, or INVALID_PROC_NUMBER.  Lock held. */
 int
 slots_next_waiter(uint64 now)
 {
@@ -150,8 +147,8 @@ slots_priority_of(int next, uint64 now)
 }
 
 /*
- * A backend of this priority has had a slot since then: queues age whose heads
- * have a lower priority and could have used it.  Lock held.
+ * A backend of this priority has had a slot since then.  A queue begins to age
+ * if its head has a lower priority and could have used the slot.  Lock held.
  */
 static void
 note_passed_over(int priority, uint64 since)
@@ -171,9 +168,9 @@ note_passed_over(int priority, uint64 since)
 /* ---- The lock ---- */
 
 /*
- * Take the lock; no spinlock is held.  Times in shared memory may be a little
- * later than section->now.  Until slots_unlock, raise no errors, allocate
- * nothing, take no other lock.
+ * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
+ * take no other lock.  Times in shared memory may be slightly later than
+ * section->now.
  */
 void
 slots_lock(LockedSection *section)
@@ -185,8 +182,8 @@ slots_lock(LockedSection *section)
 }
 
 /*
- * Set its latch once the lock is released; if there are too many, at once,
- * which raises no errors and waits for nothing.  Lock held.
+ * Set its latch after the lock is released.  If there are too many, set it
+ * now: that raises no error and does not wait.  Lock held.
  */
 void
 slots_wake_later(LockedSection *section, int procno)
@@ -197,7 +194,7 @@ slots_wake_later(LockedSection *section, int procno)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
-/* Without a limit for all: a head that could enter, and was not called */
+/* Without a limit for all: a head that could enter and was not called */
 static int
 head_to_call(void)
 {
@@ -221,8 +218,8 @@ slots_is_its_turn(int procno, uint64 now)
 }
 
 /*
- * Set or clear the waiters' flag of Slots->usage, and the priority that may barge:
- * without a limit for all, no waiter has a claim to it.  Lock held.
+ * Publish the waiters' flag of Slots->usage, which stays clear without a limit
+ * for all, and the lowest priority that may barge.  Lock held.
  */
 static void
 publish_next(int next, uint64 now)
@@ -241,9 +238,9 @@ publish_next(int next, uint64 now)
 }
 
 /*
- * If a slot is free, or was so that readmit() did nothing, call the next waiter.
- * A long statement is granted the slot: it may wait for its parallel workers,
- * which wait for it.  Lock held.
+ * Call the next waiter if a slot is free, or was free and readmit() did not
+ * run.  A long statement is granted the slot: it may wait for its parallel
+ * workers, and they for its turn.  Lock held.
  */
 static void
 wake_next(bool was_free, LockedSection *section)
@@ -255,7 +252,7 @@ wake_next(bool was_free, LockedSection *section)
 	for (;;)
 	{
 		next = slots_next_waiter(section->now);
-		/* First the flag, then the test, as when a waiter arrives. */
+		/* Set the flag before the test, as slots_enqueue() does. */
 		publish_next(next, section->now);
 		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
 			break;
@@ -275,9 +272,9 @@ wake_next(bool was_free, LockedSection *section)
 }
 
 /*
- * While no slot is free, let in waiters that need none: the first of a queue
- * that has a place free, if it was admitted before.  When a limit ends, the rest
- * comes with the next sections: those of the samples, at the latest.  Lock held.
+ * While no slot is free, let in waiters that need none: heads with
+ * admitted_before whose queue has a free place.  If many can enter, later
+ * sections let in the rest, at the latest those of samples.  Lock held.
  */
 static void
 readmit(LockedSection *section)
@@ -305,7 +302,7 @@ readmit(LockedSection *section)
 void
 slots_unlock(LockedSection *section)
 {
-	/* One that is free now may be taken before wake_next() looks. */
+	/* A free slot may be taken before wake_next() looks. */
 	bool		was_free = slot_is_free();
 
 	if (!was_free)
@@ -338,7 +335,7 @@ end_sampling(int code, Datum arg)
 	slots_unlock(&section);
 }
 
-/* This process is the worker from now on, and knows how many CPUs there are. */
+/* This process is the worker from now on.  cpus: how many are usable. */
 void
 slots_begin_sampling(int cpus)
 {
@@ -353,7 +350,7 @@ slots_begin_sampling(int cpus)
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
 
-/* A backend queues, or comes for the first time: the worker dozes no longer.  Lock held. */
+/* Wake the worker if it dozes.  Lock held. */
 void
 slots_call_worker(LockedSection *section)
 {
@@ -387,7 +384,7 @@ slots_note_sample(uint64 took)
 	*(volatile uint64 *) &Slots->sampled = monotonic_us();
 }
 
-/* May the worker sleep for long?  The next backend that queues calls it then. */
+/* May the worker doze?  If so, the next backend that queues calls it. */
 bool
 slots_may_doze(void)
 {
@@ -400,7 +397,7 @@ slots_may_doze(void)
 	return may;
 }
 
-/* Has the worker taken a sample of late?  A hint, no lock. */
+/* Has the worker taken a sample lately?  A hint, no lock. */
 bool
 slots_are_sampled(void)
 {
@@ -421,9 +418,8 @@ slots_get_worker(WorkerStats *stats)
 	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 }
 
-/* ---- The queues ---- */
+/* ---- The queues: the lock is held ---- */
 
-/* Put an entry at the end of a list.  Lock held. */
 void
 slots_list_append(EntryList *list, int procno)
 {
@@ -439,7 +435,6 @@ slots_list_append(EntryList *list, int procno)
 	list->length++;
 }
 
-/* Take an entry out of its list.  Lock held. */
 void
 slots_list_remove(EntryList *list, int procno)
 {
@@ -457,7 +452,6 @@ slots_list_remove(EntryList *list, int procno)
 	Assert((list->length == 0) == (list->head == INVALID_PROC_NUMBER));
 }
 
-/* Put an entry into a list, before that one.  Lock held. */
 static void
 list_insert(EntryList *list, int procno, int before)
 {
@@ -474,9 +468,8 @@ list_insert(EntryList *list, int procno, int before)
 }
 
 /*
- * The statement that is to come after this one in the queue of long ones, or
- * INVALID_PROC_NUMBER.  Most have had the same up to one turn, so that is near
- * the tail.  Lock held.
+ * The long statement before which this one queues, or INVALID_PROC_NUMBER.
+ * Most have had about the same, so search from the tail.
  */
 static int
 next_long(const SlotEntry *entry)
@@ -494,9 +487,9 @@ next_long(const SlotEntry *entry)
 }
 
 /*
- * Put an entry into its queue, whose flag is set.  Where slots are scarce, one
- * that holds locks goes before those that hold none, unless these have waited
- * for handoff_after: nobody is overtaken for longer.  Lock held.
+ * Put an entry into its queue, whose flag is set.  If slots are limited, a
+ * backend that may hold locks goes before those that hold none, unless these
+ * have waited for handoff_after.
  */
 static void
 add_to_queue(int procno)
@@ -525,7 +518,6 @@ add_to_queue(int procno)
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 }
 
-/* Take an entry out of its queue.  Lock held. */
 void
 slots_queue_remove(int procno)
 {
@@ -543,7 +535,7 @@ slots_queue_remove(int procno)
 	}
 }
 
-/* Enter a queue, whose flag is set, with a backend that is awake.  Lock held. */
+/* Put a backend that is awake into its queue, whose flag is set. */
 void
 slots_queue_append(int procno, LockedSection *section)
 {
@@ -552,7 +544,6 @@ slots_queue_append(int procno, LockedSection *section)
 	slots_call_worker(section);
 }
 
-/* Move a waiter to the end of a queue.  Lock held. */
 void
 slots_queue_move(int procno, int to)
 {
@@ -564,7 +555,7 @@ slots_queue_move(int procno, int to)
 
 /* ---- Slots for waiters ---- */
 
-/* Count a place out, if it is one, and let the next in line have it. */
+/* Count a place out, if it is one, and call the next waiter. */
 void
 slots_return_place(int place)
 {
@@ -593,7 +584,7 @@ slots_end_pause(SlotEntry *entry, uint64 now)
 	pool_of(entry)->totals[TOTAL_PAUSE_TIME] += Max((int64) (now - entry->queued), 0);
 }
 
-/* Make a waiter a holder of what is counted already.  Lock held. */
+/* Make a waiter a holder of what is already counted.  Lock held. */
 void
 slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 {
@@ -611,20 +602,20 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 		(void) count_place_out(exchange_spot(entry, hold->place));
 	if (entry->queue == LONG_QUEUE)
 	{
-		/* The place counted is that of its leader. */
+		/* The hold counts the leader only. */
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 		slots_end_pause(entry, section->now);
 		slots_begin_turn(entry, section->now);
 	}
 	else if (!is_of_hot_spot(entry->queue))
 		Slots->short_waited = section->now;
-	entry->quiet_since = section->now;	/* before is no reason to lend */
+	entry->quiet_since = section->now;	/* idle time starts over */
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
 }
 
-/* The same in the ordinary way, for one that sleeps.  Lock held. */
+/* The same, and wake it.  Lock held. */
 static void
 grant(int procno, const Hold *hold, LockedSection *section)
 {
@@ -634,7 +625,7 @@ grant(int procno, const Hold *hold, LockedSection *section)
 	slots_wake_later(section, procno);
 }
 
-/* Let a sleeping waiter in at once, above the limits if need be.  Lock held. */
+/* Let a sleeping waiter in, above the limits if necessary.  Lock held. */
 void
 slots_grant_above_limit(int procno, LockedSection *section)
 {
@@ -646,7 +637,7 @@ slots_grant_above_limit(int procno, LockedSection *section)
 	slots_wake_later(section, procno);
 }
 
-/* Let the next waiter in; one without a limit to wait for at once.  False if there is none. */
+/* Let in the next waiter, or one without a limit to wait for, if any. */
 static bool
 grant_one(void)
 {
@@ -688,7 +679,7 @@ slots_grant_free(void)
 		 /* the lock is free in between */ ;
 }
 
-/* May a released slot be handed off to that waiter, the next?  Lock held. */
+/* May a released slot be handed off to the next waiter?  Lock held. */
 static bool
 may_hand_off(int next, uint64 now)
 {
@@ -707,9 +698,9 @@ may_hand_off(int next, uint64 now)
 }
 
 /*
- * Release what a holder had: its slot, which Slots->usage counts if had->counted,
- * and its place, which is counted out already.  Hand it off to the next waiter if
- * that is allowed, else leave it free for any backend.  Lock held.
+ * Release what a holder had: its slot, which Slots->usage still counts if
+ * had->counted, and its place, which is counted out.  Hand the slot off to the
+ * next waiter if that is allowed.  Lock held.
  */
 void
 slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
@@ -719,7 +710,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
 	int			next;
 	Hold		hold = *had;
 
-	/* First, as a queue that has aged by that goes before others. */
+	/* First: a queue that has aged goes before others. */
 	note_passed_over(pool_of(holder)->definition.priority,
 					 section->now - Min((uint64) Max(held, 0), section->now));
 	next = had->place != NO_QUEUE && !limited ?
