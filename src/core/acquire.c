@@ -299,7 +299,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 		pool->totals[TOTAL_WOULD_QUEUE]++;
 		next_hold = count_in(MySlotEntry->queue);
 		slots_call_worker(section);
-		return SLOT_ENQUEUE_OBSERVED;
+		return SLOT_ENQUEUE_ACQUIRED;
 	}
 	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
 	{
@@ -361,7 +361,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock(&section);
 
-	if (result == SLOT_ENQUEUE_ACQUIRED || result == SLOT_ENQUEUE_OBSERVED)
+	if (result == SLOT_ENQUEUE_ACQUIRED)
 		become_holder(section.timestamp);
 	return result;
 }
@@ -613,7 +613,7 @@ slots_take_place(int hot_spot)
 	int			place;
 
 	slots_resume();
-	if (state_of(MySlotEntry) != SLOT_RUNNING || my_pool.has_limit || slots_has_place())
+	if (state_of(MySlotEntry) != SLOT_RUNNING || slots_has_place())
 		return true;
 	if (!count_place_if_free(slots_hot_spot_queue(hot_spot), barges, &place))
 		return false;

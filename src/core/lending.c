@@ -72,15 +72,6 @@ slots_forget_lending(void)
 	slots_unlock(&section);
 }
 
-/* A backend of that pool lends from now on.  Lock held. */
-void
-slots_note_lender(SlotPool *pool)
-{
-	Slots->lent++;
-	pool->lent++;
-	pool->totals[TOTAL_LENDS]++;
-}
-
 /*
  * Does this state have what others may wait for: a slot under a limit for all,
  * or a place in a pool?
@@ -110,7 +101,9 @@ lend(SlotEntry *entry, TimestampTz since)
 	if (state_in(running) != SLOT_RUNNING || !is_of_use(running) ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 		return;
-	slots_note_lender(pool_of(entry));
+	Slots->lent++;
+	pool_of(entry)->lent++;
+	pool_of(entry)->totals[TOTAL_LENDS]++;
 	if (had.place == LONG_QUEUE)
 		pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 	count_out(&had);

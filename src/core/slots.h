@@ -165,7 +165,6 @@ typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
 	SLOT_ENQUEUE_ACQUIRED,		/* a slot was free after all */
-	SLOT_ENQUEUE_OBSERVED,		/* it entered: the limit is only observed */
 	SLOT_ENQUEUE_FULL			/* the queue was full */
 } SlotEnqueued;
 

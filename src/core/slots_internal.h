@@ -623,10 +623,7 @@ typedef struct LockedSection
 /* wait_queue.c */
 extern void slots_lock(LockedSection *section);
 extern void slots_unlock(LockedSection *section);
-extern void slots_wake_later(LockedSection *section, int procno);
 extern void slots_call_worker(LockedSection *section);
-extern void slots_list_append(EntryList *list, int procno);
-extern void slots_list_remove(EntryList *list, int procno);
 extern int	slots_next_queue(int queue);
 extern int	slots_next_waiter(uint64 now);
 extern int	slots_priority_of(int next, uint64 now);
@@ -645,7 +642,6 @@ extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *se
 extern void slots_keep_totals(SlotEntry *entry);
 extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
-extern void slots_note_lender(SlotPool *pool);
 extern void slots_forget_lending(void);
 extern void slots_end_hot_spots(void);
 extern void slots_forget_past_hot_spots(void);

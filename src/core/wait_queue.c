@@ -185,8 +185,8 @@ slots_lock(LockedSection *section)
  * Set its latch after the lock is released.  If there are too many, set it
  * now: that raises no error and does not wait.  Lock held.
  */
-void
-slots_wake_later(LockedSection *section, int procno)
+static void
+wake_later(LockedSection *section, int procno)
 {
 	if (section->nwakeups < MAX_WAKEUPS)
 		section->wakeups[section->nwakeups++] = procno;
@@ -267,7 +267,7 @@ wake_next(bool was_free, LockedSection *section)
 		!entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
-		slots_wake_later(section, next);
+		wake_later(section, next);
 	}
 }
 
@@ -292,7 +292,7 @@ readmit(LockedSection *section)
 		{
 			hold.counted = count_slot();
 			slots_make_holder(head, &hold, section);
-			slots_wake_later(section, head);
+			wake_later(section, head);
 			readmitted++;
 		}
 	}
@@ -357,7 +357,7 @@ slots_call_worker(LockedSection *section)
 	if (Slots->worker_dozes)
 	{
 		Slots->worker_dozes = false;
-		slots_wake_later(section, Slots->worker);
+		wake_later(section, Slots->worker);
 	}
 }
 
@@ -420,8 +420,8 @@ slots_get_worker(WorkerStats *stats)
 
 /* ---- The queues: the lock is held ---- */
 
-void
-slots_list_append(EntryList *list, int procno)
+static void
+list_append(EntryList *list, int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -435,8 +435,8 @@ slots_list_append(EntryList *list, int procno)
 	list->length++;
 }
 
-void
-slots_list_remove(EntryList *list, int procno)
+static void
+list_remove(EntryList *list, int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
@@ -511,7 +511,7 @@ add_to_queue(int procno)
 	}
 	else
 	{
-		slots_list_append(&queue->waiters, procno);
+		list_append(&queue->waiters, procno);
 		if (entry->admitted_before && entry->prev == queue->last_before)
 			queue->last_before = procno;
 	}
@@ -526,7 +526,7 @@ slots_queue_remove(int procno)
 
 	if (queue->last_before == procno)
 		queue->last_before = entry_of(procno)->prev;
-	slots_list_remove(&queue->waiters, procno);
+	list_remove(&queue->waiters, procno);
 	if (queue->waiters.head == INVALID_PROC_NUMBER)
 	{
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
@@ -622,7 +622,7 @@ grant(int procno, const Hold *hold, LockedSection *section)
 	slots_make_holder(procno, hold, section);
 	Slots->moved = section->now;
 	Slots->stall_after = 0;
-	slots_wake_later(section, procno);
+	wake_later(section, procno);
 }
 
 /* Let a sleeping waiter in, above the limits if necessary.  Lock held. */
@@ -634,7 +634,7 @@ slots_grant_above_limit(int procno, LockedSection *section)
 
 	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
 	slots_make_holder(procno, &hold, section);
-	slots_wake_later(section, procno);
+	wake_later(section, procno);
 }
 
 /* Let in the next waiter, or one without a limit to wait for, if any. */
