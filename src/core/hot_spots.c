@@ -466,7 +466,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	}
 
 	limit_control_sample(control, &sample);
-	if (limit_control_stands_still(control, now))
+	if (limit_control_stood_still(control))
 		spot->stood_still = now;
 	spot->in_circles = spot->stood_still != 0 &&
 		(int64) (now - spot->stood_still) < CIRCLES_LAST;

@@ -1,38 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * limit_control.c
- *		How many of the contenders of a hot spot are at work at a time.
+ *		How many of the contenders of a hot spot work at a time.
  *
- * A hot spot has no limit unless there is evidence that fewer of its
- * contenders at a time get more done.  Where many transactions want the same
- * rows, each is woken and put to sleep again for nearly every transaction
- * before it.  So:
+ * Where many transactions want the same rows, each of them is woken and put
+ * to sleep again for nearly every transaction before it.  Fewer at a time get
+ * more done.  A hot spot has a limit only while there is evidence of that:
  *
- *	 - If more than CONTENDED percent of the contenders at work wait for each
- *	   other, at nearly every sample for LIMIT_AFTER, the hot spot gets a
- *	   limit: as many as TARGET percent of them would wait with.  Once the last
- *	   step has taken effect, it goes down by a quarter while more than
- *	   TOO_MANY percent wait, and up while TOO_FEW percent or fewer do, as about
- *	   a third blocked gets the most done (Moenkeberg and Weikum, Thomasian).
- *	 - If all that have a place wait for each other and nothing is completed for
- *	   STANDSTILL, they wait in circles, and the deadlock detector is the clock.
- *	   Then the limit is halved, down to one, and not raised for a while.
- *	 - Once the limit is down, a trial finds out whether it is better than none:
- *	   it counts what is completed, then gives out more places in a few steps,
- *	   up to all, and counts again at each.  If the rate falls, or does not
- *	   rise with all, the limit stays.  Otherwise it counts once more with the limit: the machine
- *	   may have been busy for other reasons before.  If the limit is a loss both
- *	   times, there is none.  Either is believed for a while, which doubles with
- *	   each trial that finds the same.  A limit that gains nothing is no loss:
- *	   nobody else waits for it, and it bounds the line.
- *	 - When no contender waits in the queue for OPEN_AFTER, or the limit has
- *	   grown to the number of contenders, it ends; also when more than that are
- *	   at work for NO_EFFECT, and do not get fewer: there are contenders that do
- *	   not queue.
+ *	 - The hot spot gets a limit when more than TOO_MANY percent of the
+ *	   contenders at work have waited for each other for LIMIT_AFTER.  It
+ *	   begins with as many places as contenders did not wait.
+ *	 - The limit goes down by one place while more than TOO_MANY percent wait.
+ *	   It goes up by one while TOO_FEW percent or fewer wait.  Throughput is
+ *	   highest when about a third wait (Moenkeberg and Weikum, Thomasian).
+ *	 - If all contenders at work wait and nothing is completed for STANDSTILL,
+ *	   they wait in circles, and only the deadlock detector helps.  The limit
+ *	   is halved, down to one, and stays low for HALVED_FOR.
+ *	 - A trial finds out whether the limit is better than none.  It counts
+ *	   what is completed with the limit.  Then it gives out more places in a
+ *	   few steps, up to all, and counts again at each step.  The limit stays
+ *	   if a step completes less, or if all places complete no more.
+ *	   Otherwise the trial counts with the limit once more, because the load may
+ *	   have changed meanwhile.  The limit ends if it loses both times.
+ *	 - The result is believed for MIN_BELIEVED.  Each trial that finds the same
+ *	   doubles that time, up to MAX_BELIEVED.
+ *	 - A limit that gains nothing stays: only contenders wait for it, and it
+ *	   bounds the line.
+ *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
+ *	   also ends when more contenders than the limit have been at work for
+ *	   NO_EFFECT: some of them do not queue.
  *
- * Nothing here knows of shared memory, locks, processes or clocks:
- * the worker calls it (core/hot_spots.c), and test/simulator
- * compiles the same file and tries it on loads whose best limit is known.
+ * This file knows nothing of shared memory, locks, processes or clocks.  The
+ * worker calls it (core/hot_spots.c).  test/simulator compiles it and tries it
+ * on loads whose best limit is known; each constant below has a load or a test
+ * there that fails if it is clearly wrong.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -40,63 +41,38 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "core/slots.h"
 
 #define MS				INT64CONST(1000)
 #define SECOND			(1000 * MS)
 
-#define LONGEST_GAP		(100 * MS)	/* counts between two samples at most */
-#define PAUSE			(1 * SECOND)	/* what was before says nothing */
+/* One sample is evidence for the time since the last one, up to this. */
+#define LONGEST_GAP		(100 * MS)
 
 /* Percentages of the contenders at work that wait for each other */
-#define CONTENDED		50		/* above this, they need a limit */
-#define TARGET			33		/* where its first value leads */
-#define TOO_MANY		40		/* above this, it is lowered further */
-#define TOO_FEW			30		/* up to this, it is raised */
+#define TOO_MANY		50		/* above this, there is a limit, and it sinks */
+#define TOO_FEW			30		/* up to this, it rises */
 
-/* A crowd takes the longer to dissolve the later there is a limit. */
 #define LIMIT_AFTER		(1 * SECOND)	/* of contention, there is a limit */
-#define LIMIT_CROWD_AFTER	(100 * MS)	/* the same if there is a crowd: */
-#define CROWD			64		/* at least so many contenders, */
-#define CROWDED			90		/* more than this percentage blocked */
-
-/* Where a row changes hands, all that want it may be awake for a moment. */
-#define CONTRARY_WEIGHT	2		/* of the time of a sample to the contrary */
+#define STEP_AFTER		(100 * MS)	/* from one step to the next */
 
 /*
- * So few contenders do not hinder each other: there is no limit for them, and
- * only a standstill leads below, because the others work while a newly
- * admitted one waits for a CPU.
+ * So few contenders do not hinder each other.  Only a standstill leads to a
+ * lower limit.  With fewer places, a CPU may idle while the next contender
+ * wakes up.
  */
 #define MIN_PLACES		4
 
-/*
- * A step is one place, plus one in PLACES_PER_STEP of the limit.  One down is
- * decided once ENOUGH_SEEN contenders at work have been seen since the last
- * step took effect, as the few of one sample say little; or after LONG_ENOUGH.
- * One up always takes that long: those let in last may have yet to be blocked.
- */
-#define PLACES_PER_STEP	4
-#define ENOUGH_SEEN		64
-#define LONG_ENOUGH		(100 * MS)
+#define OPEN_AFTER		(3 * SECOND)
+#define NO_EFFECT		(16 * SECOND)
 
-#define OPEN_AFTER		(3 * SECOND)	/* nobody has waited for so long */
-#define NO_EFFECT		(16 * SECOND)	/* more have had places for so long */
-
-/* A disk that stalls is no circle: wait nearly as long as the detector does. */
+/* Longer than a disk stalls, shorter than the deadlock detector waits */
 #define STANDSTILL		(700 * MS)
-#define HALVED_FOR		(8 * SECOND)	/* no raise, no trial */
+#define HALVED_FOR		(8 * SECOND)	/* no step up */
 
-/*
- * A trial gives out TRIAL_STEP times as many places, lets them have an effect
- * for SETTLE_FOR, and counts for COUNT_FOR.
- */
-#define TRIAL_STEP		4
-#define SETTLE_FOR		(300 * MS)
+#define TRIAL_STEP		4		/* times as many places */
 #define COUNT_FOR		(1 * SECOND)
-#define NO_LOSS			0.95	/* of what is compared, at least */
+#define NO_LOSS			0.95	/* this part of another rate is no loss */
 #define MIN_BELIEVED	(10 * SECOND)
 #define MAX_BELIEVED	(640 * SECOND)
 
@@ -106,11 +82,17 @@ limit_control_init(LimitControl *control, int64 now)
 {
 	memset(control, 0, sizeof(*control));
 	control->limit = LIMIT_OPEN;
-	control->moved = control->last.now = now;
-	control->believed_for = MIN_BELIEVED / 2;
+	control->last.now = now;
 }
 
-/* Add up the contenders seen from now on, for the next step. */
+/* Do more than this percentage of those at work wait for each other? */
+static bool
+blocked_above(const LoadSample *sample, int percentage)
+{
+	return (uint64) sample->blocked * 100 > (uint64) sample->working * percentage;
+}
+
+/* Add up the contenders seen from now on. */
 static void
 start_seeing(LimitControl *control, int64 now)
 {
@@ -118,23 +100,14 @@ start_seeing(LimitControl *control, int64 now)
 	control->seen.working = control->seen.blocked = 0;
 }
 
-/* Do more than this percentage of those at work wait for each other? */
-static bool
-blocked_above(const LoadSample *sample, int part)
-{
-	return (uint64) sample->blocked * 100 > (uint64) sample->working * part;
-}
-
-/* Have a limit from now on: a new one, or the one before a trial. */
+/* Set a limit: a new one, or the one before a trial. */
 static void
 begin_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 {
 	control->limit = limit;
 	control->kept = 0;
-	control->has_settled = false;
-	control->quiet = 0;
-	control->moved = control->effective = sample->now;
-	control->fewest = sample->in_use;
+	control->counted = *sample;
+	control->quiet_for = control->no_effect_for = control->stalled_for = 0;
 	start_seeing(control, sample->now);
 }
 
@@ -151,69 +124,30 @@ open_up(LimitControl *control)
 static void
 sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 {
-	bool		is_crowd = sample->working >= CROWD && blocked_above(sample, CROWDED);
-	int64		limit_after = is_crowd ? LIMIT_CROWD_AFTER : LIMIT_AFTER;
-	double		free;
-
-	if (!blocked_above(sample, CONTENDED))
+	if (!blocked_above(sample, TOO_MANY))
 	{
-		control->contended_for = Max(control->contended_for - CONTRARY_WEIGHT * passed, 0);
+		control->contended_for = Max(control->contended_for - passed, 0);
 		return;
 	}
-	if (control->contended_for == 0)
-		start_seeing(control, sample->now);
-	control->seen.working += sample->working;
-	control->seen.blocked += sample->blocked;
 	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
-	if (control->contended_for < limit_after || (!control->is_better && sample->now < control->believed_until) ||
-		Min(sample->in_use, sample->working) <= MIN_PLACES)
-		return;
-
-	/* TARGET percent of those seen would wait with that. */
-	free = 1.0 - (double) control->seen.blocked / control->seen.working;
-	begin_limit(control, sample,
-				Max((uint32) (sample->in_use * free * 100 / (100 - TARGET)), MIN_PLACES));
+	if (control->contended_for == LIMIT_AFTER &&
+		(control->is_better || sample->now >= control->believed_until))
+		begin_limit(control, sample, Max(sample->working - sample->blocked, MIN_PLACES));
 }
 
-/*
- * Do the contenders at work wait in circles?  There is a limit, and either they
- * all wait now, or only a standstill can have led to so few places.
- */
+/* Only a standstill leads to so few places. */
 bool
-limit_control_stands_still(const LimitControl *control, int64 now)
+limit_control_stood_still(const LimitControl *control)
 {
-	return control->limit != LIMIT_OPEN &&
-		(control->limit < MIN_PLACES || now - control->moved >= STANDSTILL);
+	return control->limit < MIN_PLACES;
 }
 
-/* One step down */
-static void
-lower(LimitControl *control, const LoadSample *sample)
-{
-	uint32		base = Min(control->limit, sample->in_use);
-	uint32		step = 1 + base / PLACES_PER_STEP;
-
-	control->limit = Max(base - Min(base, step), Min(control->limit, MIN_PLACES));
-}
-
-/* All that have a place wait in circles: give out half of the places. */
-static void
-end_standstill(LimitControl *control, const LoadSample *sample)
-{
-	control->limit = Max(control->limit / 2, 1);
-	control->halved_until = sample->now + HALVED_FOR;
-	control->counted = *sample; /* that was no rate to compare */
-	control->open_rate = 0;
-	control->moved = sample->now;
-	start_seeing(control, sample->now);
-}
-
-/* End the limit unless it is better, and believe for some time what it is. */
+/* A trial, or a limit without effect, has shown whether it is better than none. */
 static void
 conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 {
 	control->believed_for = control->is_better != is_better ? MIN_BELIEVED :
-		Min(2 * control->believed_for, MAX_BELIEVED);
+		Min(Max(2 * control->believed_for, MIN_BELIEVED), MAX_BELIEVED);
 	control->believed_until = sample->now + control->believed_for;
 	control->is_better = is_better;
 	control->open_rate = 0;
@@ -223,68 +157,64 @@ conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 		begin_limit(control, sample, control->kept);
 }
 
-/* Is so much less completed than before that it is not by chance? */
 static bool
-is_loss(double completed, double before)
+is_loss(double rate, double other)
 {
-	return completed + sqrt(completed) < NO_LOSS * before;
+	return rate < NO_LOSS * other;
 }
 
 /* Try more places, or all. */
 static void
 step_up(LimitControl *control, const LoadSample *sample)
 {
-	if (control->limit < sample->contenders / TRIAL_STEP)
-		control->limit *= TRIAL_STEP;
-	else
-		control->limit = LIMIT_OPEN;
-	control->stepped = sample->now;
+	control->limit = control->limit < sample->contenders / TRIAL_STEP ?
+		control->limit * TRIAL_STEP : LIMIT_OPEN;
+}
+
+/*
+ * Once COUNT_FOR has passed, return true, with what was completed per us, and
+ * count anew.
+ */
+static bool
+has_counted(LimitControl *control, const LoadSample *sample, double *rate)
+{
+	int64		passed = sample->now - control->counted.now;
+
+	if (passed < COUNT_FOR)
+		return false;
+	*rate = (double) (sample->completed - control->counted.completed) / passed;
+	control->counted = *sample;
+	return true;
 }
 
 /* A trial is under way: is it worse with more places? */
 static void
 sample_in_trial(LimitControl *control, const LoadSample *sample)
 {
-	int64		passed = sample->now - control->counted.now;
-	double		completed = sample->completed - control->counted.completed;
-	double		limited = control->limited_rate * passed;
+	double		rate;
 
-	if (sample->now - control->moved >= STANDSTILL)
-		conclude(control, sample, true);
-	else if (sample->now - control->stepped < SETTLE_FOR)
-		control->counted = *sample;
-	else if (passed < COUNT_FOR)
+	if (!has_counted(control, sample, &rate))
 		return;
-	else if (is_loss(completed, limited))
+	if (is_loss(rate, control->limited_rate))
 		conclude(control, sample, true);
 	else if (control->limit != LIMIT_OPEN)
 		step_up(control, sample);
-	else if (!is_loss(limited, completed))
+	else if (!is_loss(control->limited_rate, rate))
 		conclude(control, sample, true);
 	else
 	{
-		control->open_rate = completed / passed;
+		control->open_rate = rate;
 		begin_limit(control, sample, control->kept);
 	}
 }
 
-/*
- * Count what is completed with the limit, until it is time for a trial, and
- * once after it.
- */
+/* Begin a trial if it is time for one, or end it with what was counted after. */
 static void
 judge(LimitControl *control, const LoadSample *sample)
 {
-	int64		passed = sample->now - control->counted.now;
-	double		completed = sample->completed - control->counted.completed;
-
-	if (passed < COUNT_FOR)
-		return;
-	control->limited_rate = completed / passed;
-	control->counted = *sample;
 	if (control->open_rate > 0)
-		conclude(control, sample, !is_loss(completed, control->open_rate * passed));
-	else if (sample->now >= Max(control->believed_until, control->halved_until))
+		conclude(control, sample, !is_loss(control->limited_rate, control->open_rate));
+	else if (sample->now >= control->believed_until)
 	{
 		control->kept = control->limit;
 		step_up(control, sample);
@@ -295,87 +225,55 @@ judge(LimitControl *control, const LoadSample *sample)
 static void
 sample_while_limited(LimitControl *control, const LoadSample *sample, int64 passed)
 {
-	bool		has_taken_effect = sample->in_use <= control->limit;
-	bool		long_enough = sample->now - control->seen.now >= LONG_ENOUGH;
-	bool		seen_enough;
-	bool		too_many;
+	bool		has_effect = sample->in_use <= control->limit;
 
-	control->quiet = sample->waiting > 0 ? 0 : control->quiet + passed;
-	if (has_taken_effect || sample->in_use < control->fewest)
-		control->effective = sample->now;
-	control->fewest = Min(control->fewest, sample->in_use);
-	if (!has_taken_effect &&
-		(control->quiet >= OPEN_AFTER || sample->now - control->effective >= NO_EFFECT))
-	{
-		conclude(control, sample, false);
-		return;
-	}
-	if (control->quiet >= OPEN_AFTER)
+	control->quiet_for = sample->waiting > 0 ? 0 : control->quiet_for + passed;
+	control->no_effect_for = has_effect ? 0 : control->no_effect_for + passed;
+	if (control->quiet_for >= OPEN_AFTER)
 	{
 		open_up(control);
+		return;
+	}
+	if (control->no_effect_for >= NO_EFFECT)
+	{
+		conclude(control, sample, false);
 		return;
 	}
 
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
-	seen_enough = long_enough || control->seen.working >= ENOUGH_SEEN;
-	too_many = blocked_above(&control->seen, TOO_MANY);
-
-	if (control->limit > 1 && sample->in_use < 2 * control->limit &&
-		sample->now - control->moved >= STANDSTILL)
-		end_standstill(control, sample);
-	else if (seen_enough && too_many && has_taken_effect)
-		lower(control, sample);
-	else if (long_enough && !blocked_above(&control->seen, TOO_FEW) &&
-			 sample->now >= control->halved_until)
+	if (control->stalled_for >= STANDSTILL)
 	{
-		control->limit += 1 + control->limit / PLACES_PER_STEP;
-		if (control->limit >= sample->contenders)
-		{
-			open_up(control);
-			return;
-		}
+		control->limit = Max(control->limit / 2, 1);
+		control->halved_until = sample->now + HALVED_FOR;
+		control->stalled_for = 0;
 	}
-	if (long_enough || (seen_enough && too_many) || !has_taken_effect)
+	else if (sample->now - control->seen.now >= STEP_AFTER)
+	{
+		if (blocked_above(&control->seen, TOO_MANY) && has_effect && control->limit > MIN_PLACES)
+			control->limit--;
+		else if (!blocked_above(&control->seen, TOO_FEW) && sample->now >= control->halved_until)
+			control->limit++;
 		start_seeing(control, sample->now);
-
-	if (control->has_settled)
-		judge(control, sample);
-	else if (has_taken_effect && seen_enough && (!too_many || control->limit <= MIN_PLACES))
-	{
-		control->has_settled = true;
-		control->counted = *sample;
 	}
+
+	if (!has_effect)
+		control->counted = *sample;
+	else if (has_counted(control, sample, &control->limited_rate))
+		judge(control, sample);
 }
 
 /* Adapt control->limit to a sample of the contenders. */
 void
 limit_control_sample(LimitControl *control, const LoadSample *sample)
 {
-	/* Time that counts is never 0. */
-	int64		passed = Max(sample->now - control->last.now, 1);
+	int64		passed = Min(sample->now - control->last.now, LONGEST_GAP);
 
 	if (sample->completed != control->last.completed || sample->blocked < sample->working ||
 		sample->working == 0)
-		control->moved = sample->now;
-
-	/*
-	 * A sample may be late.  If they waited at the last one and nothing has
-	 * been completed since, they have waited since.
-	 */
-	if (sample->completed == control->last.completed && blocked_above(&control->last, CONTENDED))
-		passed = Min(passed, PAUSE);
+		control->stalled_for = 0;
 	else
-	{
-		if (passed > PAUSE)		/* start anew */
-		{
-			control->contended_for = control->quiet = 0;
-			control->moved = control->effective = sample->now;
-			control->counted = *sample;
-			start_seeing(control, sample->now);
-		}
-		passed = Min(passed, LONGEST_GAP);
-	}
+		control->stalled_for += passed;
 	control->last = *sample;
 
 	if (control->kept > 0)
@@ -383,5 +281,5 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 	else if (control->limit == LIMIT_OPEN)
 		sample_while_open(control, sample, passed);
 	else
-		sample_while_limited(control, sample, Min(passed, LONGEST_GAP));
+		sample_while_limited(control, sample, passed);
 }

@@ -227,26 +227,23 @@ typedef struct LimitControl
 {
 	uint32		limit;			/* places, or LIMIT_OPEN */
 	uint32		kept;			/* the limit during a trial; 0 = no trial */
-	bool		has_settled;	/* few are blocked: count the rate */
 	bool		is_better;		/* the last trial favored the limit */
 	LoadSample	last;			/* the last sample */
 	LoadSample	seen;			/* sums since seen.now, for the next step */
 	LoadSample	counted;		/* where the present count began */
 	double		limited_rate;	/* completed per us, with the limit */
 	double		open_rate;		/* the same without it; 0 = do not compare */
-	int64		contended_for;	/* time of contention so far */
-	int64		moved;			/* last completion, or unblocked contender */
-	int64		quiet;			/* how long the queue has been empty */
-	int64		effective;		/* when in_use last met the limit, or fell */
-	uint32		fewest;			/* lowest in_use since the limit began */
-	int64		stepped;		/* when the trial last gave out more places */
+	int64		contended_for;	/* contention, less the time without it */
+	int64		stalled_for;	/* all blocked, and nothing completed */
+	int64		quiet_for;		/* nobody in the queue */
+	int64		no_effect_for;	/* in_use above the limit */
 	int64		believed_until; /* until then, believe the last result */
 	int64		believed_for;	/* length of that time */
-	int64		halved_until;	/* after a standstill: no raise, no trial */
+	int64		halved_until;	/* after a standstill: no step up */
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, int64 now);
-extern bool limit_control_stands_still(const LimitControl *control, int64 now);
+extern bool limit_control_stood_still(const LimitControl *control);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 
 /* What a backend is doing, by a sample */

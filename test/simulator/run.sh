@@ -1,7 +1,7 @@
 #!/bin/sh
 #
 # Tries the control of a hot spot's limit (src/core/limit_control.c) on simulated sessions:
-# see simulate.c.  Prints TAP; takes some thirty seconds, and needs the server's header
+# see simulate.c.  Prints TAP; takes some fifteen seconds, and needs the server's header
 # files only (PG_CONFIG).  Leaves nothing behind.
 
 set -u
