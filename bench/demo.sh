@@ -4,26 +4,24 @@
 # many clients, everything else equal.  It starts its own server in a throw-away directory
 # and leaves nothing behind but packages: see test/setup.sh.
 #
-# Three loads, by pgbench over a Unix socket with prepared statements, as a role that is
-# not a superuser:
-#   hot row    every client updates the same row, one transaction each
-#   beside     a third of the clients updates that row, with 1 ms of client time inside
-#              the transaction; the others update a random row and read it, with 1 ms
-#              after each
-#   sorts      100 clients update random rows, beside 4 that sort 200000 rows
+# Two loads, by pgbench over a Unix socket with prepared statements, as a role that is not
+# a superuser:
+#   one row          all sessions update the same row, and do nothing else
+#   mixed sessions   every session runs everything: a tenth of its transactions updates
+#                    that row and inserts an order, six tenths read another table by key,
+#                    three tenths update random rows of a third
 #
 # Runs with the gate off and on take turns.  Every run starts from a fresh checkpoint and
 # a vacuumed hot row.  What counts of each is its steady part: not the first seconds, in
-# which hundreds of new backends fill their caches, nor the last one.  Throughput is the
-# median over the rounds; latencies are percentiles over the transactions of all rounds.
-# While the gate is on, its views tell what it does, and where the hot spot is.
+# which hundreds of new backends fill their caches, nor what ends after the last.  In the
+# middle of that the demo tells who waits for what; the gate's views tell for which row.
 #
 # From the environment (make demo NAME=value):
 #   CLIENTS    default 300, less where the machine allows fewer
 #   LIMIT      admission_gate.max_active_backends when on; default -1: none but those of
 #              hot spots
 #   ROUNDS     default 1
-#   DURATION   seconds per run, default 9
+#   DURATION   seconds per run, default 10
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
@@ -34,18 +32,16 @@
 CLIENTS=${CLIENTS:-300}
 LIMIT=${LIMIT:--1}
 ROUNDS=${ROUNDS:-1}
-DURATION=${DURATION:-9}
+DURATION=${DURATION:-10}
 SKIP=4
 
-# The groups of sessions of each load; each is counted by itself, while the first is steady.
-LOADS=("alone" "hot others" "updates sorts")
-declare -A TITLE=([alone]="hot row, updated by all" [hot]="hot row beside other work" [others]="other work beside hot row"
-    [updates]="updates beside sorts" [sorts]="sorts beside updates")
-declare -A SCRIPT=([alone]="-f alone.sql" [hot]="-f hot.sql" [others]="-f others.sql" [updates]="-b simple-update" [sorts]="-f sorts.sql")
-declare -A NUMBER
+# The scripts of each load, with their weights; each is counted by itself.
+LOADS=("alone@1" "hot@1 reads@6 updates@3")
+declare -A TITLE=([alone]="one row alone" [hot]="the row in mixed sessions" [reads]="reads in mixed sessions"
+    [updates]="updates in mixed sessions")
 
-# Lowers CLIENTS to what the machine allows, and divides them.  A backend of these loads
-# stays well under 8 MB of its own memory.
+# Lowers CLIENTS to what the machine allows.  A backend of these loads stays well under
+# 8 MB of its own memory.
 fit_clients() {
     most_clients 8192
     if [ "$CLIENTS" -gt "$MOST_CLIENTS" ]; then
@@ -53,8 +49,6 @@ fit_clients() {
         CLIENTS=$MOST_CLIENTS
     fi
     [ "$CLIENTS" -ge 10 ] || die "too few clients to show anything"
-    NUMBER=([alone]=$CLIENTS [hot]=$((CLIENTS / 3)) [others]=$((CLIENTS - CLIENTS / 3))
-        [updates]=$((CLIENTS < 100 ? CLIENTS : 100)) [sorts]=4)
 }
 
 sql() { "$STAGE/psql" -XAtq -v ON_ERROR_STOP=1 "$@" || die "psql failed: $*"; }
@@ -80,20 +74,24 @@ fail_with() {
 }
 
 load_data() {
-    local update="UPDATE hot SET n = n + 1 WHERE id = 1;"
-    sql -c "CREATE EXTENSION admission_gate" \
-        -c "CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data" \
-        -c "CREATE ROLE monitor LOGIN IN ROLE pg_monitor" -c "ALTER ROLE monitor SET admission_gate.bypass = on" \
-        -c "CREATE TABLE hot (id int PRIMARY KEY, n bigint NOT NULL)" -c "INSERT INTO hot VALUES (1, 0)"
-    echo "$update" >"$WORK/alone.sql"
-    printf '%s\n' "BEGIN;" "$update" '\sleep 1 ms' "COMMIT;" >"$WORK/hot.sql"
-    printf '%s\n' '\set aid random(1, 1000000)' "BEGIN;" \
-        "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;" '\sleep 1 ms' \
-        "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;" '\sleep 1 ms' "COMMIT;" >"$WORK/others.sql"
-    echo "SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY filler, abalance, aid) AS place
-        FROM pgbench_accounts WHERE aid <= 200000) a;" \
-        >"$WORK/sorts.sql"
-    "$STAGE/pgbench" -i -q -s 10 >"$WORK/log/load.log" 2>&1 || fail_with "$WORK/log/load.log"
+    local sell="UPDATE stock SET n = n - 1 WHERE id = 1;" any='\set id random(1, 200000)'
+    sql <<-'END'
+	CREATE EXTENSION admission_gate;
+	CREATE ROLE client LOGIN IN ROLE pg_read_all_data, pg_write_all_data;
+	CREATE ROLE monitor LOGIN IN ROLE pg_read_all_data, pg_monitor;
+	ALTER ROLE monitor SET admission_gate.bypass = on;
+	CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 50);
+	INSERT INTO stock SELECT generate_series(1, 1000), 0;
+	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, stock int NOT NULL);
+	CREATE TABLE items (id int PRIMARY KEY, v bigint NOT NULL);
+	INSERT INTO items SELECT generate_series(1, 200000), 0;
+	CREATE TABLE t (id int PRIMARY KEY, v bigint NOT NULL);
+	INSERT INTO t SELECT generate_series(1, 200000), 0;
+	END
+    echo "$sell" >"$WORK/alone"
+    printf '%s\n' BEGIN\; "$sell" "INSERT INTO orders (stock) VALUES (1);" COMMIT\; >"$WORK/hot"
+    printf '%s\n' "$any" "SELECT v FROM items WHERE id = :id;" >"$WORK/reads"
+    printf '%s\n' "$any" "UPDATE t SET v = v + 1 WHERE id = :id;" >"$WORK/updates"
 }
 
 # Sets the limit and waits until the server goes by it.
@@ -108,103 +106,90 @@ set_limit() {
     die "the server does not take over admission_gate.max_active_backends = $1 (it has ${seen:-none})"
 }
 
-# Tells in the middle of a run what the gate does.  A hot spot that is not found yet, or has
-# no limit yet, gets a few seconds more.
-show_gate() {
-    local spots
-    sleep $((DURATION / 2))
-    for _ in {1..3}; do
-        spots=$(PGUSER=monitor sql -c "SELECT format('    hot spot: %s, %s contenders, max_active %s, %s in its queue',
-                concat_ws(' ', kind, coalesce(relation, lwlock)), contenders, max_active, waiting)
-            FROM pg_stat_admission_gate_hot_spots WHERE max_active IS NOT NULL ORDER BY contenders DESC LIMIT 3")
-        [ -z "$spots" ] || break
-        sleep 1
+# Tells in the middle of a run which statement most of those run that wait, and where the
+# gate sees them.  Each update moves the row: it is looked up until it is where it was seen.
+show_waits() {
+    local spot=
+    local -x PGUSER=monitor
+    sleep $(((SKIP + DURATION) / 2))
+    sql -c "SELECT format('    %s wait in the queue of the gate, %s for locks, to run: %s',
+            count(*) FILTER (WHERE wait_event_type = 'Extension'),
+            count(*) FILTER (WHERE wait_event_type LIKE '%Lock'), query)
+        FROM pg_stat_activity WHERE usename = 'client' AND wait_event_type IN ('Lock', 'LWLock', 'Extension')
+        GROUP BY query ORDER BY count(*) DESC LIMIT 1"
+    [ "$1" = on ] || return 0
+    for _ in {1..50}; do
+        spot=$(sql -c "SELECT format('    hot spot: table %s, hot rows: %s, %s may work, %s queue; row %s has the id %s',
+                relation, hot_keys, max_active, waiting, hottest_row, coalesce(id::text, '?'))
+            FROM pg_stat_admission_gate_hot_spots LEFT JOIN stock ON relation = 'stock' AND ctid = hottest_row
+            WHERE max_active IS NOT NULL ORDER BY waiting DESC LIMIT 1")
+        [[ $spot != *[0-9] ]] || break
+        sleep 0.01
     done
-    say "${spots:-    no hot spot}"
-    PGUSER=monitor sql -c "SELECT format('    in all: %s at work, %s waiting',
-        running, waiting) FROM pg_stat_admission_gate"
+    say "${spot:-    no hot spot}"
 }
 
-# One run of a group.  Usage: run_group GROUP OFF|ON; leaves a transaction log,
-# GROUP-OFF|ON.log.*.
-run_group() {
-    local clients=${NUMBER[$1]}
-    # shellcheck disable=SC2086
-    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$clients" -j $((clients / 25 + 1)) -T "$DURATION" \
-        -l --log-prefix="$1-$2.log" ${SCRIPT[$1]}) >"$WORK/$1.out" 2>&1 || fail_with "$WORK/$1.out"
-}
-
-# Counts the steady part of a run by its log: adds the latencies in microseconds to a file,
-# and the transactions per second to another.  Column 5 of the log is the second in which a
-# transaction ended, column 3 its latency.  Usage: count_group GROUP OFF|ON FROM TO
-count_group() {
-    awk -v from="$3" -v to="$4" -v latencies="$WORK/$1-$2.us" \
-        '$5 >= from && $5 < to { print $3 >>latencies; n++ } END { print n / (to - from) }' "$WORK/$1-$2".log.* |
-        tee -a "$WORK/$1-$2.rate" | awk '{ printf "    %.*f transactions/s", $1 < 10, $1 }'
-    say " (${TITLE[$1]})"
-    rm -f "$WORK/$1-$2".log.*
-}
-
-# Usage: measure LOAD OFF|ON
+# One run; adds the latencies of its steady part in microseconds to a file for each script.
+# Of pgbench's log, column 3 is the latency, 4 the number of the script, 5 the second in
+# which the transaction ended.  Usage: measure LOAD OFF|ON
 measure() {
-    local groups limit=0 group from to jobs=()
-    read -ra groups <<<"$1"
+    local limit=0 log=$WORK/log/pgbench waits scripts
+    read -ra scripts <<<"$1"
     [ "$2" = off ] || limit=$LIMIT
     set_limit "$limit"
     RUN=$((RUN + 1))
-    say "[$RUN/$RUNS] gate $2:$(for group in "${groups[@]}"; do printf ' %s clients, %s;' "${NUMBER[$group]}" "${TITLE[$group]}"; done)" \
-        "$(((RUNS - RUN + 1) * (DURATION + 3))) s left"
-    sql -c "VACUUM hot" -c "CHECKPOINT"
-    for group in "${groups[@]}"; do
-        run_group "$group" "$2" &
-        jobs+=($!)
-    done
-    [ "$2" = off ] || { show_gate & jobs+=($!); }
-    for group in "${jobs[@]}"; do
-        wait "$group" || exit 1
-    done
-    read -r from to < <(awk '!s || $5 < s { s = $5 } $5 > e { e = $5 } END { print s, e }' "$WORK/${groups[0]}-$2".log.*)
-    from=$((from + SKIP))
-    [ "$to" -gt "$from" ] || die "a run of $DURATION s is too short: the first $SKIP s do not count"
-    for group in "${groups[@]}"; do
-        count_group "$group" "$2" "$from" "$to"
-    done
+    say "[$RUN/$RUNS] gate $2, $CLIENTS sessions run $1: $(((RUNS - RUN + 1) * (DURATION + 2))) s left"
+    sql -c "VACUUM stock" -c "CHECKPOINT"
+    show_waits "$2" &
+    waits=$!
+    (cd "$WORK" && PGUSER=client "$STAGE/pgbench" -n -M prepared -c "$CLIENTS" -j $((CLIENTS / 25 + 1)) -T "$DURATION" \
+        -l --log-prefix="$log" "${scripts[@]/#/-f}") >"$log" 2>&1 || fail_with "$log"
+    wait "$waits" || exit 1
+    cat "$log".* >"$log"
+    rm "$log".*
+    awk -v skip=$SKIP -v duration="$DURATION" -v names="${1//@[0-9]/}" -v logs="$WORK/log/$2-" '
+        BEGIN { scripts = split(names, name) }
+        NR == FNR { if (!from || $5 < from) from = $5; next }
+        $5 >= from + skip && $5 < from + duration { print $3 >>(logs name[$4 + 1]); n[$4 + 1]++ }
+        END { for (i = 1; i <= scripts; i++) printf "    %s: %.0f per second\n", name[i], n[i] / (duration - skip) }' "$log" "$log"
 }
 
-# Prints the median of the rates of a group, and the 50th and 99th percentile of its
-# latencies in ms, if there are any.
+# Prints the transactions per second of a script, and the 50th and 99th percentile of its
+# latencies in ms, if enough ended to tell.  Usage: figures OFF|ON SCRIPT
 figures() {
-    sort -n "$WORK/$1-$2.rate" | awk '{ v[NR] = $1 } END { printf "%s ", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
-    sort -n "$WORK/$1-$2.us" 2>/dev/null | awk 'function share(s) { return NR ? v[int((NR - 1) * s) + 1] / 1000 : "-" }
-        { v[NR] = $1 } END { printf "%s %s ", share(0.5), share(0.99) }'
+    sort -n "$WORK/log/$1-$2" 2>/dev/null | awk -v seconds=$((ROUNDS * (DURATION - SKIP))) '
+        function part(p) { return NR * (1 - p) < 2 ? "-" : v[int((NR - 1) * p) + 1] / 1000 }
+        { v[NR] = $1 }
+        END { printf "%s %s %s ", NR / seconds, part(0.5), part(0.99) }'
 }
 
-# The figures, and then in words what they say
+# The figures, and in a sentence what they say
 print_table() {
-    local group
-    printf '\n%-25s %7s   %-28s   %s\n' "" "" "gate off" "gate on (limit $LIMIT)"
-    printf '%-25s %7s   %8s %9s %9s   %8s %9s %9s\n' sessions number per_s p50_ms p99_ms per_s p50_ms p99_ms
-    # shellcheck disable=SC2048
-    for group in ${LOADS[*]}; do
-        say "$(figures "$group" off) $(figures "$group" on) ${NUMBER[$group]} ${TITLE[$group]}"
+    local script
+    printf '\n%-25s   %-28s   %s\n' "" "gate off" "gate on (limit $LIMIT)"
+    printf '%-25s   %8s %9s %9s   %8s %9s %9s\n' "" per_s p50_ms p99_ms per_s p50_ms p99_ms
+    for script in alone hot reads updates; do
+        say "$(figures off "$script") $(figures on "$script") ${TITLE[$script]}"
     done | awk '
-        function f(x, least) { return x == "-" ? x : sprintf("%.*f", x < least, x) }
-        # Few transactions tell nothing of the last hundredth.
-        function compare(what, off, on, more) {
-            verdict = on > off * 1.15 ? more : off > on * 1.15 ? -more : 0
-            said[verdict] = said[verdict] sprintf("  %s: %s instead of %s\n", title, sprintf(what, on ? f(on, 10) : "no"), f(off, 10))
+        function f(x) { return x == "-" ? x : sprintf("%.*f", (x < 1) + (x < 100), x) }
+        # more is 1 where more is better, else -1.
+        function compare(what, off, on, more,   times, v) {
+            if (off + 0 == 0 || on == "-") return
+            times = on / off
+            v = times > 1.15 ? more : times < 1 / 1.15 ? -more : 0
+            said[v] = said[v] (last[v] == title ? ", " : (last[v] ? "), " : "") title " (") sprintf("%s %.2f", what, times)
+            last[v] = title
         }
-        function words(heading, verdict) { printf "%s\n%s", heading, verdict in said ? said[verdict] : "  nothing\n" }
+        function words(v) { return last[v] ? said[v] ")" : "nothing" }
         {
-            title = $8; for (i = 9; i <= NF; i++) title = title " " $i
-            printf "%-25s %7d   %8s %9s %9s   %8s %9s %9s\n", title, $7, f($1, 10), f($2, 100), f($3, 100), f($4, 10), f($5, 100), f($6, 100)
-            if ($1 + $4 == 0)
-                said[0] = said[0] "  " title ": none ended, with the gate or without\n"
-            else
-                compare("%s transactions a second", $1, $4, 1)
-            if ($1 >= 10 && $4 >= 10) compare("99 of 100 end within %s ms", $3, $6, -1)
+            title = $7; for (i = 8; i <= NF; i++) title = title " " $i
+            printf "%-25s   %8s %9s %9s   %8s %9s %9s\n", title, f($1), f($2), f($3), f($4), f($5), f($6)
+            compare("throughput", $1, $4, 1); compare("p50", $2, $5, -1); compare("p99", $3, $6, -1)
         }
-        END { print ""; words("Better with the gate", 1); words("Worse", -1); words("The same, give or take 15 %", 0) }'
+        END {
+            print "\nWith the gate, better (times the figure without): " words(1) "; worse: " words(-1) \
+                "; the same, give or take 15 %: " words(0) "."
+        }' | fold -s -w 100
     say ""
     say "So short a run shows the direction, no more."
     say "To look at a server of your own without making a session wait: docs/tutorial.md, A dry run."
