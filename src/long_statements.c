@@ -333,6 +333,9 @@ long_statements_begin(const QueryDesc *query)
 void
 long_statements_leave(const QueryDesc *query)
 {
+	/* Its workers may have counted where this backend did not. */
+	if (counted_query == NULL && query->plannedstmt->parallelModeNeeded)
+		slots_end_turns();
 	if (query != counted_query)
 		return;
 	if (unlikely(may_have_ticks) && !IsParallelWorker() &&

@@ -22,11 +22,12 @@
  * test/model checks this protocol.
  *
  * States of an entry, and which process changes them:
- *	 NONE -> RUNNING, LENT			its backend, after it was counted
+ *	 NONE -> RUNNING				its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
- *	 RUNNING -> WAITING				the same, by its backend or a parallel worker
+ *	 RUNNING -> RUNNING, WAITING	the same, by its backend or a parallel worker,
+ *									with or without a turn (long_turns.c)
  *	 RUNNING, LENT -> NONE			its backend, by compare-and-exchange
  * A backend may leave while others lend its slot (lending.c) or queue its long
  * statement (long_turns.c).  The exchange decides which comes first: the
@@ -486,8 +487,7 @@ drop_slot(int spot)
 	/* A parallel worker may make the statement long, or queue it, meanwhile. */
 	do
 	{
-		if (unlikely(MySlotEntry->is_long))
-			slots_end_turns();
+		slots_end_turns();
 		held = pg_atomic_read_u32(&MySlotEntry->state);
 	} while (state_in(held) == SLOT_WAITING || place_in(held) == LONG_QUEUE ||
 			 !pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held, SLOT_NONE));
@@ -552,7 +552,13 @@ slots_release(void)
 		leave_reserve(MySlotEntry);
 	}
 	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE || has_spot(MySlotEntry))
+	{
+		/* FATAL may come before the wait has its cleanup. */
+		if (state_of(MySlotEntry) == SLOT_WAITING && !is_paused(MySlotEntry) &&
+			!slots_leave_queue(TOTAL_CANCELS))
+			finish_handoff();
 		drop_all();
+	}
 }
 
 void

@@ -27,8 +27,8 @@
  *	 - A limit that gains nothing stays: only contenders wait for it, and it
  *	   bounds the line.
  *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
- *	   also ends when more contenders than the limit have been at work for
- *	   NO_EFFECT: some of them do not queue.
+ *	   also ends when more contenders than the limit are at work, and their
+ *	   number has not fallen for NO_EFFECT: some of them do not queue.
  *
  * This file knows nothing of shared memory, locks, processes or clocks.  The
  * worker calls it (core/hot_spots.c).  test/simulator compiles it and tries it
@@ -68,7 +68,7 @@
 
 /* Longer than a disk stalls, shorter than the deadlock detector waits */
 #define STANDSTILL		(700 * MS)
-#define HALVED_FOR		(8 * SECOND)	/* no step up */
+#define HALVED_FOR		(8 * SECOND)	/* no step up, no trial */
 
 #define TRIAL_STEP		4		/* times as many places */
 #define COUNT_FOR		(1 * SECOND)
@@ -108,6 +108,7 @@ begin_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->kept = 0;
 	control->counted = *sample;
 	control->quiet_for = control->no_effect_for = control->stalled_for = 0;
+	control->fewest = sample->in_use;
 	start_seeing(control, sample->now);
 }
 
@@ -214,7 +215,7 @@ judge(LimitControl *control, const LoadSample *sample)
 {
 	if (control->open_rate > 0)
 		conclude(control, sample, !is_loss(control->limited_rate, control->open_rate));
-	else if (sample->now >= control->believed_until)
+	else if (sample->now >= Max(control->believed_until, control->halved_until))
 	{
 		control->kept = control->limit;
 		step_up(control, sample);
@@ -228,21 +229,23 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	bool		has_effect = sample->in_use <= control->limit;
 
 	control->quiet_for = sample->waiting > 0 ? 0 : control->quiet_for + passed;
-	control->no_effect_for = has_effect ? 0 : control->no_effect_for + passed;
+	control->no_effect_for = has_effect || sample->in_use < control->fewest ? 0 :
+		control->no_effect_for + passed;
+	control->fewest = Min(control->fewest, sample->in_use);
+	if (control->no_effect_for >= NO_EFFECT || (control->quiet_for >= OPEN_AFTER && !has_effect))
+	{
+		conclude(control, sample, false);
+		return;
+	}
 	if (control->quiet_for >= OPEN_AFTER)
 	{
 		open_up(control);
 		return;
 	}
-	if (control->no_effect_for >= NO_EFFECT)
-	{
-		conclude(control, sample, false);
-		return;
-	}
 
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
-	if (control->stalled_for >= STANDSTILL)
+	if (control->stalled_for >= STANDSTILL && sample->in_use < 2 * control->limit)
 	{
 		control->limit = Max(control->limit / 2, 1);
 		control->halved_until = sample->now + HALVED_FOR;

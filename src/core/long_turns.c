@@ -59,17 +59,27 @@ turn_is_over(SlotEntry *entry, uint64 now)
 	return used * LONG_TICK >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now);
 }
 
+/* Has this waiter had no more than that long statement, or waited long?  Lock held. */
+static bool
+goes_before(const SlotEntry *waiter, SlotEntry *entry, uint64 now)
+{
+	uint32		had = entry->had + pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
+
+	return (int32) (waiter->had - had) <= 0 || passed_since(waiter->queued, LONGEST_TURN, now);
+}
+
 /* Must this long statement give up its slot?  Lock held. */
 static bool
 must_give_up(SlotEntry *entry, uint64 now)
 {
 	bool		is_over = turn_is_over(entry, now);
+	int			head = queue_at(LONG_QUEUE)->waiters.head;
 	int			next;
 	int			share = long_share();
 
 	if (Slots->long_needed)
 		return false;
-	if (is_over && queue_at(LONG_QUEUE)->waiters.length > 0)
+	if (is_over && head != INVALID_PROC_NUMBER && goes_before(entry_of(head), entry, now))
 		return true;
 	next = slots_next_waiter(now);
 	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
@@ -92,13 +102,13 @@ queue_again(int procno, uint32 running, LockedSection *section)
 	leave_reserve(entry);
 	pool_of(entry)->totals[TOTAL_PAUSES]++;
 	count_turn_out(entry);
+	queue_at(LONG_QUEUE)->moved = section->now;
 	slots_hand_off(entry, &had, section);
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	entry->queued = section->now;
 	entry->queue = LONG_QUEUE;
 	entry->had += pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
 	slots_queue_append(procno, section);
-	queue_at(LONG_QUEUE)->moved = section->now;
 }
 
 /* The long statement of this holder works.  running: its state.  Lock held. */
@@ -186,7 +196,7 @@ slots_end_turns(void)
 	Hold		hold;
 	LockedSection section;
 
-	if (me == NULL || likely(!me->is_long))
+	if (me == NULL || likely(!*(volatile bool *) &me->is_long))
 		return;
 	slots_lock(&section);
 	me->is_long = false;
@@ -207,6 +217,8 @@ slots_end_turns(void)
 		pg_atomic_write_u32(&me->state, state_with(SLOT_RUNNING, &hold));
 	}
 	slots_unlock(&section);
+	if (me->workers > 0)
+		ConditionVariableBroadcast(&me->turn);
 }
 
 /* Let this backend keep its slot, or not: a statement that does is not long. */

@@ -236,7 +236,8 @@ typedef struct LimitControl
 	int64		contended_for;	/* contention, less the time without it */
 	int64		stalled_for;	/* all blocked, and nothing completed */
 	int64		quiet_for;		/* nobody in the queue */
-	int64		no_effect_for;	/* in_use above the limit */
+	int64		no_effect_for;	/* in_use above the limit, and not falling */
+	uint32		fewest;			/* in_use since the limit began */
 	int64		believed_until; /* until then, believe the last result */
 	int64		believed_for;	/* length of that time */
 	int64		halved_until;	/* after a standstill: no step up */

@@ -203,7 +203,8 @@ typedef struct SlotShared
 	int			lent;			/* entries in state LENT; a hint without lock */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
-	uint64		short_waited;	/* when a short statement last queued */
+	uint64		short_waited;	/* when a short statement last queued, as no
+								 * slot was free, or entered from a queue */
 	uint32		long_had;		/* highest SlotEntry.had of a turn so far */
 	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* VACUUM or replay waits for them */

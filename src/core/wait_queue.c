@@ -57,6 +57,7 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
 #define MAX_OVERTAKEN	16		/* long statements; see next_long() */
 
 static void grant(int procno, const Hold *hold, LockedSection *section);
+static void readmit(LockedSection *section);
 
 /* ---- The order ---- */
 
@@ -257,7 +258,11 @@ wake_next(bool was_free, LockedSection *section)
 		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
 			break;
 		if (granted++ == MAX_AT_ONCE || !count_in_if_free(LONG_QUEUE, &hold))
+		{
+			if (was_free)
+				readmit(section);	/* another backend has taken the slot */
 			return;
+		}
 		grant(next, &hold, section);
 	}
 
@@ -469,7 +474,8 @@ list_insert(EntryList *list, int procno, int before)
 
 /*
  * The long statement before which this one queues, or INVALID_PROC_NUMBER.
- * Most have had about the same, so search from the tail.
+ * Most have had about the same, so search from the tail.  No statement that has
+ * waited for LONGEST_TURN is overtaken.
  */
 static int
 next_long(const SlotEntry *entry)
@@ -478,7 +484,8 @@ next_long(const SlotEntry *entry)
 	int			last = queue_at(LONG_QUEUE)->waiters.tail;
 
 	for (int i = 0; i < MAX_OVERTAKEN && last != INVALID_PROC_NUMBER &&
-		 (int32) (entry_of(last)->had - entry->had) > 0; i++)
+		 (int32) (entry_of(last)->had - entry->had) > 0 &&
+		 !passed_since(entry_of(last)->queued, LONGEST_TURN, entry->queued); i++)
 	{
 		next = last;
 		last = entry_of(last)->prev;
@@ -620,8 +627,12 @@ static void
 grant(int procno, const Hold *hold, LockedSection *section)
 {
 	slots_make_holder(procno, hold, section);
-	Slots->moved = section->now;
-	Slots->stall_after = 0;
+	/* The last resort is for others. */
+	if (entry_of(procno)->queue != LONG_QUEUE)
+	{
+		Slots->moved = section->now;
+		Slots->stall_after = 0;
+	}
 	wake_later(section, procno);
 }
 

@@ -782,6 +782,19 @@ try_samples(void)
 	assert_true(control.limit == LIMIT_OPEN, "it ends if nobody waits");
 	sample_for(&control, &sample, 2, 0.02, 100);
 	assert_true(control.limit != LIMIT_OPEN, "it comes back when they wait again");
+
+	/* Those at work go one by one. */
+	limit_control_init(&control, sample.now);
+	for (int n = 0; n < 900; n++)
+	{
+		sample.now += 40000;
+		sample.in_use = sample.working = 100 - n / 10;
+		sample.blocked = sample.working - 1;
+		sample.waiting = 100 - sample.in_use;
+		sample.completed += n % 10 == 0;
+		limit_control_sample(&control, &sample);
+	}
+	assert_true(control.limit != LIMIT_OPEN, "it stays while those above it get fewer");
 }
 
 int
