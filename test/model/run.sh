@@ -27,8 +27,8 @@ script=$here/$(basename "$0")
 # What to look for is "states" for the assertions and dead ends, else the name of a
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
-	FORCE=0 RESIZERS=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0'
+	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
+	DO=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 LONG=0 PARALLEL=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -40,18 +40,17 @@ full queue                |states|MAX_QUEUE=1 INTERRUPTS=1
 *forced entry             |states|FORCE=1 INTERRUPTS=1
 pool                      |states|LIMIT=2 POOL_LIMIT=1 INTERRUPTS=1
 pool, forced entry        |states|LIMIT=2 POOL_LIMIT=1 FORCE=1
-limit 1, 2, 1             |states|RESIZERS=1 RESIZE_1=2
-limit 2, 1, 2             |states|LIMIT=2 RESIZERS=1 RESIZE_1=1
-*limit 1, none, 1         |states|BACKENDS=2 RESIZERS=1 RESIZE_1=NO_LIMIT ROUNDS=2
-none, limit 1, none       |states|LIMIT=NO_LIMIT RESIZERS=1 RESIZE_1=1
-gate off, strict order    |states|RESIZERS=1 RESIZE_1=0 BARGING=0
-limit set by two, off     |states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
-full pool, gate off       |states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0 ROUNDS=2
+limit 1, 2, 1             |states|RESIZE=1 RESIZE_1=2
+limit 2, 1, 2             |states|LIMIT=2 RESIZE=1 RESIZE_1=1
+*limit 1, none, 1         |states|BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT ROUNDS=2
+none, limit 1, none       |states|LIMIT=NO_LIMIT RESIZE=1 RESIZE_1=1
+gate off, strict order    |states|RESIZE=1 RESIZE_1=0 BARGING=0
+full pool, gate off       |states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0 ROUNDS=2
 *lending                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
 lending, strict order     |states|SAMPLES=2 DO=1 BARGING=0
 lending, cancels          |states|SAMPLES=1 DO=1 INTERRUPTS=1
 lending, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
-lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZERS=1 RESIZE_1=2
+lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZE=1 RESIZE_1=2
 lending, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
 last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
 *last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
@@ -75,10 +74,10 @@ hot spot, moves, limits   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=2
 hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12
 hot spot, lending         |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
 hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=24 BARGING=0
-*hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0
-hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZERS=1 RESIZE_1=0 SAMPLES=1 DO=16
+*hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZE=1 RESIZE_1=0
+hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZE=1 RESIZE_1=0 SAMPLES=1 DO=16
 two hot spots, four       |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2 BARGING=0
-two, limit 1, none, 1     |states|HOT=2 BACKENDS=2 MARK=1+i%2 RESIZERS=1 RESIZE_1=NO_LIMIT
+two, limit 1, none, 1     |states|HOT=2 BACKENDS=2 MARK=1+i%2 RESIZE=1 RESIZE_1=NO_LIMIT
 two, moves, limits        |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 BARGING=0
 *in the middle            |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
 in the middle, two rounds |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1 ROUNDS=2
@@ -88,11 +87,18 @@ in the middle, strict     |states|HOT=1 BYSTANDERS=3 WANT=1 LIMIT=2 BARGING=0
 in the middle, no limit   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT INTERRUPTS=1
 *in the middle, full queue|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 MAX_QUEUE=0 BACKENDS=2
 in the middle, moves      |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=29
-in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=1
-in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZERS=1 RESIZE_1=0
+in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=1
+in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=0
 *in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
 two, in the middle        |states|HOT=2 BYSTANDERS=3 WANT=1+i%2 LIMIT=2
 two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
+*long                     |states|LONG=2 BACKENDS=2 ROUNDS=2
+long, three backends      |states|LONG=1
+long, cancel              |states|LONG=1 BACKENDS=2 INTERRUPTS=1
+long, lending             |states|LONG=1 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
+*long, parallel worker    |states|LONG=2 BACKENDS=2 PARALLEL=1
+long, worker, cancel      |states|LONG=1 BACKENDS=2 PARALLEL=1 INTERRUPTS=1 BARGING=0
+long, limit 1, none, off  |states|LONG=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT RESIZE_2=0
 *holder waits for a waiter|finish|HOLDER=WAITS
 *holder waits, hot spot   |finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 *holder waits, middle     |finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2
@@ -104,8 +110,6 @@ holder stays, hot spot    |finish|HOLDER=STAYS HOT=1 LIMIT=NO_LIMIT
 holder stays, full pool   |finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 *holder waits, no worker  |finish|HOLDER=WAITS GONE=1
 holder stays, no worker   |finish|HOLDER=STAYS GONE=1 HOT=1 LIMIT=NO_LIMIT
-*circle                   |finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i LIMIT=NO_LIMIT
-circle, limit 1           |finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i
 *none starves             |served|FOREVER BACKENDS=2
 none starves, strict      |served|FOREVER BARGING=0
 none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
@@ -127,14 +131,14 @@ a step taken back without a call               |slots_return_place|slots_lock();
 a queue with waiters does not get its flag     |SET_FLAGS|SET_FLAG(queue_at(MY_QUEUE).usage)|skip|states|HOT=1 LIMIT=NO_LIMIT
 the flags come after the last look for a slot  |slots_enqueue|SET_FLAGS; enter_queue(); slots_unlock()|enter_queue(); slots_unlock(); WHEN(queued, SET_FLAGS)|states|HOT=1 LIMIT=NO_LIMIT
 the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.usage)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
-the flag of all stays clear                    |wake_next|SET_FLAG(Slots.usage)|skip|states|HOT=1 BYSTANDERS=1
+the flag of all stays clear                    |wake_next|CLEAR_FLAG(Slots.usage), SET_FLAG(Slots.usage)|CLEAR_FLAG(Slots.usage), skip|states|HOT=1 BYSTANDERS=1
 who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
 the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
 the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
 a woken waiter enters without counting         |claim_free_slot|count_in_if_free(MySlotEntry.queue)|ok = slot_is_free()|states|ROUNDS=2
 a barging backend enters above the limit       |slots_try_barge|count_me_in(true)|counted = true; Slots.usage++; ok = true|states|ROUNDS=2
 a granted slot does not count in its queue     |slots_hand_off|count_place_if_free(entry_of(next_one).queue, true)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
-a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZERS=1 RESIZE_1=1
+a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZE=1 RESIZE_1=1
 a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
 a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
 a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.counted;|counted = MySlotEntry.counted }; atomic {|states|SAMPLES=2 DO=1
@@ -147,11 +151,10 @@ a hand-off stays in flight                     |finish_handoff|handoff_pending =
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, p)|skip|states|SAMPLES=1 DO=2
-a waiter is let in though it has left          |slots_let_in|entry_of(p).state == SLOT_WAITING|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
-no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZERS=1 RESIZE_1=2
-waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
-a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZERS=1 RESIZE_1=0
-waiters are let in though there is a limit again|grant_one|EITHER(Slots.max_active == 0,|EITHER(true,|states|BACKENDS=2 RESIZERS=2 RESIZE_1=0
+a waiter is let in though it has left          |slots_let_in|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
+no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZE=1 RESIZE_1=2
+waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
+a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
 no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
 the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, p)|skip|states|SAMPLES=2 DO=1
 a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
@@ -166,19 +169,30 @@ the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states
 the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
-no waiter is let in for which a holder waits   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
-the same for one in the middle                 |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-the same for one in a circle                   |slots_let_in|entry_of(p).state == SLOT_WAITING|false|finish|HOLDER=CIRCLE HOT=2 BYSTANDERS=3 WANT=2-!i LIMIT=NO_LIMIT
+no waiter is let in for which a holder waits   |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+the same for one in the middle                 |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a kept place is counted again with the slot    |barge_or_force|!HAS_SPOT(me)|true|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
-none is readmitted unless a slot is free       |slots_unlock|READMIT_ANY|skip|states|HOT=1 BYSTANDERS=2 WANT=1
-no call if a free slot is taken meanwhile      |slots_unlock|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
+none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
+no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
 the slot is not given up for the wait          |slots_give_up_for|drop_all()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
 the last of those in the middle leaves unnoted |slots_queue_remove|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 those in the middle go last                    |add_to_queue|entry_of(p).admitted_before && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
 a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
+a long one is granted before the flag is set   |wake_next|SET_FLAG(Slots.usage)|skip|states|LIMIT=2 LONG=2 BARGING=0
+no long one is granted a slot that is free     |wake_next|IS_OF_LONG(next_one)|false|states|LONG=2 BACKENDS=2 ROUNDS=2
+a backend that is queued meanwhile leaves      |MAY_DROP|!IS_WAITING(me)|true|states|LONG=2 BACKENDS=2 PARALLEL=1
+a backend that is long meanwhile leaves        |MAY_DROP|MySlotEntry.place != LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
+a long one has a turn though it has left       |note_long|ok = IS_RUNNING(p)|ok = true|states|LONG=2 BACKENDS=2 PARALLEL=1
+the turn of a long one that waits still counts |queue_again|count_turn_out(p)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+the slot of a long one that waits still counts |queue_again|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.place = NO_QUEUE|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
+a worker counts although its leader waits      |slots_count_worker|entry_of(p).place == LONG_QUEUE|entry_of(p).is_long|states|LONG=2 BACKENDS=2 PARALLEL=1
+workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
+workers of one that lends still count          |lend|COUNT_LONG(- entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 

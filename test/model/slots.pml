@@ -3,36 +3,35 @@
  *		A model of the semaphore (src/core), in Promela, the language of the model
  *		checker spin.
  *
- * A few backends run statements through the gate.  Others cancel them, change the limit,
- * or switch the gate off.  The worker takes samples: it lends slots and takes them back,
- * lets waiters in, marks contenders of hot spots, gives and takes places there, changes
- * the limits of hot spots and forgets them.  spin visits every state that any
- * interleaving of their steps leads to.  What it proves, for the sizes in run.sh:
+ * A few backends run statements through the gate.  Others cancel them.  The worker takes
+ * samples, marks contenders of hot spots, and changes limits.  Parallel workers work for
+ * long statements.  spin visits every state that any interleaving of their steps leads to.
+ * What it proves, for the sizes in run.sh:
  *
  * (a) No slot and no place leaks: when all processes are done, nothing is counted, all
  *	   flags are clear, all queues are empty, none lends.  A backend whose wait in the
  *	   middle of a transaction has ended holds a slot.
  * (b) The limits hold: each count has at least the backends that say they are counted
- *	   there.  The count for all is at most the limit and those who were counted above it
- *	   for a reason: a forced entry, a waiter that is let in, a lender that works again,
- *	   one that waited in the middle of its transaction; holders when a limit is lowered
- *	   or the gate is off.  The same holds at a hot spot, but for these and for places
- *	   that the worker gives.  Without a limit for all, nothing is counted.
+ *	   there; that of long statements, exactly those and their workers.  The count for all
+ *	   exceeds the limit only by those that were counted above it for a reason, like a
+ *	   forced entry or a lender that works again; or a limit was changed.  The same holds
+ *	   for a queue, where the worker may also give places.  Without a limit for all,
+ *	   nothing is counted.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
- *	   place free, the next one has been called and has not answered yet; without a limit
- *	   for all, the first of each such queue.  If no slot is free, no first of a queue
- *	   waits that needs only a place, and has one free.  Exempt are the times in which a
- *	   change of limits is on its way, if there is no limit for all; a backend has yet to
- *	   take the lock for a place it released; and a waiter was called in vain.
+ *	   free place, the next one has been called and has not answered yet; a long statement
+ *	   does not wait then.  Without a limit for all, that holds for the first of each such
+ *	   queue.  If no slot is free, no first of a queue waits that needs only a place, and
+ *	   has one free.  Exempt are the times in which a change of limits is on its way, if
+ *	   there is no limit for all; a backend has yet to take the lock for a place it
+ *	   released; and a waiter was called in vain.
  * (d) Flags: whenever the lock is free, that of a queue says whether backends wait in it;
  *	   that of all, whether any waits for a slot alone, as far as (c) demands.  None waits
  *	   while the gate is off and no change of that is on its way.
  * (e) Each waiter gets in, or leaves: with backends that never stop coming (FOREVER), by
  *	   weak fairness; but with a limit for all, one that begins and that others in the
- *	   middle pass is left to (f).  If holders wait for backends in the queue
- *	   (HOLDER=WAITS), also in a circle (CIRCLE), all are done in the end; if one never
- *	   releases its slot (STAYS), all others.
+ *	   middle pass is left to (f).  With HOLDER=WAITS, all are done in the end; with
+ *	   STAYS, all others.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
  *	   that begin theirs, unless these have waited for handoff_after.
@@ -51,15 +50,12 @@
  * stores its state and loads its spot without a fence.  The load may come first then, so
  * here it does, and a place that is given in between is missed.
  *
- * Left out:
- *	 - Totals and times.  What depends on time or work is anybody's guess: all answers are
- *	   tried.  Only where a sample is what ends the run (HOLDER), it comes last.
- *	 - All pools but "default": priorities, aging, and pools that change.  Which of several
- *	   queues goes first is a guess, renewed when a backend enters or leaves one.
- *	 - Long statements (long_share.c); entering as a lender; the reserve of superusers,
- *	   which is a forced entry; limits that are only observed; sched_yield().
- * An exit of a backend that waits takes the steps of a cancel; an error or an exit of
- * one that works takes those of a release.
+ * Left out: totals; all pools but "default"; the reserve, which is a forced entry; limits
+ * that are only observed; keeps_slot.  What depends on time, CPU time or shares is a
+ * guess: all answers are tried.  So is which of several queues goes first, whenever a
+ * backend enters or leaves one.  Only where a sample is what ends the run (HOLDER), it
+ * comes last.  An exit of a backend that waits takes the steps of a cancel; an error or
+ * an exit of one that works takes those of a release.
  *
  * Copyright (c) 2026, admission_gate authors
  */
@@ -73,8 +69,7 @@
  * INTERRUPTS	how many cancels, time-outs and idle wake-ups there are
  * MAX_QUEUE	max_queue_length
  * FORCE		1: some backends may not wait
- * RESIZERS		processes that set the limit to RESIZE_1, then to RESIZE_2; 0: the gate
- *				is off
+ * RESIZE		1: the worker sets the limit to RESIZE_1, then to RESIZE_2; 0: the gate is off
  * HOT			hot spots, up to 2, each with a limit of 1 at the start
  * MARK			hot_spot of all but the first BYSTANDERS: these want the place of WANT - 1
  *				in the middle of their transactions, if that is not 0
@@ -83,8 +78,9 @@
  * GONE			1: waiters find that nothing has been sampled for a second
  * VICTIM		FOREVER: the one that is to get in
  * KEEP			1: a transaction has two statements, and keeps only its place in between
- * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others; CIRCLE:
- *				each waits for the locks of the next, and the last for those of 0
+ * LONG			how many ticks long statements see in all: then one hot spot at most, and
+ *				no DO_RELIEVE; PARALLEL: so many backends have a parallel worker each
+ * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others
  */
 #define DO_HOLDERS		1		/* lend a slot, take a lent one back */
 #define DO_RELIEVE		2		/* the last resort */
@@ -93,8 +89,7 @@
 #define DO_ADAPT		16		/* change the limit of a hot spot, or forget it */
 #define WAITS			1
 #define STAYS			2
-#define CIRCLE			3
-#define WORKERS			(SAMPLES > 0 || (HOLDER != 0 && !GONE))
+#define WORKERS			(SAMPLES > 0 || RESIZE || (HOLDER != 0 && !GONE))
 #define DOES(what)		(SAMPLES > 0 && (DO & (what)) != 0)
 #define LENDING			(HOLDER == WAITS || DOES(DO_HOLDERS))
 #define GIVING			DOES(DO_MARK)
@@ -103,48 +98,43 @@
 #else
 #define WANTING			0
 #endif
-#define PLACES			(HOT > 0 || POOL_LIMIT != NO_LIMIT)
+#define ALL_PROCESSES	(BACKENDS + WORKERS + PARALLEL)
+#define PLACES			(HOT + LONG > 0 || POOL_LIMIT != NO_LIMIT)
 
 /* ---- slots.h, slots_internal.h ---- */
-
 #define USAGE_COUNT		15
 #define USAGE_WAITERS	16
 #define NO_LIMIT		USAGE_COUNT
 #define INVALID_PROC_NUMBER 4
 #define MAX_HOT_SPOTS	2
-#define SLOTS_MAX_POOLS	1
 #define DEFAULT_POOL	0
-#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
+#define SLOTS_QUEUES	3		/* with LONG, just one hot spot */
 #define NO_QUEUE		SLOTS_QUEUES
-#define HOT_SPOT_NONE	0
-#define HOT_SPOT_RELATION 1
+#define LONG_QUEUE		(LONG > 0 -> 1 : NO_QUEUE)
+#define HOT_SPOT_QUEUE	(LONG > 0 -> 2 : 1)
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
 #define SLOT_RUNNING	2
 #define SLOT_LENT		3
-
-typedef EntryList { byte head = INVALID_PROC_NUMBER; byte tail = INVALID_PROC_NUMBER; byte length };
+typedef EntryList { byte head = INVALID_PROC_NUMBER, tail = INVALID_PROC_NUMBER, length };
 typedef SlotQueue {
 	byte usage; byte limit = NO_LIMIT; EntryList waiters; byte last_before = INVALID_PROC_NUMBER
 };
-typedef HotSpot { byte kind };	/* key.kind */
 typedef SlotEntry {
 	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
 	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
-	byte queue; byte hot_spot; bool admitted_before; bool wakeup_pending;
-	byte prev = INVALID_PROC_NUMBER; byte next = INVALID_PROC_NUMBER
+	byte queue, hot_spot, workers; bool admitted_before, wakeup_pending, is_long;
+	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
 	byte usage; byte limit = LIMIT; byte max_active = LIMIT;	/* NO_LIMIT: -1 */
 	bool mutex; byte lent; bool worker_dozes
 };
-
 SlotShared Slots;
 SlotEntry entries[INVALID_PROC_NUMBER];
 SlotQueue queues[SLOTS_QUEUES];
-HotSpot hot_spots[MAX_HOT_SPOTS];
+bool hot_spots[MAX_HOT_SPOTS];	/* Is there one? */
 byte latches;					/* a bit for each backend whose latch is set */
-
 #define entry_of(p)				entries[p]
 #define queue_at(i)				queues[i]
 #define MySlotEntry				entry_of(me)
@@ -152,42 +142,45 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define waiters_flag_is_set()	((Slots.usage & USAGE_WAITERS) != 0)
 #define slots_are_limited()		(Slots.limit != NO_LIMIT)
 #define slot_is_free()			(slots_in_use() < Slots.limit)
-#define is_of_hot_spot(i)		((i) >= SLOTS_MAX_POOLS)
 #define queue_has_limit(i)		(queue_at(i).limit != NO_LIMIT)
 #define places_in_use(i)		(queue_at(i).usage & USAGE_COUNT)
 #define queue_has_place_free(i)	(places_in_use(i) < queue_at(i).limit)
-#define queue_counts(i)			(is_of_hot_spot(i) || queue_has_limit(i))
+#define queue_counts(i)			((i) > DEFAULT_POOL || queue_has_limit(i))
 
 /* ---- The model's own: ghosts and budgets ---- */
-
 byte first_queue;				/* the one that goes before others */
 byte resizing;					/* limits changed, the waiters not yet let in */
-byte calls_owed;				/* backends that released a place of a queue with
-								 * waiters, and have not released the lock since */
+byte calls_owed;				/* backends that are to call a waiter for a place they released */
 byte exempt;					/* a bit for each backend counted above the limit for all */
 byte in_transaction;			/* likewise: for each in one, which may wait at its BEGIN */
 byte has_waited;				/* for each in a queue, if it has for handoff_after */
-byte locking;					/* HOLDER: for each that others may wait for */
-byte blocked;					/* for each that waits for those */
+bool blocked, ended;			/* HOLDER=WAITS: 0 waits for 1, which has ended */
 byte done;						/* processes at their end */
-byte interrupts = INTERRUPTS;
-byte samples = SAMPLES;
+byte interrupts = INTERRUPTS, samples = SAMPLES, resizes = 2 * RESIZE, ticks = LONG;
+short unlocking;				/* a bit for the process for which Unlocker is to unlock */
+bool passed_told; byte passed_wakes;	/* its "told" and "wakes" */
+bool goes;						/* a long one may go although another has a turn: a guess */
+byte parallel;					/* a bit for each whose query a parallel worker works for */
+byte killed;					/* for each whose query has failed */
 bool overdue;					/* FOREVER: VICTIM has waited for handoff_after */
-#ifdef FOREVER
-byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
-								 * handoffs_in_flight is 1 */
-#endif
-
+byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_in_flight is 1 */
 #define WHEN(condition, statements) if :: condition -> statements :: else fi
 #define EITHER(condition, statements, others) if :: condition -> statements :: else -> others fi
 #define BIT(p)			(1 << (p))
-#define LATCH_IS_SET(p)	(latches & BIT(p))
 #define IS_WAITING(p)	(entry_of(p).state == SLOT_WAITING)
 #define IS_RUNNING(p)	(entry_of(p).state == SLOT_RUNNING)
 #define IS_HOLDER(p)	(IS_RUNNING(p) || entry_of(p).state == SLOT_LENT)
 #define HEAD(i)			queue_at(i).waiters.head
 #define HAS_WAITERS(i)	(HEAD(i) != INVALID_PROC_NUMBER)
-#define CAN(i)			(HAS_WAITERS(i) && queue_has_place_free(i))
+#define COULD(i)		(HAS_WAITERS(i) && queue_has_place_free(i))
+#define CAN(i) \
+	(COULD(i) && ((i) != LONG_QUEUE || places_in_use(LONG_QUEUE) == 0 || goes))
+#define IS_OF_LONG(p)	((p) != INVALID_PROC_NUMBER -> entry_of(p).queue == LONG_QUEUE : false)
+#if LONG
+#define WITH_LONG(statements) statements
+#else
+#define WITH_LONG(statements) skip
+#endif
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
 #define IS_AT_WORK(p)	(IS_RUNNING(p) && entry_of(p).counted)
@@ -198,36 +191,27 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* the entry whose; if any,
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
 #define OPTIONS(f)		f(0) f(1) f(2)
 /* The look at the usage of a queue is a step; that of a pool without a limit is none. */
-#if HOT < 2
+#if HOT + (LONG > 0) < 2
 #define EACH_QUEUE(f)	d_step { next_one = INVALID_PROC_NUMBER; f(0); f(1) }
 #else
 #define EACH_QUEUE(f)	d_step { next_one = INVALID_PROC_NUMBER; f(0); f(1) }; d_step { f(2) }
 #endif
-
 /* Which queue goes first, if there is a limit for all */
-#define NO_ORDER		((RESIZERS == 0 && !slots_are_limited()) || !(ANY_QUEUE(HAS_WAITERS)))
+#define NO_ORDER		((!RESIZE && !slots_are_limited()) || !(ANY_QUEUE(HAS_WAITERS)))
 #define ORDER(i)		:: !NO_ORDER && HAS_WAITERS(i) -> first_queue = i
 #define ORDER_QUEUES	if OPTIONS(ORDER) :: NO_ORDER -> first_queue = 0 fi
-
 /* A step, unless the limit for all may change meanwhile */
-#if RESIZERS > 0
+#if RESIZE
 #define STEADY
 #else
 #define STEADY			atomic
 #endif
-
-/*
- * What every process needs for itself: what it has just counted, or is to release
- * (Hold; "my" while others are let in), the place released last, the latches to set, a
- * result, whether a queue whose place was released has waiters, a queue, the next waiter.
- */
+/* Of every process.  counted, place: what it has just counted, or is to release (Hold) */
 #define LOCALS \
-	bool counted; byte place = NO_QUEUE; bool my_counted; byte my_place = NO_QUEUE; \
-	byte had_place = NO_QUEUE; byte wakes; \
-	bool ok; bool told; bool was_free; byte index; byte next_one = INVALID_PROC_NUMBER
+	bool counted, ok, told, was_free; byte place = NO_QUEUE, had_place = NO_QUEUE; \
+	byte wakes, index, next_one = INVALID_PROC_NUMBER
 
 /* ---- slots_internal.h ---- */
-
 inline count_up_if_free(cell, most, barge)
 {
 	d_step { ok = ((barge -> cell & USAGE_COUNT : cell) < most); cell = cell + ok }
@@ -238,8 +222,7 @@ inline count_place_if_free(i, barge)
 	ok = true;
 	WHEN(PLACES,
 		 atomic {
-			WHEN(queue_counts(i),
-				 count_up_if_free(queue_at(i).usage, queue_at(i).limit, barge);
+			WHEN(queue_counts(i), count_up_if_free(queue_at(i).usage, queue_at(i).limit, barge);
 				 WHEN(ok, place = i))
 		 })
 }
@@ -265,9 +248,7 @@ inline count_slot_if_free(barge)
 {
 	STEADY {
 		counted = slots_are_limited(); ok = true;
-		WHEN(counted,
-			 count_up_if_free(Slots.usage, Slots.limit, barge);
-			 WHEN(!ok, counted = false))
+		WHEN(counted, count_up_if_free(Slots.usage, Slots.limit, barge); WHEN(!ok, counted = false))
 	}
 }
 
@@ -290,11 +271,10 @@ inline count_out() { count_place_out(place); WHEN(counted, Slots.usage--; counte
 inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
 
 /* ---- wait_queue.c: lists ---- */
-
 #define PREV(p)			entry_of(p).prev
 #define NEXT(p)			entry_of(p).next
 
-/* With slots_list_append(): at the end, if there is none to go before */
+/* With list_append(): at the end, if there is none to go before */
 inline list_insert(list, p, before)
 {
 	NEXT(p) = before;
@@ -305,7 +285,7 @@ inline list_insert(list, p, before)
 }
 
 /* Old links are wiped: fewer states. */
-inline slots_list_remove(list, p)
+inline list_remove(list, p)
 {
 	EITHER(PREV(p) == INVALID_PROC_NUMBER, list.head = NEXT(p), NEXT(PREV(p)) = NEXT(p));
 	EITHER(NEXT(p) == INVALID_PROC_NUMBER, list.tail = PREV(p), PREV(NEXT(p)) = PREV(p));
@@ -314,18 +294,18 @@ inline slots_list_remove(list, p)
 }
 
 /* ---- wait_queue.c ---- */
-
 /* next_one is it; the look at the usage of each queue is a step. */
 #define LOOK_AT(i) \
 	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || GOES_FIRST(i)), next_one = HEAD(i))
 #define GOES_FIRST(i) \
 	(overdue && (HEAD(i) == VICTIM || next_one == VICTIM) -> HEAD(i) == VICTIM : (i) == first_queue)
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
-inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
-inline slots_wake_later(p) { wakes = wakes | BIT(p) }
-
+#define GUESS_SHARE		if :: goes = false :: HAS_WAITERS(LONG_QUEUE) -> goes = true fi
+inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true; WITH_LONG(GUESS_SHARE) } }
+inline wake_later(p) { wakes = wakes | BIT(p) }
 #define LOOK_FOR_CALL(i) \
-	WHEN(next_one == INVALID_PROC_NUMBER && CAN(i) && !entry_of(HEAD(i)).wakeup_pending, \
+	WHEN(next_one == INVALID_PROC_NUMBER && COULD(i) && (i) != LONG_QUEUE && \
+		 !entry_of(HEAD(i)).wakeup_pending, \
 		 next_one = HEAD(i))
 
 inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
@@ -334,10 +314,19 @@ inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
 #define slots_is_its_turn(p) \
 	((slots_are_limited() -> next_one : HEAD(entry_of(p).queue)) == p)
 
-/* Up to the look whether a slot is free */
+/* Up to the look whether a slot is free, with publish_next(); the latter comes first. */
 inline wake_next()
 {
 	slots_next_waiter();
+#if LONG
+	do
+	:: IS_OF_LONG(next_one) ->
+		d_step { WHEN(slots_are_limited(), SET_FLAG(Slots.usage)) };
+		count_in_if_free(LONG_QUEUE);
+		EITHER(ok, grant(next_one); slots_next_waiter(), break)
+	:: else -> break
+	od;
+#endif
 	if
 	:: d_step {
 			slots_are_limited() ->
@@ -347,21 +336,16 @@ inline wake_next()
 		head_to_call()
 	fi
 }
-
 #define CALL_NEXT \
-	WHEN(next_one != INVALID_PROC_NUMBER && (was_free || slot_is_free()) && \
-		 !entry_of(next_one).wakeup_pending, \
-		 entry_of(next_one).wakeup_pending = true; slots_wake_later(next_one)); \
+	WHEN(next_one != INVALID_PROC_NUMBER && !IS_OF_LONG(next_one) && \
+		 (was_free || slot_is_free()) && !entry_of(next_one).wakeup_pending, \
+		 entry_of(next_one).wakeup_pending = true; wake_later(next_one)); \
 	next_one = INVALID_PROC_NUMBER; was_free = false
 
-/*
- * Releasing the lock is as good as part of the step before, and a backend whose latch is
- * set need not run at once.
- */
+/* As good as part of the step before; a backend whose latch is set need not run at once. */
 #define RELEASE_LOCK \
 	Slots.mutex = false; latches = latches | wakes; wakes = 0; \
 	calls_owed = calls_owed - told; told = false
-
 #define MAY_READMIT(i)	(CAN(i) && entry_of(HEAD(i)).admitted_before)
 #define READMIT(i) \
 	:: d_step { \
@@ -373,19 +357,20 @@ inline wake_next()
 /* The caller has looked whether a slot is free; if one was, the next is called. */
 inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
 
-/* What this process has just counted for itself must not go to others. */
-#define READMIT_ANY \
-	my_place = place; my_counted = counted; place = NO_QUEUE; counted = false; readmit(); \
-	place = my_place; counted = my_counted; my_place = NO_QUEUE; my_counted = false
-
+/* There is much to it, so there may be a process for it: only one at a time has the lock. */
 inline slots_unlock()
 {
-#if WANTING
-	EITHER(slot_is_free(), was_free = true, READMIT_ANY);
-#endif
+#if WANTING || LONG
+	d_step {
+		passed_told = told; passed_wakes = wakes; told = false; wakes = 0;
+		next_one = INVALID_PROC_NUMBER; unlocking = 1 << _pid
+	};
+	(unlocking & (1 << _pid)) == 0
+#else
 	wake_next(); d_step { CALL_NEXT; RELEASE_LOCK }
+#endif
 }
-
+#define COUNT_LONG(n)	queue_at(LONG_QUEUE).usage = queue_at(LONG_QUEUE).usage n
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
 /* Has the waiter next_one waited for handoff_after?  A guess, but remembered. */
 #ifdef FOREVER
@@ -404,7 +389,6 @@ inline slots_unlock()
 		entry_of(p).state = SLOT_RUNNING; entry_of(p).counted = counted; \
 		entry_of(p).place = place; counted = false; place = NO_QUEUE \
 	}
-
 /* next_one: the one that p may go before */
 inline add_to_queue(p)
 {
@@ -413,6 +397,8 @@ inline add_to_queue(p)
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
 	EITHER(ok, next_one = INVALID_PROC_NUMBER, LAST_BEFORE(p) = p);
+	/* next_long() */
+	WITH_LONG(if :: entry_of(p).queue == LONG_QUEUE -> next_one = HEAD(LONG_QUEUE) :: true fi);
 	list_insert(queue_at(entry_of(p).queue).waiters, p, next_one);
 	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
@@ -424,7 +410,6 @@ inline slots_may_doze()
 	slots_lock(); Slots.worker_dozes = !ANY_QUEUE(HAS_WAITERS); slots_unlock()
 }
 
-/* Part of a step */
 inline slots_queue_append(p)
 {
 	entry_of(p).wakeup_pending = false; add_to_queue(p); ORDER_QUEUES;
@@ -435,7 +420,7 @@ inline slots_queue_remove(p)
 {
 	atomic {
 		assert(IS_WAITING(p)); WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
-		slots_list_remove(queue_at(entry_of(p).queue).waiters, p);
+		list_remove(queue_at(entry_of(p).queue).waiters, p);
 		WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage));
 		has_waited = has_waited & ~BIT(p); ORDER_QUEUES
 	}
@@ -445,35 +430,54 @@ inline slots_queue_remove(p)
 inline slots_make_holder(p)
 {
 	slots_queue_remove(p);
-	WHEN(HOT > 0 && place != NO_QUEUE,
+	WHEN(HOT > 0 && place != NO_QUEUE && place != LONG_QUEUE,
 		 atomic { had_place = entry_of(p).spot; entry_of(p).spot = place; place = NO_QUEUE };
 		 count_place_out(had_place));
+	WITH_LONG(WHEN(entry_of(p).queue == LONG_QUEUE, COUNT_LONG(+ entry_of(p).workers)));
 	SET_STATE(p)
 }
 
 inline grant(p)
 {
 	assert(p == HEAD(entry_of(p).queue));	/* (f) */
-	slots_make_holder(p); slots_wake_later(p)
+	slots_make_holder(p); wake_later(p)
 }
 
 inline slots_grant_above_limit(p)
 {
-	count_in(entry_of(p).queue, p); slots_make_holder(p); slots_wake_later(p)
+	count_in(entry_of(p).queue, p); slots_make_holder(p); wake_later(p)
 }
 
-#define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
-#define ANY_WAITER	HEAD_OR(0, HEAD_OR(1, HEAD(2)))
+proctype Unlocker()
+{
+	LOCALS;
 
+end:
+	do
+	:: d_step {
+			unlocking != 0 -> told = passed_told; wakes = passed_wakes;
+			passed_told = false; passed_wakes = 0
+		};
+		EITHER(slot_is_free(), was_free = true, WHEN(WANTING, readmit()));
+		wake_next();
+		d_step {
+			CALL_NEXT; RELEASE_LOCK; unlocking = 0; ok = false;
+			goes = goes && HAS_WAITERS(LONG_QUEUE)
+		}
+	od
+}
+#define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
+#define ANY_WAITER		HEAD_OR(0, HEAD_OR(1, HEAD(2)))
 inline grant_one()
 {
 	slots_lock();
-	EITHER(Slots.max_active == 0,
-		   next_one = ANY_WAITER;
-		   ok = (next_one != INVALID_PROC_NUMBER);
-		   WHEN(ok,
-				assert(Slots.max_active == 0);		/* (b) */
-				count_in(entry_of(next_one).queue, next_one)),
+	next_one = INVALID_PROC_NUMBER;
+	WITH_LONG(WHEN(!slots_are_limited(), next_one = HEAD(LONG_QUEUE)));
+	EITHER(Slots.max_active == 0, next_one = ANY_WAITER, skip);
+	ok = (next_one != INVALID_PROC_NUMBER);
+	EITHER(ok,
+		   assert(!slots_are_limited() && (Slots.max_active == 0 || LONG > 0));	/* (b) */
+		   count_in(entry_of(next_one).queue, next_one),
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
 				  count_in_if_free(entry_of(next_one).queue), ok = false));
@@ -481,7 +485,6 @@ inline grant_one()
 	slots_unlock()
 }
 
-/* The caller has raised "resizing". */
 inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
 
 /*
@@ -501,7 +504,6 @@ inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
 #define START_HANDOFF	skip
 #define finish_handoff() skip
 #endif
-
 #define GRANTABLE \
 	(next_one != INVALID_PROC_NUMBER && \
 	 (!slots_are_limited() || (counted && slots_in_use() <= Slots.limit)))
@@ -523,24 +525,23 @@ inline slots_hand_off()
 }
 
 /* ---- lending.c: lenders ---- */
-
-inline slots_note_lender() { Slots.lent++ }
 inline forget_lender() { Slots.lent-- }
 inline slots_forget_lending() { slots_lock(); forget_lender(); slots_unlock() }
-#define slots_may_lend(p) \
+#define is_of_use(p) \
 	((entry_of(p).counted && slots_are_limited()) || entry_of(p).place != NO_QUEUE)
 
-/* ok: lent */
 inline lend(p)
 {
 	atomic {
-		ok = (IS_RUNNING(p) && slots_may_lend(p));
+		ok = (IS_RUNNING(p) && is_of_use(p));
 		WHEN(ok,
 			 counted = entry_of(p).counted; place = entry_of(p).place;
 			 entry_of(p).state = SLOT_LENT; entry_of(p).counted = false;
 			 entry_of(p).place = NO_QUEUE)
 	};
-	WHEN(ok, slots_note_lender(); count_out())
+	WHEN(ok,
+		 Slots.lent++; WITH_LONG(WHEN(place == LONG_QUEUE, COUNT_LONG(- entry_of(p).workers)));
+		 count_out())
 }
 
 inline end_lending(p)
@@ -555,18 +556,90 @@ inline slots_note_holder(p, worked)
 {
 	slots_lock(); EITHER(worked, end_lending(p), lend(p)); slots_unlock()
 }
-
 inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 
-/* ---- acquire.c: acquire ---- */
+/* ---- long_turns.c ---- */
+#if LONG
+#define long_weight(p)	(1 + entry_of(p).workers)
+#define long_may_wait(p) \
+	(entry_of(p).state != SLOT_NONE && slots_are_limited() && \
+	 !entry_of(p).admitted_before && !queue_has_limit(DEFAULT_POOL))
+#define is_paused(p)	(IS_WAITING(p) && entry_of(p).queue == LONG_QUEUE)
+inline count_turn(p) { COUNT_LONG(+ long_weight(p)) }
+inline count_turn_out(p) { COUNT_LONG(- long_weight(p)) }
 
+/* ok: it must; a guess, unless no other waits. */
+inline must_give_up()
+{
+	slots_next_waiter();
+	if :: next_one != INVALID_PROC_NUMBER || HAS_WAITERS(LONG_QUEUE) -> ok = true :: ok = false fi
+}
+
+/* Its exchange never fails: p has a turn, so it does not leave without the lock. */
+inline queue_again(p)
+{
+	d_step {
+		assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
+		counted = entry_of(p).counted; entry_of(p).counted = false;
+		had_place = LONG_QUEUE; count_turn_out(p)
+	};
+	slots_hand_off();
+	atomic {
+		had_place = NO_QUEUE; exempt = exempt & ~BIT(p);
+		entry_of(p).queue = LONG_QUEUE; slots_queue_append(p)
+	}
+}
+
+/* It is at work.  The exchange and the count are one step: both are under the lock. */
+inline note_long(p)
+{
+	d_step {
+		entry_of(p).is_long = true; ok = IS_RUNNING(p);
+		WHEN(ok && entry_of(p).place != LONG_QUEUE, entry_of(p).place = LONG_QUEUE; count_turn(p))
+	};
+	WHEN(ok, must_give_up(); WHEN(ok, queue_again(p)))
+}
+
+/* ok: it has */
+inline slots_has_turn(p)
+{
+	slots_lock();
+	WHEN(IS_AT_WORK(p) && long_may_wait(p), note_long(p));
+	ok = !is_paused(p); slots_unlock()
+}
+
+inline slots_count_worker(p, n)
+{
+	atomic {
+		slots_lock(); entry_of(p).workers = entry_of(p).workers + n;
+		WHEN(entry_of(p).place == LONG_QUEUE, COUNT_LONG(+ n))
+	};
+	slots_unlock()
+}
+
+inline slots_end_turns()
+{
+	WHEN(MySlotEntry.is_long,
+		 slots_lock(); MySlotEntry.is_long = false;
+		 if
+		 :: is_paused(me) -> slots_queue_remove(me); count_in(DEFAULT_POOL, me); SET_STATE(me)
+		 :: MySlotEntry.place == LONG_QUEUE ->
+			d_step { count_turn_out(me); MySlotEntry.place = NO_QUEUE }
+		 :: else
+		 fi;
+		 slots_unlock())
+}
+#endif
+
+/* ---- acquire.c: acquire ---- */
+#define slots_is_uncounted() \
+	(IS_RUNNING(me) && !MySlotEntry.counted && MySlotEntry.place == NO_QUEUE)
 #define MARK_OF(p)		entry_of(p).hot_spot
-#define slots_hot_spot_queue(h)	(SLOTS_MAX_POOLS + (h))
+#define slots_hot_spot_queue(h)	(HOT_SPOT_QUEUE + (h))
 #define my_queue() \
 	(MARK_OF(me) == 0 -> DEFAULT_POOL : slots_hot_spot_queue(MARK_OF(me) - 1))
 
 inline slots_return_place() { count_place_out(place); WHEN(told, slots_lock(); slots_unlock()) }
-
 inline occupy()
 {
 	WHEN(HOT > 0 && place != NO_QUEUE,
@@ -581,10 +654,8 @@ inline count_me_in(barge)
 	EITHER(HAS_SPOT(me), ok = true, count_place_if_free(index, barge));
 	WHEN(ok, count_slot_if_free(barge); WHEN(!ok, slots_return_place()))
 }
-
 inline become_holder() { occupy(); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
 inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
-
 #define OTHERS_WAIT \
 	(waiters_flag_is_set() || (queue_at(my_queue()).usage & USAGE_WAITERS) != 0)
 
@@ -596,12 +667,9 @@ inline slots_try_barge()
 inline barge_or_force()
 {
 	count_me_in(true);
-	WHEN(!ok,
-		 WHEN(!HAS_SPOT(me), index = my_queue(); count_place(index));
-		 count_slot(me));
+	WHEN(!ok, WHEN(!HAS_SPOT(me), index = my_queue(); count_place(index)); count_slot(me));
 	become_holder(); ok = true
 }
-
 inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 #define MY_QUEUE		MySlotEntry.queue
 #define MAY_OVERTAKE	(!HAS_WAITERS(MY_QUEUE) && next_one == INVALID_PROC_NUMBER)
@@ -612,14 +680,13 @@ inline enter_queue()
 	EITHER(MySlotEntry.admitted_before && !HAS_WAITERS(MY_QUEUE),
 		   count_place_if_free(MY_QUEUE, true); WHEN(ok, count_slot(me)), ok = false);
 	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in_if_free(MY_QUEUE)));
-	WHEN(RESIZERS > 0, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, me); ok = true));
+	WHEN(RESIZE, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, me); ok = true));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
 		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me); ok = false);
 		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
 	}
 }
-
 #define SET_FLAGS \
 	WHEN(Slots.max_active != 0, SET_FLAG(queue_at(MY_QUEUE).usage)); \
 	d_step { WHEN(Slots.max_active != 0 && slots_are_limited(), SET_FLAG(Slots.usage)) }
@@ -633,13 +700,11 @@ inline slots_enqueue()
 }
 
 /* ---- acquire.c: claim, leave, release ---- */
-
 inline claim_free_slot()
 {
 	atomic { slots_lock(); ok = !IS_WAITING(me); MySlotEntry.wakeup_pending = false };
 	WHEN(!ok,
-		 slots_next_waiter();
-		 WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
+		 slots_next_waiter(); WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
 		 WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me)));
 	slots_unlock()
 }
@@ -652,8 +717,7 @@ inline slots_claim()
 	:: IS_WAITING(me) && MySlotEntry.wakeup_pending -> claim_free_slot()
 	:: else -> ok = false
 	fi;
-	WHEN(ok,
-		 finish_handoff();
+	WHEN(ok, finish_handoff();
 		 WHEN(LENDING, WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending(); ok = true)))
 }
 
@@ -661,12 +725,10 @@ inline slots_claim()
 inline slots_leave_queue()
 {
 	atomic { slots_lock(); ok = IS_WAITING(me) };
-	WHEN(ok,
-		 slots_queue_remove(me);
+	WHEN(ok, slots_queue_remove(me);
 		 d_step { MySlotEntry.state = SLOT_NONE; MySlotEntry.wakeup_pending = false });
 	slots_unlock()
 }
-
 inline release_to_waiters() { slots_lock(); slots_hand_off(); slots_unlock() }
 
 /* "place" and "counted", which the entry does not name any more */
@@ -681,23 +743,25 @@ inline release()
 	WHEN(counted || told, release_to_waiters());
 	had_place = NO_QUEUE
 }
-
-#define IS_NOWHERE		(IS_RUNNING(me) && !MySlotEntry.counted && MySlotEntry.place == NO_QUEUE)
 #define HAVE_NONE \
 	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.place = NO_QUEUE
+#define MAY_DROP		(!IS_WAITING(me) && (LONG == 0 || MySlotEntry.place != LONG_QUEUE))
 
-/* "place": the one that was in the spot.  A plain store, where it is counted nowhere */
+/* "place": the one that was in the spot */
 inline drop_slot()
 {
-	if
-	:: IS_NOWHERE -> d_step { HAVE_NONE }
-	:: else ->
-		atomic {
-			ok = (MySlotEntry.state == SLOT_LENT); counted = MySlotEntry.counted;
-			WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
-		};
-		WHEN(ok, slots_forget_lending())
-	fi;
+	do
+	:: WITH_LONG(slots_end_turns());
+		if
+		:: atomic {
+				MAY_DROP ->
+				ok = (MySlotEntry.state == SLOT_LENT); counted = MySlotEntry.counted;
+				WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
+			}; break
+		:: !MAY_DROP
+		fi
+	od;
+	WHEN(ok, slots_forget_lending());
 	release()
 }
 
@@ -705,11 +769,18 @@ inline drop_slot()
 inline drop_all() { WHEN(HAS_SPOT(me), take_spot(me)); drop_slot() }
 inline slots_refuse_grant() { finish_handoff(); drop_all() }
 inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) }
-inline slots_release() { WHEN(MySlotEntry.state != SLOT_NONE || HAS_SPOT(me), drop_all()) }
 inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
 
-/* ---- acquire.c: places in the middle of a transaction ---- */
+/* A plain store, where it is counted nowhere */
+inline slots_release()
+{
+	if
+	:: slots_is_uncounted() && !HAS_SPOT(me) -> d_step { HAVE_NONE }
+	:: else -> WHEN(MySlotEntry.state != SLOT_NONE || HAS_SPOT(me), drop_all())
+	fi
+}
 
+/* ---- acquire.c: places in the middle of a transaction ---- */
 inline slots_take_place(h)
 {
 	WHEN(LENDING, slots_resume());
@@ -718,59 +789,53 @@ inline slots_take_place(h)
 		 count_place_if_free(slots_hot_spot_queue(h), BARGING);
 		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
 }
-
-inline slots_give_up_for(h)
-{
-	MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = true
-}
-
+inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = true }
 inline slots_end_readmission()
 {
 	WHEN(MySlotEntry.state == SLOT_NONE, MARK_OF(me) = 0; slots_force());
 	MySlotEntry.admitted_before = false
 }
-
 inline slots_release_place() { WHEN(HAS_SPOT(me), MARK_OF(me) = 0; take_spot(me); release()) }
 
 /* ---- hot_spots.c ---- */
-
 /* "to": its queue; "from": what was in the spot.  Counts first. */
 inline give_place(p, to)
 {
 	from = entry_of(p).spot;
 	WHEN(from != to,
 		 queue_at(to).usage++;
-		 atomic {
-			place = to; WHEN(entry_of(p).spot == from, entry_of(p).spot = to; place = from)
-		 };
+		 atomic { place = to; WHEN(entry_of(p).spot == from, entry_of(p).spot = to; place = from) };
 		 WHEN(place != NO_QUEUE, slots_return_place()))
 }
-
-inline take_place(p) { WHEN(HAS_SPOT(p), take_spot(p); WHEN(place != NO_QUEUE, slots_return_place())) }
+inline take_place(p) { WHEN(HAS_SPOT(p), take_spot(p); slots_return_place()) }
+#define IS_LEFT_OVER(p)	(GIVING && HAS_SPOT(p) && (!IN_TRANSACTION(p) || IS_WAITING(p)))
+inline take_place_left(p)
+{
+	slots_lock(); WHEN(IS_LEFT_OVER(p), take_spot(p); count_place_out(place)); slots_unlock()
+}
 
 inline slots_let_in(p)
 {
-	slots_lock(); WHEN(entry_of(p).state == SLOT_WAITING, slots_grant_above_limit(p)); slots_unlock()
+	slots_lock(); WHEN(IS_WAITING(p), slots_grant_above_limit(p)); slots_unlock()
 }
-
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
-#define IS_THERE(h)		(hot_spots[h].kind != HOT_SPOT_NONE)
+#define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
-#define CAN_FORM(h) \
+#define is_free(h) \
 	(!IS_THERE(h) && places_in_use(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)))
-
-inline end_hot_spot(h) { hot_spots[h].kind = HOT_SPOT_NONE; queue_at(QUEUE_OF(h)).limit = NO_LIMIT }
 #define UNMARK(p, h)	WHEN(MARK_OF(p) == (h) + 1, MARK_OF(p) = 0)
 inline clear_marks_for(h) { atomic { UNMARK(0, h); UNMARK(1, h); UNMARK(2, h); UNMARK(3, h) } }
+inline end_hot_spot(h)
+{
+	slots_lock();
+	d_step { hot_spots[h] = false; queue_at(QUEUE_OF(h)).limit = NO_LIMIT };
+	slots_unlock()
+}
 
 /* The one that is there already, or a new one */
 inline find_or_form(h)
 {
-	WHEN(!IS_THERE(h),
-		 slots_lock(); ok = (CAN_FORM(h) && slots_have_hot_spots());
-		 WHEN(ok, hot_spots[h].kind = HOT_SPOT_RELATION);
-		 slots_unlock();
-		 WHEN(ok, clear_marks_for(h)))
+	WHEN(is_free(h), clear_marks_for(h); slots_lock(); hot_spots[h] = true; slots_unlock())
 }
 
 /*
@@ -792,37 +857,24 @@ inline slots_note_activity(p, h)
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
 #define OWN_LIMIT		queue_at(QUEUE_OF(h)).limit
 #define ANOTHER(new)	OWN_LIMIT != new -> raised = (new > OWN_LIMIT); OWN_LIMIT = new
-
 inline adapt(h)
 {
-	slots_lock();
-	atomic {
-		if
-		:: !IS_THERE(h) || !slots_have_hot_spots()
-		:: else -> if :: OWN_LIMIT == NO_LIMIT -> end_hot_spot(h)
-			:: ANOTHER(1) :: ANOTHER(2) :: ANOTHER(NO_LIMIT) fi
-		fi;
-		resizing = resizing + raised
-	};
-	slots_unlock();
-	WHEN(raised, raised = false; slots_grant_free())
+	if
+	:: OWN_LIMIT == NO_LIMIT -> end_hot_spot(h)
+	:: slots_lock();
+		atomic {
+			if :: ANOTHER(1) :: ANOTHER(2) :: ANOTHER(NO_LIMIT) fi; resizing = resizing + raised
+		};
+		slots_unlock(); WHEN(raised, raised = false; slots_grant_free())
+	fi
 }
 
-/* The gate is off: there are no hot spots any more. */
 inline slots_end_hot_spots()
 {
-	index = 0;
-	do
-	:: index < HOT ->
-		slots_lock(); d_step { end_hot_spot(index) }; slots_unlock();
-		atomic { clear_marks_for(index); index++ }
-	:: else -> break
-	od;
-	slots_grant_free()
+	for (h : 0 .. HOT - 1) { WHEN(IS_THERE(h), end_hot_spot(h); clear_marks_for(h)) }
 }
 
 /* ---- lending.c: the last resort ---- */
-
 #define IS_FULL(i)		(HAS_WAITERS(i) && !queue_has_place_free(i))
 #define FIRST_OF_FULL(i) :: IS_FULL(i) -> next_one = HEAD(i)
 
@@ -840,7 +892,6 @@ inline slots_relieve_stall()
 }
 
 /* ---- acquire.c: settings ---- */
-
 inline slots_set(new_limit)
 {
 	slots_lock();
@@ -849,12 +900,11 @@ inline slots_set(new_limit)
 		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit)
 	};
 	slots_unlock();
-	WHEN(HOT > 0 && Slots.max_active == 0, resizing++; slots_end_hot_spots());
+	WHEN(HOT > 0 && !slots_have_hot_spots(), slots_end_hot_spots());
 	slots_grant_free()
 }
 
 /* ---- my_slot.c ---- */
-
 /* The mood of a backend that sleeps */
 #define CALM			0
 #define DISTURBED		1		/* an interrupt, harmless or not */
@@ -870,34 +920,56 @@ inline sleep_in_queue()
 		/* queue_timeout: leaves, or else it must have been granted a slot */
 		if
 		:: mood == DISTURBED ->
-			slots_leave_queue();
-			EITHER(ok, ok = false; break, mood = EXPIRED)
+			slots_leave_queue(); EITHER(ok, ok = false; break, mood = EXPIRED)
 		:: mood == DISTURBED -> mood = CALM
 		:: mood == CALM
 		fi;
-
 		atomic {				/* WaitLatch(), ResetLatch() */
 			if
-			:: LATCH_IS_SET(me)
+			:: (latches & BIT(me)) != 0
 			:: interrupts > 0 && mood == CALM -> interrupts--; mood = DISTURBED
 			:: mood == EXPIRED
 			:: GONE && (HOLDER == 0 || timeout) -> let_in = true
 			fi;
 			RESET_LATCH(me)
 		};
-
 		/* CHECK_FOR_INTERRUPTS(): an error leaves, else it may reset the latch again */
 		if
 		:: mood == DISTURBED -> abandon_wait(); break
 		:: mood == DISTURBED -> RESET_LATCH(me)
 		:: true
 		fi;
-
 		slots_claim(); WHEN(ok, break); assert(mood != EXPIRED);
 		WHEN(GONE, WHEN(let_in, let_in = false; slots_let_in(me)))
 	od;
 	let_in = false; mood = CALM
 }
+
+/* ---- long_statements.c ---- */
+#if LONG
+/* ok: it goes on; else there was an error, or its leader has ended it. */
+inline pause_for(p)
+{
+	do
+	:: !is_paused(p) -> ok = true; break
+	:: interrupts > 0 -> interrupts--; break
+	:: (killed & BIT(p)) != 0 -> break
+	:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_let_in(p)
+	od
+}
+inline tick() { slots_resume(); slots_has_turn(me); WHEN(!ok, pause_for(me)) }
+
+/* The query ends after its worker; or the backend fails, or exits, while that works. */
+#define LONG_QUERY \
+	atomic { WHEN(me < PARALLEL, parallel = parallel | BIT(me)); ok = true }; \
+	do :: atomic { ok && ticks > 0 -> ticks-- }; tick() :: true -> break od; \
+	WHEN(!ok, killed = killed | BIT(me)); \
+	if \
+	:: (parallel & BIT(me)) == 0 -> slots_end_turns() \
+	:: killed = killed | BIT(me); slots_release() \
+	fi; \
+	atomic { (parallel & BIT(me)) == 0 -> killed = killed & ~BIT(me) }
+#endif
 
 /* ok: holds a slot */
 inline my_slot_acquire()
@@ -905,20 +977,14 @@ inline my_slot_acquire()
 	slots_try_acquire();
 	if
 	:: ok
-	:: else ->					/* enter_or_wait() */
-		slots_try_barge();
-		if
-		:: ok
-		:: !ok -> wait_for_slot()
-		:: !ok && FORCE -> slots_force()
-		fi
+	:: else -> slots_try_barge();	/* enter_or_wait() */
+		if :: ok :: !ok -> wait_for_slot() :: !ok && FORCE -> slots_force() fi
 	fi
 }
 
 /* ok: granted, or acquired at once */
 inline wait_for_slot() { slots_enqueue(); WHEN(queued, queued = false; sleep_in_queue()) }
 inline wait_for_place(h) { slots_give_up_for(h); wait_for_slot(); slots_end_readmission() }
-
 inline my_slot_want(h)
 {
 	slots_take_place(h);
@@ -927,16 +993,8 @@ inline my_slot_want(h)
 }
 
 /* ---- The processes ---- */
-
 /* end_wanting(): it begins the next transaction as a contender, or not. */
 #define MAY_FORGET		if :: want == 0 || rounds > 0 :: want != 0 -> MARK_OF(me) = 0 fi
-
-/* Until p has no locks any more, or a circle of locks is found */
-#define WAIT_FOR(p) \
-	blocked = blocked | BIT(me); \
-	(locking & BIT(p)) == 0 || (timeout && blocked == BIT(BACKENDS) - 1); \
-	blocked = blocked & ~BIT(me)
-#define END_LOCKING		locking = locking & ~BIT(me)
 
 proctype Backend(byte me, want)
 {
@@ -954,43 +1012,29 @@ proctype Backend(byte me, want)
 		my_slot_acquire();
 		if
 		:: ok ->
-#if HOLDER == CIRCLE
-			locking = locking | BIT(me);
-#endif
 			WHEN(WANTING, WHEN(want != 0, my_slot_want(want - 1)));
+			WITH_LONG(LONG_QUERY);
 #if HOLDER != 0
-			WHEN(HOLDER == WAITS && me == 0, WAIT_FOR(1));
+			WHEN(HOLDER == WAITS && me == 0, blocked = true; ended; blocked = false);
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
-			WHEN(HOLDER == CIRCLE, WAIT_FOR((me + 1) % BACKENDS));
 #endif
-			if
-			:: LENDING -> slots_resume()	/* another statement of its transaction */
-			:: WANTING -> slots_release_place()		/* a subtransaction fails */
-			:: true
-			fi;
+			/* Another statement of its transaction, or a failed subtransaction */
+			if :: LENDING -> slots_resume() :: WANTING -> slots_release_place() :: true fi;
 			WHEN(KEEP, slots_release_slot(); slots_force())
 		:: else
 		fi;
 		WHEN(GIVING, in_transaction = in_transaction & ~BIT(me));
 		slots_release();
-		atomic { exempt = exempt & ~BIT(me); WHEN(HOLDER == CIRCLE, END_LOCKING); MAY_FORGET }
+		atomic { exempt = exempt & ~BIT(me); ok = false; MySlotEntry.queue = 0; MAY_FORGET }
 	:: rounds == 0 -> break
 	od;
-	atomic { WHEN(HOLDER == WAITS, END_LOCKING); done++ }
+	atomic { WHEN(me == 1, ended = true); done++ }
 }
-
-#define MAY_DO(what)	((DO & (what)) && samples > 0)
+#define MAY_DO(what) \
+	((DO & (what)) && samples > 0 && ((what) < DO_MARK || slots_have_hot_spots()))
 #define ANY_BACKEND		select(p : 0 .. BACKENDS - 1)
 #define ANY_HOT_SPOT	select(h : 0 .. HOT - 1)
-#define IS_LEFT_OVER(p)	(GIVING && HAS_SPOT(p) && (!IN_TRANSACTION(p) || IS_WAITING(p)))
 #define LEFT_OVER(i)	:: IS_LEFT_OVER(i) -> p = i
-
-
-#define IS_BLOCKED(p)	((blocked & BIT(p)) != 0)
-
-/* It waits at the gate, and has locks that another one waits for. */
-#define IN_THE_WAY(p)	(IS_WAITING(p) && IS_BLOCKED((p + BACKENDS - 1) % BACKENDS))
-#define IN_WAY(i)		:: IN_THE_WAY(i) -> p = i
 
 /* The process that samples: see sampler.c. */
 proctype Worker()
@@ -1000,89 +1044,96 @@ proctype Worker()
 	bool worked, raised;
 
 	do
-	:: done == BACKENDS + RESIZERS && SUM(IS_LEFT_OVER) == 0 -> break
-	:: atomic { if LEFT_OVER(0) LEFT_OVER(1) LEFT_OVER(2) LEFT_OVER(3) fi }; take_place(p)
+	:: done >= BACKENDS && resizes == 0 && SUM(IS_LEFT_OVER) == 0 -> break
+	:: atomic { if LEFT_OVER(0) LEFT_OVER(1) LEFT_OVER(2) LEFT_OVER(3) fi }; take_place_left(p)
+#if RESIZE
+	:: resizes > 0 -> slots_set((resizes == 2 -> RESIZE_1 : RESIZE_2)); resizes--
+#endif
 #if HOLDER
 	:: !Slots.worker_dozes && !ANY_QUEUE(HAS_WAITERS) -> slots_may_doze()
 	:: HOLDER == STAYS && timeout && !Slots.worker_dozes -> slots_relieve_stall()
-	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && IS_BLOCKED(0) ->
+	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && blocked ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
 		WHEN(IS_RUNNING(0), slots_note_holder(0, false));
-		if
-		:: slots_let_in(1)
-		:: HOT > 0 -> take_place(0)
-		:: HOT == 0
-		fi
-	:: atomic { HOLDER == CIRCLE && timeout && !Slots.worker_dozes && SUM(IN_THE_WAY) > 0 ->
-		if IN_WAY(0) IN_WAY(1) IN_WAY(2) fi };
-		slots_let_in(p)
+		if :: slots_let_in(1) :: HOT > 0 -> take_place(0) :: HOT == 0 fi
 #else
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
 		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
 	:: atomic { MAY_DO(DO_RELIEVE) -> samples-- }; slots_relieve_stall()
-	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND };
-		WHEN(IS_WAITING(p), slots_let_in(p))
+	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND }; WHEN(IS_WAITING(p), slots_let_in(p))
 	:: atomic { MAY_DO(DO_MARK) -> samples--; ANY_BACKEND; ANY_HOT_SPOT };
 		slots_note_activity(p, h)
-	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT };
-		WHEN(IS_THERE(h), adapt(h))
+	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT }; WHEN(IS_THERE(h), adapt(h))
 #endif
 	od;
 	done++
 }
 
-/* A process that publishes settings: see settings.c. */
-proctype Resizer()
+#if LONG
+/* The parallel worker of p */
+proctype ParallelWorker(byte p)
 {
 	LOCALS;
 
-	slots_set(RESIZE_1); slots_set(RESIZE_2); done++
+	do
+	:: (parallel & BIT(p)) != 0 ->
+		slots_count_worker(p, 1); ok = true;
+		do
+		:: atomic { ok && ticks > 0 -> ticks-- }; slots_has_turn(p); WHEN(!ok, pause_for(p))
+		:: true -> break
+		od;
+		parallel = parallel & ~BIT(p); slots_count_worker(p, -1)
+	:: done >= BACKENDS && parallel == 0 -> break
+	od;
+	done++
 }
+#endif
 
 init
 {
 	byte i;
 
 	atomic {
-		queue_at(DEFAULT_POOL).limit = POOL_LIMIT; locking = (HOLDER == WAITS -> BIT(1) : 0);
+		queue_at(DEFAULT_POOL).limit = POOL_LIMIT;
 		for (i : 0 .. MAX_HOT_SPOTS - 1) {
-			WHEN(i < HOT, hot_spots[i].kind = HOT_SPOT_RELATION; queue_at(QUEUE_OF(i)).limit = 1)
+			WHEN(i < HOT, hot_spots[i] = true; queue_at(QUEUE_OF(i)).limit = 1)
 		};
 		for (i : 0 .. BACKENDS - 1) {
 			MARK_OF(i) = (HOT == 0 || i < BYSTANDERS -> 0 : MARK);
-			run Backend(i, (i < BYSTANDERS -> WANT : 0))
+			run Backend(i, (i < BYSTANDERS -> WANT : 0));
+			WITH_LONG(WHEN(i < PARALLEL, run ParallelWorker(i)))
 		};
-		for (i : 1 .. 2) {
-			WHEN(i <= RESIZERS, run Resizer());
-			WHEN(i <= WORKERS, run Worker())
-		};
+		WHEN(WORKERS, run Worker());
+		WHEN(WANTING || LONG > 0, run Unlocker());
 		i = 0
 	}
 }
 
 /* ---- Properties ---- */
-
 /* (a) */
+#define WORKERS_OF(p)	entry_of(p).workers
 #define NOTHING_IS_LEFT(i) \
 	(queue_at(i).usage == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
 	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER && \
 	 queue_at(i).last_before == INVALID_PROC_NUMBER)
-#define HAS_NO_LIMIT(h)	(IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
+#define HAS_NO_LIMIT(h)	((h) >= HOT || IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
 	(Slots.usage == 0 && Slots.lent == 0 && has_waited == 0 && \
-	 calls_owed == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
+	 calls_owed == 0 && SUM(WORKERS_OF) == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
 #define HAS(p, i)		(entry_of(p).place == i || entry_of(p).spot == i)
 #define IS_COUNTED(i)	(places_in_use(i) >= HAS(0, i) + HAS(1, i) + HAS(2, i) + HAS(3, i))
 #define ALL_COUNTED \
 	(slots_in_use() >= SUM(IS_AT_WORK) && ALL_QUEUES(IS_COUNTED) && \
-	 (RESIZERS > 0 || \
+	 (RESIZE || \
 	  (slots_are_limited() -> SUM(IS_RUNNING) == SUM(IS_AT_WORK) : Slots.usage == 0)))
+#define LONG_OF(p)		(entry_of(p).place == LONG_QUEUE -> 1 + entry_of(p).workers : 0)
+#define TURNS_ARE_COUNTED (LONG == 0 || places_in_use(LONG_QUEUE) == SUM(LONG_OF))
 #define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
-#define MAY_EXCEED		(FORCE || RESIZERS > 0 || SAMPLES > 0 || GONE || HOLDER != 0)
+#define MAY_EXCEED		(FORCE || RESIZE || SAMPLES > 0 || GONE || HOLDER != 0)
 #define IS_WITHIN(i)	(MAY_EXCEED || places_in_use(i) <= queue_at(i).limit)
-#define IS_ALL_WITHIN	(RESIZERS > 0 || slots_in_use() <= Slots.limit + SUM(IS_EXEMPT))
+#define IS_ALL_WITHIN	(RESIZE || slots_in_use() <= Slots.limit + SUM(IS_EXEMPT))
 #define WITHIN_LIMITS	(IS_ALL_WITHIN && ALL_QUEUES(IS_WITHIN))
 
 /* (c) */
@@ -1101,7 +1152,8 @@ init
 	  (resizing > 0 || ALL_QUEUES(IS_CALLED))))
 
 /* (d) */
-#define FLAG_IS_RIGHT(i) (((queue_at(i).usage & USAGE_WAITERS) != 0) == HAS_WAITERS(i))
+#define FLAG_IS_RIGHT(i) \
+	(((queue_at(i).usage & USAGE_WAITERS) != 0) == (HAS_WAITERS(i) && (i) != LONG_QUEUE))
 #define FLAGS_ARE_RIGHT \
 	(ALL_QUEUES(FLAG_IS_RIGHT) && \
 	 (waiters_flag_is_set() -> slots_are_limited() && ANY_QUEUE(HAS_WAITERS) : \
@@ -1113,19 +1165,18 @@ active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
 	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right;
-	bool none_is_left, gone_have_no_limit, all_are_readmitted;
+	bool none_is_left, gone_have_no_limit, all_are_readmitted, turns_are_counted;
 
 end:
 	if
-	:: atomic { done == BACKENDS + RESIZERS + WORKERS && !CLEAN -> assert(all_is_clean) }
+	:: atomic { done == ALL_PROCESSES && !CLEAN -> assert(all_is_clean) }
 	:: atomic { !ALL_COUNTED -> assert(all_are_counted) }
 	:: atomic { !WITHIN_LIMITS -> assert(limits_hold) }
 	:: atomic { !Slots.mutex && !NEXT_IS_CALLED -> assert(next_is_called) }
 	:: atomic { !Slots.mutex && !FLAGS_ARE_RIGHT -> assert(flags_are_right) }
 	:: atomic { !Slots.mutex && !NONE_IS_LEFT -> assert(none_is_left) }
-#if WANTING
+	:: atomic { !Slots.mutex && !TURNS_ARE_COUNTED -> assert(turns_are_counted) }
 	:: atomic { !Slots.mutex && !ALL_READMITTED -> assert(all_are_readmitted) }
-#endif
 	:: atomic { !(HAS_NO_LIMIT(0) && HAS_NO_LIMIT(1)) -> assert(gone_have_no_limit) }
 	fi
 }
@@ -1144,5 +1195,5 @@ ltl served { [] (IS_WAITING(VICTIM) -> <> !IS_WAITING(VICTIM)) }
 #endif
 
 #if HOLDER
-ltl finish { <> (done == BACKENDS + RESIZERS + WORKERS) }
+ltl finish { <> (done == ALL_PROCESSES) }
 #endif
