@@ -785,7 +785,7 @@ try_samples(void)
 
 	/* Those at work go one by one. */
 	limit_control_init(&control, sample.now);
-	for (int n = 0; n < 900; n++)
+	for (int n = 0; n < 600; n++)
 	{
 		sample.now += 40000;
 		sample.in_use = sample.working = 100 - n / 10;
