@@ -209,7 +209,7 @@ $gate->ok_quiet('after the changes of rights');
 # Streams
 #
 # A client that is slow to send or read for this long makes its stream an idle one.
-$gate->set(max_active_backends => 2, lend_after => 500);
+$gate->set(max_active_backends => 2, lend_after => 1500);
 
 # Two streams are all that run beside two others that wait, and keep their slots, while
 # the function keeps them busy.
@@ -223,7 +223,7 @@ sub ok_keep_slots
 	$_->start($sql) foreach @busy;
 	$gate->await_true(sub { $keep_busy->(@busy); $gate->gauges eq '2|0|0' }, 'two streams');
 	$_->start($sql) foreach @streams[ 2, 3 ];
-	my $end = time + 2;
+	my $end = time + 4;
 	$keep_busy->(@busy) while time < $end;
 	is($gate->gauges, '2|0|2', "$what: two are at work, the others wait");
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,0}', "$what: no slot was lent, nor made up for");
