@@ -33,7 +33,7 @@
 . "$(dirname "$0")/common.sh"
 
 ALL="hot_row tpcb update select_only json connect mixed long auto bystanders two_rows tenth stuck_row"
-ALL+=" deadlocks order disturbed mixed_sessions flash_sale instructions"
+ALL+=" deadlocks order disturbed mixed_sessions shares flash_sale instructions"
 VARIABLES="BENCH CLIENTS ROUNDS DURATION SKIP LIMIT VARIANTS WORKLOADS PROTOCOL SERVER_SETTINGS QUICK COMMIT"
 
 # An idle backend with a few prepared statements, its page table for 256 MB of

@@ -178,9 +178,25 @@ SALE = {
     )
 }
 
-LOADS = {**MIXED, **SALE}
+
+def share(percent):
+    rest = 100 - percent
+    return shop(
+        f"{percent} % of the transactions of 200 clients update one row", beside(HOT, (percent * 3, rest * 2, rest))
+    )
+
+
+SHARES = {f"share_{percent}": share(percent) for percent in (0, 1, 2, 5, 10, 20, 50)}
+
+LOADS = {**MIXED, **SALE, **SHARES}
 BENCHMARKS = {
     "mixed_sessions": Benchmark("Sessions that run everything", " ".join(MIXED), (), "off auto gate:8 pgbouncer:20"),
+    "shares": Benchmark(
+        "Sessions of which a growing share of the transactions updates one row",
+        " ".join(SHARES),
+        (),
+        "off auto gate:8 pgbouncer:20",
+    ),
     "flash_sale": Benchmark(
         "More demand than one row can serve; errors are refusals",
         "sale",
