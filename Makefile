@@ -75,8 +75,8 @@ layers: all ## build, and show which source file uses which: see test/layers.pl
 	@$(here)test/layers.pl '$(CURDIR)'
 format: ## lay out the C, Perl and Python files anew, in place
 	@FORMAT=1 $(here)test/lint.sh
-demo: ## measure what the gate changes on this machine: see bench/demo.sh
-	@$(here)bench/demo.sh
+demo: ## measure what the gate changes on this machine: see bench/driver/demo.py
+	@BENCH=demo $(here)bench/run.sh
 bench: ## every measurement, or BENCH="...": see bench/run.sh
 	@$(here)bench/run.sh
 dist: ## the archives of a release, from the last commit: always the same bytes

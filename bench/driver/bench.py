@@ -7,8 +7,8 @@ tables that grow, meet all alike.
 """
 
 import dataclasses
-import time
 
+import demo
 import instructions
 import pooler
 import report
@@ -37,21 +37,16 @@ def client_counts(benchmark, load, options):
     return sorted({min(number, options.most_clients) for number in wanted})
 
 
-def chosen_variants(benchmark, load, options):
-    names = options.variants or benchmark.variants.split()
-    chosen = [variants.parse(name, options.slots(load.slots_per_core)) for name in names]
-    return [variant for variant in chosen if variant.kind != "pgbouncer" or pooler.PROGRAM]
-
-
 def plan(benchmark, options):
     """All runs in order.  Where there are no more clients than slots, the limit is
     the same as no gate."""
     runs = []
+    chosen = map(variants.parse, options.variants or benchmark.variants.split())
+    chosen = [variant for variant in chosen if variant.kind != "pgbouncer" or pooler.PROGRAM]
     for name in benchmark.loads.split():
         if (options.workloads and name not in options.workloads) or (name == "deadlocks" and not SYSBENCH):
             continue
         load = LOADS[name]
-        chosen = chosen_variants(benchmark, load, options)
         for clients in client_counts(benchmark, load, options):
             skip = (options.skip or 5 + clients // 500) * load.patience
             for number in range(1, options.rounds_of(clients) + 1):
@@ -65,8 +60,7 @@ def plan(benchmark, options):
 
 def estimate(run):
     """Seconds that a run will take."""
-    counted = sum(run.duration + (run.skip if stage.groups else 0) for stage in run.load.stages)
-    return OVERHEAD + PER_CONNECTION * run.connections + counted
+    return OVERHEAD + PER_CONNECTION * run.connections + len(run.load.stages) * (run.skip + run.duration)
 
 
 def duration_text(seconds):
@@ -77,11 +71,8 @@ def warm_up(server, run):
     """Once for each load: files are in memory, WAL files to be recycled exist."""
     say(f"warming up {run.name}")
     load = dataclasses.replace(run.load, stages=run.load.stages[:1])
-    seconds = 1 if server.options.quick else 4
-    off = variants.parse("off", 0)
-    measure(
-        server, dataclasses.replace(run, load=load, variant=off, clients=min(run.clients, 20), skip=1, duration=seconds)
-    )
+    clients, seconds = min(run.clients, QUICK_CLIENTS), 1 if server.options.quick else 4
+    measure(server, Run(run.name, load, variants.parse("off"), clients, 0, 1, seconds))
 
 
 def carry_out(server, run, results):
@@ -107,12 +98,10 @@ def carry_out_all(name, benchmark, options):
     if not runs:
         say(f"{name}: nothing to run with these WORKLOADS and VARIANTS")
         return
-    left = sum(map(estimate, runs))
+    left, warmed = sum(map(estimate, runs)), set()
     say(f"\n{name}: {benchmark.title}.  {len(runs)} runs, about {duration_text(left)}.")
     with Server(options, max(run.connections for run in runs)) as server:
         results = report.Results(options, name, benchmark.title, report.machine(options, server, runs))
-        warmed = set()
-        began, expected = time.monotonic(), 0
         for number, run in enumerate(runs, 1):
             if run.name not in warmed:
                 warm_up(server, run)
@@ -121,18 +110,17 @@ def carry_out_all(name, benchmark, options):
             say(f"[{number}/{len(runs)}] {what}: ", end="")
             carry_out(server, run, results)
             left -= estimate(run)
-            expected += estimate(run)
-            say(f" ({duration_text(max(left, 0) * (time.monotonic() - began) / expected)} left)")
+            say(f" ({duration_text(max(left, 0))} left)")
 
 
 def main():
     options = from_environment()
-    if not pooler.PROGRAM:
+    ordinary = [name for name in options.benchmarks if name in BENCHMARKS]
+    if ordinary and not pooler.PROGRAM:
         say("no pgbouncer, so none of its variants (sudo apt-get install pgbouncer)")
     if options.clients and max(options.clients) > options.most_clients:
-        say(f"at most {options.most_clients} clients: limited by {options.reason}")
+        say(f"{options.most_clients} clients: open files, processes (ulimit) and memory allow no more")
     say(report.scheduling())
-    ordinary = [name for name in options.benchmarks if name in BENCHMARKS]
     if len(ordinary) > 1:
         total = sum(estimate(run) for name in ordinary for run in plan(BENCHMARKS[name], options))
         say(f"{len(ordinary)} benchmarks, about {duration_text(total)}")
@@ -140,7 +128,7 @@ def main():
         if name in BENCHMARKS:
             carry_out_all(name, BENCHMARKS[name], options)
         else:
-            instructions.carry_out(name, options, say)
+            {"demo": demo, "instructions": instructions}[name].carry_out(name, options, say)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ one start of the server to the next, for
 Medians over the rounds, ranges in brackets; ratios within each round.
 """
 
-import csv
 import os
 import shutil
 import signal
@@ -24,7 +23,7 @@ import time
 
 import loads
 import report
-from server import LIMIT, Failed, Server, processes, run
+from server import LIMIT, SILENT, Failed, Server, processes, run
 
 TITLE = "Instructions per select-only transaction"
 HEADER = ("variant", "instructions per transaction", "more than without", "transactions", "rounds")
@@ -53,8 +52,6 @@ def carry_out(name, options, say):
     rows = [
         (v, with_range(each[v], ".1f"), with_range(more(each, v), "+.3f") + " %", many - few, rounds) for v in VARIANTS
     ]
-    with open(options.path("results", name + ".csv"), "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([HEADER, *rows])
     with open(options.path("results", name + ".md"), "w") as file:
         text = __doc__.partition("\n\n")[2]
         file.write(report.head(name, TITLE, report.machine(options)) + text + "\n" + report.table(HEADER, rows))
@@ -72,7 +69,7 @@ def with_range(figures, form):
 def prepare(server, variant):
     server.preload(variant != "without")
     if variant != "without":
-        limits = {"gate": server.options.slots(4), "auto": -1}
+        limits = {"gate": 8, "auto": -1}
         server.configure({LIMIT: limits[variant]} if variant in limits else {})
 
 
@@ -89,7 +86,7 @@ class Callgrind:
         os.mkdir(self.counts)
         tool = ["-q", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={self.counts}/%p"]
         command = [VALGRIND, *tool, server.options.program("postgres"), "-D", server.data]
-        self.process = subprocess.Popen(command, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL))
+        self.process = subprocess.Popen(command, **SILENT)
         self.wait_until_ready()
         return self
 

@@ -2,9 +2,8 @@
 stage, every group that has come is counted by itself, and so is each of its scripts.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
-
-import disturbances as d
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Group:
     arguments: tuple = ()  # of pgbench, too
     number: int = 0  # of its clients; 0: as many as CLIENTS says
     pool: str = ""  # in which they are if the variant defines it
-    protocol: str = ""  # instead of PROTOCOL
+    protocol: str = "prepared"
     scripts: tuple = ()  # instead of script: a name, a weight and a text each, which all its sessions run in turn
 
     @property
@@ -35,14 +34,13 @@ class Group:
 class Stage:
     name: str  # "" for the only or main one
     groups: tuple  # that come now
-    happens: object = d.nothing  # while it lasts
+    happens: object = nullcontext  # while it lasts: a context manager, given the server
 
 
 @dataclass(frozen=True)
 class Load:
     title: str
     stages: tuple
-    slots_per_core: int = 4
     duration: int = 5  # seconds counted in each stage, and
     patience: int = 1  # how many times longer than usual it takes until they count
 
@@ -55,8 +53,8 @@ class Load:
 class Benchmark:
     title: str
     loads: str
-    clients: tuple  # CLIENTS, unless each group has its own number
     variants: str
+    clients: tuple = ()  # CLIENTS, unless each group has its own number
 
 
 def plain(title, *groups, **more):

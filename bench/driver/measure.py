@@ -42,16 +42,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Taken:
-    """What has been used by then; at which time, as it takes a while to find out"""
+    """What had been used at a time"""
 
+    time: float
     cpu: float
     deadlocks: int
-    began: float
-    ended: float
-
-    @property
-    def middle(self):
-        return (self.began + self.ended) / 2
 
 
 class Measurement:
@@ -97,8 +92,8 @@ class Measurement:
         # Not one after the other: the first would leave the second no CPU to connect.
         for group in stage.groups:
             self.clients[group.name].wait_until_at_work()
-        with stage.happens(self.server, self.clients):
-            time.sleep(self.run.skip if stage.groups else 0)
+        with stage.happens(self.server):
+            time.sleep(self.run.skip)
             before = self.take()
             time.sleep(self.run.duration)
             after = self.take()
@@ -110,7 +105,8 @@ class Measurement:
         deadlocks = int(self.server.sql("SELECT sum(deadlocks) FROM pg_stat_database"))
         began = time.time()
         cpu = self.server.cpu(self.pooler.process.pid if self.pooler else None)
-        return Taken(cpu, deadlocks, began, time.time())
+        # It takes a while to find out.
+        return Taken((began + time.time()) / 2, cpu, deadlocks)
 
     def start(self, stack, group):
         """All of the group but in the variant "limit", where those beyond it are connected
@@ -126,15 +122,15 @@ class Measurement:
             idle = self.files(group.dataset, [("idle", 1, IDLE)])
             stack.enter_context(Pgbench(options, "idle", number - variant.number, address, idle)).wait_until_at_work()
             number = variant.number
-        protocol = group.protocol or options.protocol
-        if protocol == "prepared" and self.pooler and group.scripts:
-            protocol = "extended"
-        elif protocol == "prepared" and not keeps_statements:
-            protocol = "simple"
-        # A thread of pgbench that prepares a statement does nothing else until it has
-        # the answer.  Behind a pooler that may wait for a connection which another of its
-        # clients holds, in the middle of a transaction: for ever.
-        per_thread = 1 if self.pooler and protocol == "prepared" and group.has_blocks else CLIENTS_PER_THREAD
+        protocol, per_thread = group.protocol, CLIENTS_PER_THREAD
+        # A thread of pgbench that prepares a statement does nothing else until it has the
+        # answer.  Behind a pooler that may be for ever: another of its clients may be in a
+        # transaction, and hold the connection that it waits for.
+        if self.pooler and protocol == "prepared":
+            if group.scripts or not keeps_statements:
+                protocol = "extended"
+            elif group.has_blocks:
+                per_thread = 1
         arguments = [*self.files(group.dataset, group.weighted), *group.arguments]
         names = [name for name, _, _ in group.scripts]
         clients = Pgbench(options, group.name, number, address, arguments, protocol, per_thread, names)
@@ -157,10 +153,10 @@ class Measurement:
         self.server.end_sessions()
 
     def count(self, stage, before, after, names, aborted):
-        seconds = after.middle - before.middle
+        seconds = after.time - before.time
         found = {}
         for name in names:
-            figures = self.clients[name].figures(before.ended, after.began)
+            figures = self.clients[name].figures(before.time, after.time)
             next(iter(figures.values()))["errors"] += aborted[name]
             found.update(figures)
         together = sum(figures["tps"] for figures in found.values())

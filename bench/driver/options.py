@@ -1,16 +1,19 @@
 """What the user asked for: the environment, read once.
 
-bench/run.sh has checked the numbers and says what each variable means.  An
-option that was not given is None here, and each load has its own default.
-QUICK makes everything small.
+bench/run.sh has checked the numbers and says what each variable means.  An option that was
+not given is None or empty here, and each load has its own default.
 """
 
 import os
+import resource
 from dataclasses import dataclass
 from typing import Optional
 
 # More than these have one round.
 MANY_CLIENTS = 2000
+# An idle backend with a few prepared statements, its page table for 256 MB of shared
+# buffers, and the client's side of it
+BACKEND_KB = 2560
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,11 @@ class Options:
     rounds: Optional[int]
     duration: Optional[int]
     skip: Optional[int]
-    limit: Optional[int]
     variants: tuple
     workloads: tuple
-    protocol: str
     server_settings: tuple  # of (name, value)
-    quick: bool
+    quick: bool  # makes everything small
     most_clients: int
-    reason: str  # why not more than most_clients
 
     def path(self, *names):
         return os.path.join(self.work, *names)
@@ -40,9 +40,6 @@ class Options:
     def rounds_of(self, clients=0):
         """How many rounds of runs with so many clients; many take a minute each."""
         return self.rounds or (1 if self.quick or clients > MANY_CLIENTS else 3)
-
-    def slots(self, per_core):
-        return self.limit or per_core * len(os.sched_getaffinity(0))
 
 
 def number(name, default=None):
@@ -64,6 +61,15 @@ def pairs(name):
     return tuple(found)
 
 
+def most_clients():
+    """How many clients open files, processes and memory allow."""
+    files, processes = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    with open("/proc/meminfo") as file:
+        available = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+    most = min(files - 100, available // BACKEND_KB - 64)
+    return most if processes == resource.RLIM_INFINITY else min(most, processes - 200)
+
+
 def from_environment():
     quick = bool(os.environ.get("QUICK"))
     return Options(
@@ -74,12 +80,9 @@ def from_environment():
         rounds=number("ROUNDS"),
         duration=number("DURATION", 1 if quick else None),
         skip=number("SKIP", 1 if quick else None),
-        limit=number("LIMIT"),
         variants=words("VARIANTS"),
         workloads=words("WORKLOADS"),
-        protocol=os.environ.get("PROTOCOL") or "prepared",
         server_settings=pairs("SERVER_SETTINGS"),
         quick=quick,
-        most_clients=int(os.environ["MOST_CLIENTS"]),
-        reason=os.environ["REASON"],
+        most_clients=most_clients(),
     )

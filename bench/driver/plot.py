@@ -89,7 +89,7 @@ def draw(lines):
         for column, how in PERCENTILES.items():
             points = [(x(share), y(figure)) for share, figure in lines[variant, column].items()]
             yield path(points, colour, *how)
-            yield from (f'<circle cx="{across:.1f}" cy="{down:.1f}" r="3" fill="{colour}"/>' for across, down in points)
+            yield "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
     yield "</svg>\n"
 
 

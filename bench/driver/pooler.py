@@ -1,7 +1,6 @@
 """pgbouncer in transaction mode, in front of the server, on a Unix socket.
 
-Before 1.21 it keeps no prepared statements in transaction mode: then clients that would
-use them use the simple protocol.
+Before 1.21 it keeps no prepared statements in transaction mode.  Then its clients use none.
 """
 
 import os
@@ -10,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from server import Failed, run
+from server import SILENT, Failed, run
 
 PROGRAM = shutil.which("pgbouncer")
 PORT = "6432"
@@ -70,8 +69,7 @@ class Pgbouncer:
         program = self.options.path("pgbouncer")
         if not os.path.exists(program):
             shutil.copy(PROGRAM, program)
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self.process = subprocess.Popen([program, "-q", file], start_new_session=True, **streams)
+        self.process = subprocess.Popen([program, "-q", file], start_new_session=True, **SILENT)
         try:
             self.wait_until_ready()
         except BaseException:

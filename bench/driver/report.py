@@ -19,11 +19,6 @@ HEADER = (
     *("load", "sessions", "clients", "variant", "per second", "of off", "avg ms", "p50", "p95", "p99"),
     *("p99 of off", "max", "CPU µs/tx", "deadlocks/s", "errors"),
 )
-EXPLANATION = """Medians over the rounds; in brackets the range of the transactions per second and of the 99th
-percentile, and the ratio to the gate off of each round.  Latencies are in milliseconds, as the
-clients see them.  CPU is that of the server and of the pooler, by the transactions of all sessions.
-What the variants are: bench/README.md.
-"""
 
 
 class Results:
@@ -39,12 +34,12 @@ class Results:
             writer.writeheader()
             writer.writerows({name: short(value) for name, value in row.items()} for row in self.rows)
         with open(self.path + ".md", "w") as file:
-            file.write(self.head + EXPLANATION + "\n" + table(HEADER, table_rows(self.rows)))
+            file.write(self.head + table(HEADER, table_rows(self.rows)))
 
 
 def head(name, title, measured):
     measured = "\n".join(measured).replace("\n", "\n    ")
-    return f"# {name}\n\n{title}.\n\n    {measured}\n\n"
+    return f"# {name}\n\n{title}.  How to read it: bench/README.md.\n\n    {measured}\n\n"
 
 
 def short(value):
@@ -127,10 +122,8 @@ def machine(options, server=None, runs=()):
         text.append(f"Round {rounds}; counted {seconds} s, after {skipped} s in which all clients are at work.")
         text += [f"{name}: {load.title}." for name, load in {run.name: run.load for run in runs}.items()]
     if any(run.variant.kind == "pgbouncer" for run in runs):
-        keeps = "" if pooler.keeps_statements() else ", simple protocol"
+        keeps = "" if pooler.keeps_statements() else ", without prepared statements"
         text.append("pgbouncer {}.{}{}.".format(*pooler.version(), keeps))
-    if options.protocol != "prepared":
-        text.append(f"Protocol: {options.protocol}.")
     if options.quick:
         text.append("A quick run: it shows that the benchmark works, the figures mean nothing.")
     return text
@@ -142,27 +135,9 @@ def spread(numbers):
 
 
 def scheduling():
-    if contents("/proc/sys/kernel/sched_autogroup_enabled").strip() == "1" and not in_cpu_group():
-        return "The kernel shares the CPU by sessions (autogroup): each backend counts as much as the whole of pgbench."
-    return "The kernel shares the CPU by processes."
-
-
-def in_cpu_group():
-    """Whether this process is in a control group for the CPU, which overrules autogroups."""
-    for line in contents("/proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            return path != "/"
-        while number == "0" and path != "/":
-            if os.path.exists(f"/sys/fs/cgroup{path}/cpu.weight"):
-                return True
-            path = os.path.dirname(path)
-    return False
-
-
-def contents(path):
-    try:
+    path = "/proc/sys/kernel/sched_autogroup_enabled"
+    if os.path.exists(path):
         with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+            if file.read().strip() == "1":
+                return "The kernel shares the CPU by sessions: each backend counts as much as the whole of pgbench."
+    return "The kernel shares the CPU by processes."

@@ -20,6 +20,7 @@ SETTINGS = {
 }
 LIMIT = "admission_gate.max_active_backends"
 TICK = os.sysconf("SC_CLK_TCK")
+SILENT = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 SESSIONS = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
 

@@ -1,5 +1,6 @@
 """The variants that are compared, by their names: bench/README.md says what they are."""
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -15,28 +16,19 @@ class Variant:
     settings: tuple = ()  # of (name, value)
 
 
-def parse(name, slots):
-    """The variant of that name, with so many slots if it says no number."""
+def parse(name):
+    """The variant of that name, with four slots per core if it says no number."""
     match = NAME.fullmatch(name)
-    if not match:
-        unknown(name)
-    kind, value, number = match["name"], match["value"], int(match["number"] or slots)
+    kind, value, number = match.group("name", "value", "number") if match else (None, None, None)
+    number = int(number or 4 * len(os.sched_getaffinity(0)))
     if value is not None:
         return Variant(name, number=number, settings=(("admission_gate." + kind, value),))
-    if kind in ("off", "without", "limit"):
+    if kind in ("off", "without", "limit", "gate", "pgbouncer"):
         return Variant(name, kind, number)
-    if kind == "pgbouncer":
-        return Variant(name, kind, int(match["number"] or 8))
-    if kind == "gate":
-        return Variant(name, number=number)
     if kind == "auto":
         return Variant(name, number=-1)
     if kind == "pools":
         return Variant(name, number=number, settings=((POOLS, "analysts: max_active = 1, priority = -1"),))
     if kind == "pool":
         return Variant(name, number=1000, settings=((POOLS, f"contenders: max_active = {number}"),))
-    unknown(name)
-
-
-def unknown(name):
     raise SystemExit(f'error: unknown variant "{name}" in VARIANTS: see bench/README.md')
