@@ -1,9 +1,9 @@
-"""Carries out the benchmarks that were asked for; started by bench/run.sh.
+"""Carries out the benchmarks that were asked for; bench/run.sh starts it.
 
-For each: what will be run and how long that takes, then a server, then the runs,
-each with a line of its figures and the time left.  Variants take turns, in one order and
-in the other (A B C, C B A, A B C ...), so that a machine that gets slower or faster, and
-tables that grow, meet all alike.
+For each it says what it will run and how long that takes, starts a server, and does the
+runs; it prints their figures and the time left.  Variants take turns, in one order and in
+the other (A B C, C B A, A B C ...): a machine that gets slower or faster, and tables that
+grow, meet all alike.
 """
 
 import dataclasses

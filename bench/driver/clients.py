@@ -1,18 +1,16 @@
 """pgbench and sysbench as the clients, and what came of their transactions.
 
-pgbench counts the time of opening connections, 40 s for thousands, as part of its
-run.  So it is given no end.  Its first progress line says that all its clients
-are connected and at work; from there on the driver counts the seconds.  SIGALRM is
-how pgbench's own clock tells it to end, and the driver sends it.
+pgbench counts the opening of connections, 40 s for thousands, as part of its run.  So the
+driver gives it no end.  Its first progress line says that all clients are connected and at
+work; then the driver counts the seconds, and sends SIGALRM, by which pgbench's own clock
+would end it.
 
-pgbench writes every transaction to a log, in all variants.  Counted are those that ended
-in the time that counts.  Those that began in it and did not end in it are not, however
-long they took; so latencies of a variant that keeps some clients waiting for longer than
-a run lasts look better than they are.
+pgbench writes every transaction to a log, in all variants.  The driver counts those that
+ended in its seconds, and misses those that only began in them.
 
-pgbench ends a client at an error that is neither a deadlock nor a failed serialization.  A
-refusal by the gate is made to look like the latter (refusal.c): pgbench counts the transaction as
-failed and goes on, as applications do.
+pgbench ends a client at an error that is neither a deadlock nor a failed serialization.
+refusal.c makes a refusal by the gate look like the latter: pgbench counts the transaction
+as failed and goes on, as applications do.
 """
 
 import glob
@@ -90,8 +88,8 @@ class Pgbench:
             time.sleep(0.05)
 
     def finish(self, cut):
-        """Ends it, so that its log is complete.  Clients finish the transaction they are
-        in; if that takes long, cut() ends their sessions."""
+        """Ends it with a complete log.  Clients finish the transaction that they are in.  If
+        that takes long, cut() ends their sessions."""
         self.process.send_signal(signal.SIGALRM)
         if not self.ended(2):
             cut()
@@ -106,8 +104,8 @@ class Pgbench:
             return False
 
     def figures(self, start, end):
-        """Of the transactions that ended in that time, by script: how many per second, latencies
-        in milliseconds, and how many failed."""
+        """By script, of the transactions that ended in that time: how many per second, their
+        latencies in milliseconds, and how many failed."""
         found = {}
         for name, latencies, failed in zip(self.names, *self.read(start, end)):
             found[name] = {"tps": len(latencies) / (end - start), "errors": failed}

@@ -1,9 +1,9 @@
 """What the gate changes on this machine, in a minute and a half: `make demo`.
 
-Two loads, by pgbench over a Unix socket: all sessions update one row, and do nothing else;
-each session runs everything, as in the load "shop".  Runs with the gate off and on take
-turns.  In the middle of each, pg_stat_activity tells who waits for what, and a view of the
-gate for which row.  So short a run shows a direction, no more.
+Two loads, each with the gate off and then on (or the two VARIANTS): all sessions update one
+row, and do nothing else; each session runs everything, as in the load "shop".  In the middle
+of each run, pg_stat_activity tells who waits for what, and a view of the gate for which row.
+So short a run shows a direction, no more.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ HOT_SPOT = """SELECT format('hot spot: table %s, hot rows: %s, %s may work, %s q
 
 def show_waits(server, say):
     say("    " + (server.sql(WAITS) or "nobody waits"))
-    # Each update moves the row: it is looked up until it is where it was seen.
+    # Each update moves the row.  Looks again until the row is where the gate saw it.
     end = time.monotonic() + 2
     while (spot := server.sql(HOT_SPOT, database="shop")).endswith("?") and time.monotonic() < end:
         pass
@@ -57,7 +57,7 @@ def show_waits(server, say):
 def carry_out(_name, options, say):
     clients = min(*(options.clients or (CLIENTS,)), options.most_clients)
     skip, duration = options.skip or SKIP, options.duration or DURATION
-    both = [variants.parse(name) for name in (options.variants or ("off", "auto"))]
+    both = [variants.parse(name) for name in (options.variants[:2] or ("off", "auto"))]
     found = {}
 
     @contextlib.contextmanager
@@ -100,16 +100,16 @@ def table(first, second, found):
 
 def judgement(found):
     """What the figures say, in a sentence"""
-    said = {"better": {}, "worse": {}, "the same, give or take 15 %": {}}
+    better, worse, same = "Better with the gate (times the figure without)", "worse", "the same, give or take 15 %"
+    said = {better: [], worse: [], same: []}
     for sessions, (off, on) in found.items():
+        figures = {better: [], worse: [], same: []}
         for name, column, sign in (("throughput", "tps", 1), ("p50", "p50_ms", -1), ("p99", "p99_ms", -1)):
             if off.get(column) and on.get(column):
                 times = on[column] / off[column]
-                better, worse = times**sign > 1.15, times**sign < 1 / 1.15
-                verdict = "better" if better else "worse" if worse else "the same, give or take 15 %"
-                said[verdict].setdefault(TITLES[sessions], []).append(f"{name} {times:.2f}")
-    verdicts = []
-    for verdict, titles in said.items():
-        figures = ", ".join(f"{title} ({', '.join(figures)})" for title, figures in titles.items())
-        verdicts.append(f"{verdict}: {figures or 'nothing'}")
-    return "\n" + textwrap.fill(f"With the gate, times the figure without; {'; '.join(verdicts)}.", 100)
+                verdict = better if times**sign > 1.15 else worse if times**sign < 1 / 1.15 else same
+                figures[verdict].append(f"{name} {times:.2f}")
+        for verdict, some in figures.items():
+            said[verdict] += [f"{TITLES[sessions]} ({', '.join(some)})"] if some else []
+    text = "; ".join(f"{verdict}: {', '.join(what) or 'nothing'}" for verdict, what in said.items())
+    return "\n" + textwrap.fill(text + ".", 100)

@@ -1,10 +1,9 @@
 """How many instructions a select-only transaction takes, counted by callgrind.
 
-A server runs under valgrind, and one pgbench client with prepared statements does
-many transactions, then fewer.  The difference of what its two backends have
-executed, divided by that of the transactions, is the cost of one, without what
-the start of a backend costs.  This is repeated in rounds, as the count may differ from
-one start of the server to the next, for
+A server runs under valgrind, and one pgbench client with prepared statements does many
+transactions, then fewer.  Two backends have executed these; the difference of their
+instructions, divided by that of the transactions, is the cost of one, without the start of a
+backend.  The count may differ from one start of the server to the next, hence rounds, for
 
     without  without the library
     off      with it, no limit

@@ -1,5 +1,5 @@
-"""What benchmarks are made of: loads, of groups of sessions that come in stages.  In each
-stage, every group that has come is counted by itself, and so is each of its scripts.
+"""What benchmarks are made of: loads of groups of sessions, which come in stages.  Each stage
+counts every group that has come by itself, and each of its scripts.
 """
 
 from contextlib import nullcontext

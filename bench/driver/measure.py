@@ -1,9 +1,9 @@
 """One run: a load in one variant, at one number of clients.
 
-the server is told the variant's settings, its tables are vacuumed, checkpoint
-for each stage: its clients come; all are connected and at work; the first seconds pass uncounted
-    CPU taken --- the seconds that count --- CPU taken
-the clients are told to end, their logs are read
+The server takes the variant's settings, vacuums its tables, and makes a checkpoint.
+In each stage clients come.  When all are connected and at work, some seconds pass uncounted;
+then come those that count, and before and after them the CPU is read.
+The clients end, and their logs are read.
 """
 
 import contextlib
@@ -109,8 +109,8 @@ class Measurement:
         return Taken((began + time.time()) / 2, cpu, deadlocks)
 
     def start(self, stack, group):
-        """All of the group but in the variant "limit", where those beyond it are connected
-        and have nothing to do."""
+        """Starts the group; in the variant "limit", those beyond it are connected and have
+        nothing to do."""
         options, variant, number = self.options, self.run.variant, self.run.clients_of(group)
         address = {**(self.pooler or self.server).address, "PGDATABASE": group.dataset}
         if group.pool and not self.pooler:

@@ -65,7 +65,7 @@ class Pgbouncer:
         file = self.options.path("tmp", "pgbouncer.conf")
         with open(file, "w") as configuration:
             configuration.write(self.configuration)
-        # What ends the servers knows them by the place of their program.
+        # test/setup.sh ends all programs that lie in the throw-away directory.
         program = self.options.path("pgbouncer")
         if not os.path.exists(program):
             shutil.copy(PROGRAM, program)
@@ -92,6 +92,6 @@ class Pgbouncer:
                 time.sleep(0.1)
 
     def stop(self):
-        """At once.  On SIGTERM, pgbouncer would wait for its clients to go, from 1.23 on."""
+        """At once.  On SIGTERM, pgbouncer from 1.23 on waits until its clients go."""
         self.process.kill()
         self.process.wait()

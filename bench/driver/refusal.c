@@ -1,7 +1,7 @@
 /*
- * Preloaded into pgbench, lets it go on after a refusal by the gate.  For pgbench an
- * error of class 53 (insufficient resources) ends the client, as every error does but
- * deadlocks and failed serializations; so it is told that it was one of those.
+ * Preloaded into pgbench, lets it go on after a refusal by the gate, which is an error of
+ * class 53 (insufficient resources).  pgbench goes on after deadlocks and failed
+ * serializations only, so it is told of one of those.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

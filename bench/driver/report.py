@@ -1,8 +1,8 @@
 """The results of a benchmark: NAME.csv with a line for each run, stage and group of
 sessions, and NAME.md with medians over the rounds, their ranges, and ratios.
 
-Ratios are taken within a round, between runs that were neighbours in time: the machine
-may be slower in one round than in another.  Both files are written anew after each run.
+Ratios are between runs of the same round, which were neighbours in time: the machine may be
+slower in another round.  Each run writes both files anew.
 """
 
 import csv

@@ -1,8 +1,8 @@
 """A throw-away server on a private socket, and the CPU that it takes.
 
-One data directory for each benchmark, so that none finds what another left.  The
-settings of all variants are in bench.conf; what one variant needs is set by ALTER
-SYSTEM and taken back before the next.
+Each benchmark has a data directory of its own and finds nothing that another left.
+bench.conf has the settings of all variants.  ALTER SYSTEM sets what one variant needs, and
+resets it before the next.
 """
 
 import os
@@ -41,7 +41,7 @@ class Server:
     def __init__(self, options, connections, settings=()):
         self.options = options
         self.data = options.path("data")
-        # Clients are no superusers, which would have the reserve.
+        # Clients are no superusers: those have a reserve.
         self.address = {"PGHOST": options.path("tmp"), "PGPORT": "5432", "PGUSER": "client"}
         self.preloaded = True
         self.databases = {"postgres"}
@@ -81,7 +81,7 @@ class Server:
             self.pid = int(file.readline())
 
     def preload(self, wanted):
-        """Restarts the server with or without the library, if it is not so."""
+        """Restarts the server unless it has the library, or has it not, as wanted."""
         if wanted == self.preloaded:
             return
         self.sql("ALTER SYSTEM RESET ALL", "CHECKPOINT")
@@ -103,7 +103,7 @@ class Server:
         return {**os.environ, **self.address, "PGUSER": "postgres", "PGOPTIONS": "-c admission_gate.bypass=on"}
 
     def wait_until(self, query, expected, seconds):
-        """Asks until the answer is as expected; says whether that came about."""
+        """Asks until the answer is as expected; returns whether it came."""
         end = time.monotonic() + seconds
         while self.sql(query) != expected:
             if time.monotonic() > end:
@@ -112,8 +112,7 @@ class Server:
         return True
 
     def configure(self, settings):
-        """Makes these the only settings beside bench.conf, and waits until they
-        are in force."""
+        """Makes these the only settings beside bench.conf; waits until they are in force."""
         before = self.sql("SELECT clock_timestamp()")
         self.sql(
             "ALTER SYSTEM RESET ALL",

@@ -1,15 +1,15 @@
 """Sessions of a pool that run everything: now and then something that many want, mostly what
 nobody else does.
 
-A shop: a row of its stock is in demand, while most requests read items or update rows of t.  Each
-script is counted by itself.  In an open loop (-R) latencies count from when a transaction was due;
-one that was not done when the run ended is missing.
+This is a shop.  Many want one row of its stock, while most requests read items or update rows of t.
+Each script is counted by itself.  In an open loop (-R) latencies count from when a transaction was
+due; one that was not done when the run ended is missing.
 """
 
 from kinds import ID, Benchmark, Group, plain
 
 NUMBERED = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-# The inner transaction of a dblink is a session of the same server, which lasts as the outer one does.
+# The inner transaction of a dblink is in another session of the server, which lasts as long as the outer one.
 INNER = """CREATE FUNCTION sell_inside(item int) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
     IF dblink_get_connections() IS NULL THEN
         PERFORM dblink_connect('inner', format('host=%s port=%s dbname=%s user=client',
@@ -141,7 +141,7 @@ MIXED = {
             ("mutations", 1, block("INSERT INTO mutations (stock) VALUES (1);", THINK.format(10))),
             ("reads", 4, READS),
             number=100,
-            # To prepare the insert, pgbench would wait for the lock, and none of its other clients would end.
+            # pgbench would wait for the lock to prepare the insert, and keep its other clients from ending.
             protocol="extended",
         ),
         Group(
@@ -163,7 +163,7 @@ MIXED = {
         "200 clients update one row, with a new connection each time",
         Group("hot", "shop", SELL.format(1), ("-C",), 200, protocol="extended"),
     ),
-    # Counted from the first second on, for as long as it takes until most had a turn.
+    # Counts from the first second on, until most have had a turn.
     "at_once": shop(
         "1000 clients that begin at once update one row",
         Group("hot", "shop", SELL.format(1), number=1000),
