@@ -95,4 +95,4 @@ def draw(lines):
 
 if __name__ == "__main__":
     with open(sys.argv[1].removesuffix(".csv") + ".svg", "w") as svg:
-        svg.write("\n".join(draw(latencies(sys.argv[1]))))
+        svg.write("".join(draw(latencies(sys.argv[1]))))

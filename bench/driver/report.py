@@ -1,5 +1,6 @@
-"""The results of a benchmark: NAME.csv with a line for each run, stage and group of
-sessions, and NAME.md with medians over the rounds, their ranges, and ratios.
+"""The results of a benchmark: NAME.csv with a line for each run, stage and group of sessions,
+and NAME.md, where the variants stand side by side: medians over the rounds, their ranges, and
+ratios.
 
 Ratios are between runs of the same round, which were neighbours in time: the machine may be
 slower in another round.  Each run writes both files anew.
@@ -14,10 +15,6 @@ import pooler
 COLUMNS = (
     *("load", "sessions", "clients", "variant", "round", "tps", "avg_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"),
     *("cpu_us", "deadlocks", "errors", "note"),
-)
-HEADER = (
-    *("load", "sessions", "clients", "variant", "per second", "of off", "avg ms", "p50", "p95", "p99"),
-    *("p99 of off", "max", "CPU µs/tx", "deadlocks/s", "errors"),
 )
 
 
@@ -34,7 +31,7 @@ class Results:
             writer.writeheader()
             writer.writerows({name: short(value) for name, value in row.items()} for row in self.rows)
         with open(self.path + ".md", "w") as file:
-            file.write(self.head + table(HEADER, table_rows(self.rows)))
+            file.write(self.head + comparison(self.rows))
 
 
 def head(name, title, measured):
@@ -51,28 +48,36 @@ def table(header, rows):
     return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in cells)
 
 
-def table_rows(rows):
-    """One for each load, group of sessions and variant"""
-    found = {}
+def comparison(rows):
+    """A line for each load and group of sessions, a column for each variant"""
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    lines = {}
     for row in rows:
-        found.setdefault((row["load"], row["clients"], row["sessions"]), {}).setdefault(row["variant"], []).append(row)
-    for (load, clients, sessions), variants in found.items():
-        for variant, mine in variants.items():
-            off = variants.get("off", [])
-            yield (
-                *(load, sessions, clients, variant),
-                with_range(mine, "tps"),
-                with_all(ratios(mine, off, "tps")),
-                *(median(mine, column) for column in ("avg_ms", "p50_ms", "p95_ms")),
-                with_range(mine, "p99_ms"),
-                middle(ratios(mine, off, "p99_ms"), "{:.2f}".format),
-                *(median(mine, column) for column in ("max_ms", "cpu_us", "deadlocks")),
-                sum(row.get("errors") or 0 for row in mine),
-            )
+        line = lines.setdefault((row["load"], row["clients"], row["sessions"]), {})
+        line.setdefault(row["variant"], []).append(row)
+    header = ("load", "clients", "sessions", *names)
+    return table(header, ((*key, *(cell(line, name) for name in names)) for key, line in lines.items()))
 
 
-def values(rows, column):
-    return [row[column] for row in rows if row.get(column) is not None]
+def cell(line, name):
+    """Such as "1623, of off 2.28 (1.87, 2.49, 2.28); 121 / 142 (141–173)" """
+    mine, off = line.get(name, []), {row["round"]: row for row in line.get("off", [])}
+    rates, p50, p99 = (
+        [row[column] for row in mine if row.get(column) is not None] for column in ("tps", "p50_ms", "p99_ms")
+    )
+    if not rates:
+        return mine[0]["note"] if mine else "–"
+    times = [row["tps"] / off[row["round"]]["tps"] for row in mine if off.get(row["round"], {}).get("tps")]
+    if times and name != "off":
+        text = f"{number(statistics.median(rates))}, of off {statistics.median(times):.2f}"
+        text += f" ({', '.join(f'{ratio:.2f}' for ratio in times)})" if len(times) > 1 else ""
+    else:
+        text = with_range(rates)
+    if p99:
+        text += f"; {number(statistics.median(p50))} / {with_range(p99)}"
+    deadlocks, errors = (sum(row.get(column) or 0 for row in mine) for column in ("deadlocks", "errors"))
+    text += f"; {number(deadlocks / len(mine))} deadlocks/s" if deadlocks else ""
+    return text + (f"; {errors} errors" if errors else "")
 
 
 def number(value):
@@ -81,27 +86,9 @@ def number(value):
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def middle(found, form):
-    return form(statistics.median(found)) if found else "–"
-
-
-def median(rows, column):
-    return middle(values(rows, column), number)
-
-
-def with_range(rows, column):
-    found = values(rows, column)
-    return f"{median(rows, column)} ({number(min(found))}–{number(max(found))})" if found else "–"
-
-
-def with_all(found):
-    return middle(found, "{:.2f}".format) + (f" ({', '.join(f'{ratio:.2f}' for ratio in found)})" if found else "")
-
-
-def ratios(mine, off, column):
-    """One for each round that has both."""
-    base = {row["round"]: row.get(column) for row in off}
-    return [row[column] / base[row["round"]] for row in mine if row.get(column) is not None and base.get(row["round"])]
+def with_range(found):
+    more = f" ({number(min(found))}–{number(max(found))})" if len(found) > 1 else ""
+    return number(statistics.median(found)) + more
 
 
 # ---------------------------------------------------------------------------
