@@ -212,7 +212,7 @@ slots_try_barge(TimestampTz since)
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
 	if (others_wait &&
-		(pg_atomic_read_u32(&Slots->handoff_after) == 0 ||
+		(setting(SETTING_HANDOFF_AFTER) == 0 ||
 		 my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority)))
 		return false;
 	if (!count_me_in(true))
@@ -289,17 +289,15 @@ enter_queue(int max_queue_length, LockedSection *section)
 		count_in_if_free(MySlotEntry->queue, &next_hold))
 		return SLOT_ENQUEUE_ACQUIRED;
 
-	if (Slots->max_active == 0)
+	if (none_may_queue())
 	{
-		/* This backend does not know yet that the gate is off. */
+		/* If the gate is off, this backend does not know it yet. */
+		if (setting(SETTING_MAX_ACTIVE) != 0)
+		{
+			pool->totals[TOTAL_WOULD_QUEUE]++;
+			slots_call_worker(section);
+		}
 		next_hold = count_in(MySlotEntry->queue);
-		return SLOT_ENQUEUE_ACQUIRED;
-	}
-	if (Slots->observing)
-	{
-		pool->totals[TOTAL_WOULD_QUEUE]++;
-		next_hold = count_in(MySlotEntry->queue);
-		slots_call_worker(section);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
 	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
@@ -351,7 +349,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	 * Set the flags before the last look for a free slot.  That sees a slot
 	 * released before; one released later goes to the queue.
 	 */
-	if (!Slots->observing && Slots->max_active != 0)
+	if (!none_may_queue())
 	{
 		pg_atomic_fetch_or_u32(&queue->usage, USAGE_WAITERS);
 		if (slots_are_limited())
@@ -615,7 +613,7 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	bool		barges = pg_atomic_read_u32(&Slots->handoff_after) != 0;
+	bool		barges = setting(SETTING_HANDOFF_AFTER) != 0;
 	int			place;
 
 	slots_resume();
@@ -696,33 +694,14 @@ slots_at_exit(int code, Datum arg)
  * holders finish first.
  */
 void
-slots_set(SlotSetting setting, int value)
+slots_set(SlotSetting which, int value)
 {
 	LockedSection section;
 
 	slots_lock(&section);
-	switch (setting)
-	{
-		case SETTING_MAX_ACTIVE:
-			Slots->max_active = value;
-			pg_atomic_write_u32(&Slots->limit, value > 0 ? value : NO_LIMIT);
-			break;
-		case SETTING_OBSERVING:
-			Slots->observing = value != 0;
-			break;
-		case SETTING_HOT_SPOTS:
-			Slots->hot_spots_on = value != 0;
-			break;
-		case SETTING_HANDOFF_AFTER:
-			pg_atomic_write_u32(&Slots->handoff_after, (uint32) value);
-			break;
-		case SETTING_LEND_AFTER:
-			pg_atomic_write_u32(&Slots->lend_after, (uint32) value);
-			break;
-		case SETTING_LONG_AFTER:
-			pg_atomic_write_u32(&Slots->long_after, (uint32) value);
-			break;
-	}
+	pg_atomic_write_u32(&Slots->settings[which], (uint32) value);
+	if (which == SETTING_MAX_ACTIVE)
+		pg_atomic_write_u32(&Slots->limit, value > 0 ? value : NO_LIMIT);
 	slots_unlock(&section);
 	if (!slots_have_hot_spots())
 		slots_end_hot_spots();
@@ -805,9 +784,8 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
-	pg_atomic_init_u32(&Slots->handoff_after, 0);
-	pg_atomic_init_u32(&Slots->lend_after, 0);
-	pg_atomic_init_u32(&Slots->long_after, 0);
+	for (int i = 0; i < SLOT_SETTINGS; i++)
+		pg_atomic_init_u32(&Slots->settings[i], 0);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
 	pg_atomic_init_u32(&Slots->reserved, 0);

@@ -61,7 +61,7 @@ pg_atomic_uint32 *slots_hot_kinds = NULL;
 bool
 slots_have_hot_spots(void)
 {
-	return *(volatile bool *) &Slots->hot_spots_on && *(volatile int *) &Slots->max_active != 0;
+	return setting(SETTING_HOT_SPOTS) && setting(SETTING_MAX_ACTIVE) != 0;
 }
 
 /* Can statements queue for this kind? */

@@ -38,7 +38,7 @@
 int
 slots_lend_after(void)
 {
-	return (int) pg_atomic_read_u32(&Slots->lend_after);
+	return setting(SETTING_LEND_AFTER);
 }
 
 /*
@@ -48,7 +48,7 @@ slots_lend_after(void)
 bool
 slots_holders_matter(void)
 {
-	return slots_any_waits() || *(volatile bool *) &Slots->observing ||
+	return slots_any_waits() || setting(SETTING_OBSERVING) ||
 		*(volatile int *) &Slots->lent > 0;
 }
 
@@ -208,7 +208,7 @@ static int
 stall_over(uint64 moved, int stall, uint64 queued, uint64 now)
 {
 	/* Both settings delay waiters on purpose. */
-	int64		delay = Max((int) pg_atomic_read_u32(&Slots->handoff_after), slots_lend_after());
+	int64		delay = Max(setting(SETTING_HANDOFF_AFTER), slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
 
 	/*

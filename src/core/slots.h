@@ -144,10 +144,11 @@ typedef enum SlotSetting
 	SETTING_HOT_SPOTS,
 	SETTING_HANDOFF_AFTER,		/* ms; 0 = always hand off */
 	SETTING_LEND_AFTER,			/* ms; -1 = never */
-	SETTING_LONG_AFTER			/* ms of CPU time; -1 = never */
+	SETTING_LONG_AFTER,			/* ms of CPU time; -1 = never */
+	SLOT_SETTINGS
 } SlotSetting;
 
-extern void slots_set(SlotSetting setting, int value);
+extern void slots_set(SlotSetting which, int value);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
 /* Backends. my_slot_procno is invalid until this one meets the gate. */

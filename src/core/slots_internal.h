@@ -183,12 +183,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 limit;		/* slots, or NO_LIMIT; the lock to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
-	pg_atomic_uint32 handoff_after; /* ms; 0 = always hand off */
-	pg_atomic_uint32 lend_after;	/* ms as int; -1 = never */
-	pg_atomic_uint32 long_after;	/* ms of CPU time as int; -1 = never */
-	int			max_active;		/* see SETTING_MAX_ACTIVE; a hint without lock */
-	bool		observing;		/* likewise */
-	bool		hot_spots_on;	/* likewise */
+	pg_atomic_uint32 settings[SLOT_SETTINGS];	/* as int: the lock to change */
 
 	/*
 	 * Slots in use, and USAGE_WAITERS if a backend waits and its queue has a
@@ -245,6 +240,20 @@ typedef struct MyPool
 } MyPool;
 
 extern GATE_HIDDEN MyPool my_pool;
+
+/* The published value.  A hint, unless the lock is held. */
+static inline int
+setting(SlotSetting which)
+{
+	return (int) pg_atomic_read_u32(&Slots->settings[which]);
+}
+
+/* Is the gate off, or does it only observe? */
+static inline bool
+none_may_queue(void)
+{
+	return setting(SETTING_MAX_ACTIVE) == 0 || setting(SETTING_OBSERVING);
+}
 
 static inline SlotEntry *
 entry_of(int procno)
@@ -579,8 +588,8 @@ static inline bool
 long_may_wait(SlotEntry *entry)
 {
 	/* The leader of a worker may be a background worker, which has no slot. */
-	return state_of(entry) != SLOT_NONE && (int) pg_atomic_read_u32(&Slots->long_after) >= 0 &&
-		slots_are_limited() && !Slots->observing &&
+	return state_of(entry) != SLOT_NONE && setting(SETTING_LONG_AFTER) >= 0 &&
+		slots_are_limited() && !setting(SETTING_OBSERVING) &&
 		!entry->keeps_slot && !entry->admitted_before &&
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }

@@ -168,8 +168,9 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		strlcpy(stats[p].pool, definition->name, sizeof(stats[p].pool));
 		stats[p].priority = definition->priority;
 		slots_lock(&section);
-		stats[p].limit = definition->max_active > 0 ? definition->max_active : Slots->max_active;
-		stats[p].observing = Slots->observing;
+		stats[p].limit = definition->max_active > 0 ?
+			definition->max_active : setting(SETTING_MAX_ACTIVE);
+		stats[p].observing = setting(SETTING_OBSERVING);
 		memcpy(stats[p].pool_totals, pool->totals, sizeof(pool->totals));
 		slots_unlock(&section);
 		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);

@@ -510,8 +510,7 @@ add_to_queue(int procno)
 	if (entry->queue == LONG_QUEUE && next != INVALID_PROC_NUMBER)
 		list_insert(&queue->waiters, procno, next);
 	else if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
-			 !passed_since(entry_of(next)->queued, (int) pg_atomic_read_u32(&Slots->handoff_after),
-						   entry->queued))
+			 !passed_since(entry_of(next)->queued, setting(SETTING_HANDOFF_AFTER), entry->queued))
 	{
 		list_insert(&queue->waiters, procno, next);
 		queue->last_before = procno;
@@ -661,7 +660,7 @@ grant_one(void)
 
 	slots_lock(&section);
 	paused = queue_at(LONG_QUEUE)->waiters.head;
-	if (Slots->max_active == 0 || Slots->observing)
+	if (none_may_queue())
 		queue = slots_next_queue(NO_QUEUE);
 	else if (paused != INVALID_PROC_NUMBER && !long_may_wait(entry_of(paused)))
 		queue = LONG_QUEUE;
@@ -694,7 +693,7 @@ slots_grant_free(void)
 static bool
 may_hand_off(int next, uint64 now)
 {
-	int64		handoff_after = pg_atomic_read_u32(&Slots->handoff_after) * INT64CONST(1000);
+	int64		handoff_after = setting(SETTING_HANDOFF_AFTER) * INT64CONST(1000);
 	int64		waited = now - entry_of(next)->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
