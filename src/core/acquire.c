@@ -4,21 +4,18 @@
  *		Acquiring and releasing slots; settings; shared memory.  Knows nothing
  *		of SQL, time-outs or wait events.
  *
- * Without a limit, a slot is a state in the backend's own entry.  With a
- * limit, while no backend waits, one compare-and-exchange acquires or releases
- * it (slots_internal.h).  Otherwise a backend enters the queue of its pool or
- * hot spot.  It is then granted a slot, or called to claim one (wait_queue.c).
- * The waiters' flag of the count for all is set only if a backend waits and
- * its queue has a free place: other backends do not notice a queue that waits
- * for its own places.
+ * A backend that finds no free slot enters the queue of its pool or hot spot.
+ * It is then granted a slot, or called to claim one (wait_queue.c).  The
+ * waiters' flag of the count for all is set only if a backend waits and its
+ * queue has a free place: other backends do not notice a queue that waits for
+ * its own places.
  *
  * No wake-up is lost, because:
  *	 - without the lock, a backend releases a slot or undoes a count only if
  *	   the atomic operation finds the waiters' flag clear.  An arriving waiter
  *	   sets the flags before its last check for a free slot.  The queue's
  *	   count is lowered before the count of all;
- *	 - only slots_unlock() releases the lock, and it calls the next waiter if
- *	   a slot is free.
+ *	 - slots_unlock() calls the next waiter if a slot is free.
  * test/model checks this protocol.
  *
  * States of an entry, and which process changes them:
@@ -62,10 +59,12 @@ static Hold next_hold;
 
 static void slots_at_exit(int code, Datum arg);
 
+/* May its pool change?  One admitted before ends in the pool that counted it. */
 static inline bool
-my_pool_is_current(void)
+must_join_pool(void)
 {
-	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
+	return unlikely(my_pool.generation != pg_atomic_read_u32(&Slots->generation)) &&
+		!MySlotEntry->admitted_before;
 }
 
 /* Take this backend's entry, until it exits. */
@@ -86,13 +85,10 @@ attach_entry(void)
 	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
-	if (*(volatile bool *) &Slots->worker_dozes)
-	{
-		/* More backends may follow. */
-		slots_lock(&section);
-		slots_call_worker(&section);
-		slots_unlock(&section);
-	}
+	/* More backends may follow. */
+	slots_lock(&section);
+	slots_call_worker(&section);
+	slots_unlock(&section);
 }
 
 /* The queue in which this backend counts and waits */
@@ -130,11 +126,20 @@ occupy(int place)
 		slots_return_place(place);
 }
 
-/* count_me_in() if the queue counts.  A backend with a place needs no other. */
-static pg_noinline bool
-count_in_with_place(bool barge)
+/* Must this backend be counted in its queue?  One that has a place is. */
+static inline bool
+needs_place(void)
 {
-	if ((my_pool.has_limit || !has_spot(MySlotEntry)) &&
+	return my_pool.has_limit ||
+		(unlikely(MySlotEntry->hot_spot != 0) && !has_spot(MySlotEntry));
+}
+
+/* Count this backend if a slot is free; with barge, even if others wait. */
+static inline bool
+count_me_in(bool barge)
+{
+	next_hold.place = NO_QUEUE;
+	if (unlikely(needs_place()) &&
 		!count_place_if_free(my_queue(), barge, &next_hold.place))
 		return false;
 	if (count_slot_if_free(barge, &next_hold.counted))
@@ -143,17 +148,11 @@ count_in_with_place(bool barge)
 	return false;
 }
 
-/* Show the sampler that this is not the same wait as before. */
-static inline void
-show_statement(void)
-{
-	(*(volatile uint16 *) &MySlotEntry->statement)++;
-}
-
 static inline void
 count_admission(void)
 {
-	show_statement();
+	/* Show the sampler that this is not the same wait as before. */
+	(*(volatile uint16 *) &MySlotEntry->statement)++;
 	(*(volatile uint16 *) &MySlotEntry->admission)++;
 	if (likely(!MySlotEntry->admitted_before))
 		add_to_own(TOTAL_ADMITTED, 1);
@@ -170,16 +169,6 @@ become_holder(TimestampTz since)
 	pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &next_hold));
 }
 
-/* Count this backend if a slot is free; with barge, even if others wait. */
-static inline bool
-count_me_in(bool barge)
-{
-	next_hold.place = NO_QUEUE;
-	if (unlikely(my_pool.has_limit || MySlotEntry->hot_spot != 0))
-		return count_in_with_place(barge);
-	return count_slot_if_free(barge, &next_hold.counted);
-}
-
 /*
  * Acquire a slot if one is free and no backend waits: the hot path.  since:
  * when this backend's work began, for the views.
@@ -189,15 +178,8 @@ slots_try_acquire(TimestampTz since)
 {
 	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
-	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
+	if (must_join_pool())
 		slots_join_pool();
-	if (likely(!slots_are_limited() && !my_pool.has_limit && MySlotEntry->hot_spot == 0))
-	{
-		count_admission();
-		pg_atomic_write_u64(&MySlotEntry->since, since);
-		pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
-		return true;
-	}
 	if (!count_me_in(false))
 		return false;
 	become_holder(since);
@@ -231,8 +213,7 @@ barge_or_force(TimestampTz since)
 
 	if (forced)
 	{
-		next_hold.place = my_pool.has_limit || !has_spot(MySlotEntry) ?
-			count_place(my_queue()) : NO_QUEUE;
+		next_hold.place = needs_place() ? count_place(my_queue()) : NO_QUEUE;
 		next_hold.counted = count_slot();
 		add_to_own(TOTAL_FORCED, 1);
 	}
@@ -275,20 +256,20 @@ enter_queue(int max_queue_length, LockedSection *section)
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
-	/* It may hold locks that others want: it needs only a place. */
-	if (MySlotEntry->admitted_before && queue->waiters.head == INVALID_PROC_NUMBER &&
-		count_place_if_free(MySlotEntry->queue, true, &next_hold.place))
+	if (queue->waiters.head == INVALID_PROC_NUMBER)
 	{
-		next_hold.counted = count_slot();
-		return SLOT_ENQUEUE_ACQUIRED;
+		/* It may hold locks that others want: it needs only a place. */
+		if (MySlotEntry->admitted_before &&
+			count_place_if_free(MySlotEntry->queue, true, &next_hold.place))
+		{
+			next_hold.counted = count_slot();
+			return SLOT_ENQUEUE_ACQUIRED;
+		}
+		/* It may overtake waiters of lower priority. */
+		if (my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
+			count_in_if_free(MySlotEntry->queue, &next_hold))
+			return SLOT_ENQUEUE_ACQUIRED;
 	}
-
-	/* It may overtake waiters of lower priority. */
-	if (queue->waiters.head == INVALID_PROC_NUMBER &&
-		my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
-		count_in_if_free(MySlotEntry->queue, &next_hold))
-		return SLOT_ENQUEUE_ACQUIRED;
-
 	if (none_may_queue())
 	{
 		/* If the gate is off, this backend does not know it yet. */
@@ -317,10 +298,9 @@ enter_queue(int max_queue_length, LockedSection *section)
 }
 
 /*
- * Enter the queue.  The backend acquires a slot instead if one is free, or if
- * the limit is off or only observed.  It is refused if max_queue_length
- * backends wait in that queue (-1: no bound); the pool's own value takes
- * precedence.  *queue_length receives the number of waiters.
+ * Enter the queue; but acquire a slot if one is free, or if the limit is off
+ * or only observed.  max_queue_length (-1: no bound) applies if the pool has
+ * none.  *queue_length receives the number of waiters.
  */
 SlotEnqueued
 slots_enqueue(int max_queue_length, int *queue_length)
@@ -330,9 +310,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	LockedSection section;
 
 	slots_lock(&section);
-
-	/* One admitted before ends in the pool that counted it. */
-	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
+	while (must_join_pool())
 	{
 		slots_unlock(&section);
 		slots_join_pool();
@@ -345,10 +323,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		max_queue_length = pool_of(MySlotEntry)->definition.max_queue_length;
 	*queue_length = queue->waiters.length;
 
-	/*
-	 * Set the flags before the last look for a free slot.  That sees a slot
-	 * released before; one released later goes to the queue.
-	 */
+	/* Set the flags before the last look for a free slot. */
 	if (!none_may_queue())
 	{
 		pg_atomic_fetch_or_u32(&queue->usage, USAGE_WAITERS);
@@ -369,11 +344,9 @@ slots_enqueue(int max_queue_length, int *queue_length)
 static void
 finish_handoff(void)
 {
-	if (!MySlotEntry->handoff_pending)
-		return;
+	if (MySlotEntry->handoff_pending)
+		pg_atomic_fetch_sub_u32(&Slots->handoffs_in_flight, 1);
 	MySlotEntry->handoff_pending = false;
-	Assert(pg_atomic_read_u32(&Slots->handoffs_in_flight) > 0);
-	pg_atomic_fetch_sub_u32(&Slots->handoffs_in_flight, 1);
 }
 
 /* slots_claim() for a backend that was called */
@@ -400,9 +373,9 @@ claim_free_slot(void)
 }
 
 /*
- * Does this waiter hold a slot now?  Call this whenever its latch was set.  It
- * does if it was granted a slot; or if it was called, is still the next, and
- * finds one free.
+ * Does this waiter hold a slot now?  It does if it was granted one; or if it
+ * was called, is still the next, and finds one free.  Call this whenever its
+ * latch was set.
  */
 bool
 slots_claim(void)
@@ -420,9 +393,8 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue without a slot, and count the reason.  Returns false if a
- * slot has been granted meanwhile: use it by slots_claim(), or refuse it by
- * slots_refuse_grant().
+ * Leave the queue, and count the reason.  Returns false if a slot has been
+ * granted meanwhile: call slots_claim() or slots_refuse_grant().
  */
 bool
 slots_leave_queue(PoolTotal reason)
@@ -442,23 +414,13 @@ slots_leave_queue(PoolTotal reason)
 	return left;
 }
 
-/* Release to waiters: see slots_hand_off(). */
-static pg_noinline void
-release_to_waiters(const Hold *had)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	slots_hand_off(MySlotEntry, had, &section);
-	slots_unlock(&section);
-}
-
 /* Release what the entry no longer names. */
 static void
 release(Hold had)
 {
 	bool		others_wait = count_place_out(had.place);
 	uint32		usage;
+	LockedSection section;
 
 	if (had.counted)
 	{
@@ -469,7 +431,11 @@ release(Hold had)
 				return;
 	}
 	if (had.counted || others_wait)
-		release_to_waiters(&had);
+	{
+		slots_lock(&section);
+		slots_hand_off(MySlotEntry, &had, &section);
+		slots_unlock(&section);
+	}
 }
 
 /*
@@ -525,12 +491,12 @@ slots_refuse_grant(void)
 void
 slots_resume(void)
 {
-	show_statement();
+	(*(volatile uint16 *) &MySlotEntry->statement)++;
 	if (unlikely(state_of(MySlotEntry) == SLOT_LENT))
 		slots_end_lending();
 }
 
-/* Release this backend's slot, if any, but not its place at a hot spot. */
+/* Release this backend's slot, but not its place at a hot spot, if any. */
 void
 slots_release_slot(void)
 {
@@ -559,6 +525,7 @@ slots_release(void)
 	}
 }
 
+/* What was admitted has ended. */
 void
 slots_count_end(bool failed)
 {
@@ -566,16 +533,21 @@ slots_count_end(bool failed)
 }
 
 /*
- * The transaction of a contender has ended.  The session stays a contender if
- * all its last transactions were.  Count completions with or without a place:
- * the control judges the limit by them.
+ * The transaction has ended, and this backend has released what it had.  The
+ * session stays a contender if all its last transactions were.  Completions
+ * count with or without a place: the control judges the limit by them.
  */
-static pg_noinline void
-end_wanting(bool failed)
+void
+slots_end_transaction(bool failed)
 {
 	SlotEntry  *me = MySlotEntry;
-	int			queue = my_queue();
+	int			queue;
 
+	if (me == NULL ||
+		likely((me->hot_spot | me->history | me->wanted_of | me->wanted_relation |
+				me->has_wanted) == 0))
+		return;
+	queue = my_queue();
 	if (is_of_hot_spot(queue) && !failed)
 		pg_atomic_fetch_add_u32(&hot_spot_at(queue)->completed, 1);
 	me->history = (me->history << 1 | me->has_wanted) & ALWAYS_WANTED;
@@ -584,16 +556,6 @@ end_wanting(bool failed)
 	me->wanted_relation = InvalidOid;
 	if (me->history != ALWAYS_WANTED)
 		me->hot_spot = 0;
-}
-
-/* The transaction has ended, and this backend has released what it had. */
-void
-slots_end_transaction(bool failed)
-{
-	if (MySlotEntry != NULL &&
-		unlikely((MySlotEntry->hot_spot | MySlotEntry->history | MySlotEntry->wanted_of |
-				  MySlotEntry->wanted_relation) != 0 || MySlotEntry->has_wanted))
-		end_wanting(failed);
 }
 
 /* ---- Places in the middle of a transaction ---- */
@@ -681,8 +643,6 @@ slots_at_exit(int code, Datum arg)
 	slots_release();
 
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
-	MySlotEntry->hot_spot = 0;
-	MySlotEntry->admitted_before = false;
 	leave_reserve(MySlotEntry); /* it may exit before it has a slot */
 	MySlotEntry = NULL;
 }
@@ -723,7 +683,6 @@ slots_attached(void)
 	return pg_atomic_read_u32(&Slots->attached);
 }
 
-/* A hint, no lock. */
 SlotState
 slots_state(int procno)
 {
@@ -751,14 +710,13 @@ slots_failures(int procno)
 static Size
 shmem_size(void)
 {
-	return add_size(PG_CACHE_LINE_SIZE + offsetof(SlotShared, entries),
-					mul_size(MaxBackends, sizeof(SlotEntry)));
+	return add_size(offsetof(SlotShared, entries), mul_size(MaxBackends, sizeof(SlotEntry)));
 }
 
 void
 slots_shmem_request(void)
 {
-	RequestAddinShmemSpace(shmem_size());
+	RequestAddinShmemSpace(shmem_size() + PG_CACHE_LINE_SIZE);
 	RequestNamedLWLockTranche(SLOTS_TRANCHE, 1);
 }
 
@@ -771,14 +729,15 @@ slots_shmem_init(void)
 {
 	const EntryList empty = {INVALID_PROC_NUMBER, INVALID_PROC_NUMBER, 0};
 	bool		found;
-	void	   *area = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
+	void	   *area = ShmemInitStruct("admission_gate slots",
+									   shmem_size() + PG_CACHE_LINE_SIZE, &found);
 
 	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
 	slots_hot_kinds = &Slots->hot_kinds;
 	if (found)
 		return false;
 
-	memset(Slots, 0, offsetof(SlotShared, entries) + MaxBackends * sizeof(SlotEntry));
+	memset(Slots, 0, shmem_size());
 	pg_atomic_init_u32(&Slots->usage, 0);
 	pg_atomic_init_u32(&Slots->limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);

@@ -647,7 +647,7 @@ inline occupy()
 		 slots_return_place())	/* the worker has given it one */
 }
 
-/* With count_in_with_place(), which comes to the same where there are no places */
+/* needs_place() comes to the same where there are no places */
 inline count_me_in(barge)
 {
 	WHEN(HOT > 0, index = my_queue());
@@ -729,7 +729,6 @@ inline slots_leave_queue()
 		 d_step { MySlotEntry.state = SLOT_NONE; MySlotEntry.wakeup_pending = false });
 	slots_unlock()
 }
-inline release_to_waiters() { slots_lock(); slots_hand_off(); slots_unlock() }
 
 /* "place" and "counted", which the entry does not name any more */
 inline release()
@@ -740,7 +739,7 @@ inline release()
 			assert(slots_in_use() > 0);
 			WHEN(!told && !waiters_flag_is_set(), Slots.usage--; counted = false)
 		 });
-	WHEN(counted || told, release_to_waiters());
+	WHEN(counted || told, slots_lock(); slots_hand_off(); slots_unlock());
 	had_place = NO_QUEUE
 }
 #define HAVE_NONE \
@@ -993,7 +992,7 @@ inline my_slot_want(h)
 }
 
 /* ---- The processes ---- */
-/* end_wanting(): it begins the next transaction as a contender, or not. */
+/* slots_end_transaction(): it begins the next one as a contender, or not. */
 #define MAY_FORGET		if :: want == 0 || rounds > 0 :: want != 0 -> MARK_OF(me) = 0 fi
 
 proctype Backend(byte me, want)
