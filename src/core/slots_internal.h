@@ -11,19 +11,16 @@
  * waiters' flag in the highest bit.  While the flag is clear, one
  * compare-and-exchange acquires or releases a slot.  The flag exceeds any
  * limit, so "usage < limit" tests both.  Without a limit for all, slots are
- * not counted, and a backend writes only its own entry.  A queue with a limit
- * of its own, of a pool or a hot spot, has its own word: a backend is counted
- * there first, then in the word for all; if that fails, the first count is
- * undone.  The queue where a backend is counted is its place.  The entry's
- * state names a place in a pool.  Its spot names a place at a hot spot, which
- * the backend may take later, and keep longer, than the slot.
+ * not counted.  A queue with a limit of its own, of a pool or a hot spot, has
+ * its own word: a backend is counted there first, then in the word for all.
+ * The queue where it is counted is its place.  The entry's state names a place
+ * in a pool; its spot, one at a hot spot, which the backend may take later,
+ * and keep longer, than the slot.
  *
- * Locking: "the lock" in comments is Slots->mutex, a spinlock.  slots_lock()
- * takes it.  slots_unlock() releases it, and calls the next waiter if a slot
- * is free (wait_queue.c has the bound on the work under it).  It guards all
- * members of SlotShared, SlotPool and SlotQueue, and the key of a HotSpot,
- * unless their comments name another lock.  Some functions read these without
- * it, as a hint, and say so.  If the comment of a SlotEntry's member names no
+ * Locking: "the lock" in comments is Slots->mutex, a spinlock, taken by
+ * slots_lock().  It guards all members of SlotShared, SlotPool and SlotQueue,
+ * and the key of a HotSpot, unless their comments name another lock.  A hint
+ * is a value read without it.  If the comment of a SlotEntry's member names no
  * lock, its backend writes it; the worker (src/worker.c) also writes hot_spot
  * and has_wanted, and all of a HotSpot but the key.  Others read them without
  * a lock.  Atomics are read without a lock; limits and settings are written
@@ -69,7 +66,7 @@ typedef struct SlotEntry
 {
 	/* SlotState, STATE_COUNTED, and place in a pool: see acquire.c */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
-	pg_atomic_uint32 spot;		/* hot spot where it has a place, plus 1 */
+	pg_atomic_uint32 spot;		/* place at a hot spot, see spot_of() */
 	uint16		admission;		/* changes with every admission */
 	uint16		statement;		/* changes with every statement */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
@@ -265,7 +262,6 @@ entry_of(int procno)
 static inline SlotPool *
 pool_of(const SlotEntry *entry)
 {
-	Assert(entry->pool < SLOTS_MAX_POOLS);
 	return &Slots->pools[entry->pool];
 }
 
@@ -522,26 +518,19 @@ hold_in(uint32 word)
 static inline uint32
 spot_of(int place)
 {
-	return place == NO_QUEUE ? 0 : (uint32) (place - LONG_QUEUE);
+	return (uint32) (place + 1);
 }
 
 static inline int
 place_of(uint32 spot)
 {
-	return spot == 0 ? NO_QUEUE : slots_hot_spot_queue((int) spot - 1);
-}
-
-/* Put a place at a hot spot, or NO_QUEUE, into an entry.  Returns the old. */
-static inline int
-exchange_spot(SlotEntry *entry, int place)
-{
-	return place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(place)));
+	return (int) spot - 1;
 }
 
 static inline int
 take_spot(SlotEntry *entry)
 {
-	return exchange_spot(entry, NO_QUEUE);
+	return place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(NO_QUEUE)));
 }
 
 /* Does it have a place at a hot spot?  A hint, unless it is our own. */

@@ -19,17 +19,16 @@
  * all were, a convoy would form.  So a released slot is handed off only if the
  * next waiter has waited for n times handoff_after, and fewer than n
  * hand-offs, and fewer than half of the slots or places, are in flight; or if
- * there was no hand-off for handoff_after, because those in flight may not
- * wake up.  Otherwise the next waiter is called.  With handoff_after = 0,
- * every slot is handed off.
+ * there was no hand-off for handoff_after: those in flight may not wake up.
+ * Otherwise the next waiter is called.  With handoff_after = 0, every slot is
+ * handed off.
  *
  * Only slots_unlock() releases the lock, and it calls the next waiter if a
  * slot is free.  So whenever the lock is free and a waiter could use a free
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 97, about eight times per section.  bench/NOTEBOOK.md has
- * measurements with 31 pools.
+ * waiters: at most 97, about eight times per section.
  *
  * The queues work without the worker (src/worker.c).  While few backends work,
  * it dozes.  A backend that queues, or first meets the gate, calls it.
@@ -182,10 +181,7 @@ slots_lock(LockedSection *section)
 	SpinLockAcquire(&Slots->mutex);
 }
 
-/*
- * Set its latch after the lock is released.  If there are too many, set it
- * now: that raises no error and does not wait.  Lock held.
- */
+/* Set its latch after the lock is released; now, if too many wait.  Lock held. */
 static void
 wake_later(LockedSection *section, int procno)
 {
@@ -220,22 +216,21 @@ slots_is_its_turn(int procno, uint64 now)
 
 /*
  * Publish the waiters' flag of Slots->usage, which stays clear without a limit
- * for all, and the lowest priority that may barge.  Lock held.
+ * for all, and the lowest priority that may barge.  Write only changes: every
+ * statement reads these.  Lock held.
  */
 static void
 publish_next(int next, uint64 now)
 {
 	uint32		priority = (uint32) slots_priority_of(next, now);
+	bool		flag = next != INVALID_PROC_NUMBER && slots_are_limited();
 
 	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
 		pg_atomic_write_u32(&Slots->next_priority, priority);
-	if (next == INVALID_PROC_NUMBER || !slots_are_limited())
-	{
-		if (waiters_flag_is_set())
-			pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_WAITERS);
-	}
-	else if (!waiters_flag_is_set())
+	if (flag && !waiters_flag_is_set())
 		pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
+	else if (!flag && waiters_flag_is_set())
+		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_WAITERS);
 }
 
 /*
@@ -370,11 +365,7 @@ slots_call_worker(LockedSection *section)
 bool
 slots_any_waits(void)
 {
-	uint64		any = 0;
-
-	for (int i = 0; i < lengthof(Slots->waiting); i++)
-		any |= *(volatile uint64 *) &Slots->waiting[i];
-	return any != 0;
+	return slots_next_queue(NO_QUEUE) != NO_QUEUE;
 }
 
 /* The worker has taken a sample, in that many us. */
@@ -425,18 +416,28 @@ slots_get_worker(WorkerStats *stats)
 
 /* ---- The queues: the lock is held ---- */
 
+/* Where the list names its entry after prev, and before next; -1 = its ends */
+static inline int *
+link_after(EntryList *list, int prev)
+{
+	return prev == INVALID_PROC_NUMBER ? &list->head : &entry_of(prev)->next;
+}
+
+static inline int *
+link_before(EntryList *list, int next)
+{
+	return next == INVALID_PROC_NUMBER ? &list->tail : &entry_of(next)->prev;
+}
+
+/* Insert an entry before another, or at the end. */
 static void
-list_append(EntryList *list, int procno)
+list_insert(EntryList *list, int procno, int before)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	entry->prev = list->tail;
-	entry->next = INVALID_PROC_NUMBER;
-	if (list->tail == INVALID_PROC_NUMBER)
-		list->head = procno;
-	else
-		entry_of(list->tail)->next = procno;
-	list->tail = procno;
+	entry->next = before;
+	entry->prev = *link_before(list, before);
+	*link_after(list, entry->prev) = *link_before(list, before) = procno;
 	list->length++;
 }
 
@@ -445,31 +446,10 @@ list_remove(EntryList *list, int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 
-	if (entry->prev == INVALID_PROC_NUMBER)
-		list->head = entry->next;
-	else
-		entry_of(entry->prev)->next = entry->next;
-	if (entry->next == INVALID_PROC_NUMBER)
-		list->tail = entry->prev;
-	else
-		entry_of(entry->next)->prev = entry->prev;
+	*link_after(list, entry->prev) = entry->next;
+	*link_before(list, entry->next) = entry->prev;
 	list->length--;
 	Assert((list->length == 0) == (list->head == INVALID_PROC_NUMBER));
-}
-
-static void
-list_insert(EntryList *list, int procno, int before)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	entry->prev = entry_of(before)->prev;
-	entry->next = before;
-	entry_of(before)->prev = procno;
-	if (entry->prev == INVALID_PROC_NUMBER)
-		list->head = procno;
-	else
-		entry_of(entry->prev)->next = procno;
-	list->length++;
 }
 
 /*
@@ -504,23 +484,15 @@ add_to_queue(int procno)
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
 	int			next = entry->queue == LONG_QUEUE ? next_long(entry) :
-	queue->last_before == INVALID_PROC_NUMBER ? queue->waiters.head :
-	entry_of(queue->last_before)->next;
+	*link_after(&queue->waiters, queue->last_before);
 
-	if (entry->queue == LONG_QUEUE && next != INVALID_PROC_NUMBER)
-		list_insert(&queue->waiters, procno, next);
-	else if (entry->admitted_before && slots_are_limited() && next != INVALID_PROC_NUMBER &&
-			 !passed_since(entry_of(next)->queued, setting(SETTING_HANDOFF_AFTER), entry->queued))
-	{
-		list_insert(&queue->waiters, procno, next);
+	if (entry->queue != LONG_QUEUE && next != INVALID_PROC_NUMBER &&
+		(!entry->admitted_before || !slots_are_limited() ||
+		 passed_since(entry_of(next)->queued, setting(SETTING_HANDOFF_AFTER), entry->queued)))
+		next = INVALID_PROC_NUMBER;
+	list_insert(&queue->waiters, procno, next);
+	if (entry->admitted_before && entry->prev == queue->last_before)
 		queue->last_before = procno;
-	}
-	else
-	{
-		list_append(&queue->waiters, procno);
-		if (entry->admitted_before && entry->prev == queue->last_before)
-			queue->last_before = procno;
-	}
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 }
 
@@ -605,7 +577,7 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 	note_place_taken(hold->place);
 	/* The worker may have given it a place just before it queued. */
 	if (is_of_hot_spot(hold->place))
-		(void) count_place_out(exchange_spot(entry, hold->place));
+		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(hold->place))));
 	if (entry->queue == LONG_QUEUE)
 	{
 		/* The hold counts the leader only. */

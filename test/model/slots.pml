@@ -274,7 +274,7 @@ inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_Q
 #define PREV(p)			entry_of(p).prev
 #define NEXT(p)			entry_of(p).next
 
-/* With list_append(): at the end, if there is none to go before */
+/* At the end, if there is none to go before */
 inline list_insert(list, p, before)
 {
 	NEXT(p) = before;
