@@ -27,16 +27,14 @@
  *									with or without a turn (long_turns.c)
  *	 RUNNING, LENT -> NONE			its backend, by compare-and-exchange
  * A backend may leave while others lend its slot (lending.c) or queue its long
- * statement (long_turns.c).  The exchange decides which comes first: the
- * backend releases what the state that it found says.
+ * statement (long_turns.c): it releases what the state that it exchanged says.
  *
  * A place at a hot spot is counted first, then put into the entry's spot by
  * compare-and-exchange, by the backend or the worker.  The process that
- * exchanges it out of the spot counts it out.  At the end of its transaction,
- * a backend reads its spot by a plain load, and may miss a place that the
- * worker gives it at that moment.  The end of its next transaction returns
- * that place, or the next sample that finds the backend waiting or in no
- * transaction.
+ * exchanges it out of the spot counts it out.  When a transaction ends, its
+ * backend reads its spot by a plain load, and may miss a place that the worker
+ * gives it at that moment.  The end of its next transaction returns it, or a
+ * sample that finds the backend waiting or in no transaction.
  *
  * Locking: see slots_internal.h.
  *
@@ -103,8 +101,8 @@ my_queue(void)
 }
 
 /*
- * Does this backend work without being counted?  If so, it has nothing to
- * lend, and no other process changes its state.
+ * Does this backend work without being counted?  If so, no other process
+ * changes its state.
  */
 bool
 slots_is_uncounted(void)
@@ -231,7 +229,7 @@ slots_force(TimestampTz since)
 
 /*
  * Acquire a slot, above the limit if necessary, if fewer than size backends
- * hold one of the reserve.  The caller checks privileges.
+ * hold one of the reserve.
  */
 bool
 slots_acquire_reserved(int size, TimestampTz since)
@@ -349,39 +347,36 @@ finish_handoff(void)
 	MySlotEntry->handoff_pending = false;
 }
 
-/* slots_claim() for a backend that was called */
-static bool
+/* This backend was called: if it is still the next, claim a free slot. */
+static void
 claim_free_slot(void)
 {
 	LockedSection section;
-	bool		mine;
 	Hold		hold;
 
 	slots_lock(&section);
-	mine = state_of(MySlotEntry) != SLOT_WAITING;
 	MySlotEntry->wakeup_pending = false;
-	if (!mine && slots_is_its_turn(my_slot_procno, section.now) &&
+	if (state_of(MySlotEntry) == SLOT_WAITING &&
+		slots_is_its_turn(my_slot_procno, section.now) &&
 		count_in_if_free(MySlotEntry->queue, &hold))
 	{
 		slots_make_holder(my_slot_procno, &hold, &section);
 		Slots->moved = section.now;
 		Slots->stall_after = 0;
-		mine = true;
 	}
 	slots_unlock(&section);
-	return mine;
 }
 
 /*
- * Does this waiter hold a slot now?  It does if it was granted one; or if it
- * was called, is still the next, and finds one free.  Call this whenever its
- * latch was set.
+ * Does this waiter hold a slot now, granted or claimed?  Call this whenever
+ * its latch was set.
  */
 bool
 slots_claim(void)
 {
-	if (state_of(MySlotEntry) == SLOT_WAITING &&
-		!(MySlotEntry->wakeup_pending && claim_free_slot()))
+	if (state_of(MySlotEntry) == SLOT_WAITING && MySlotEntry->wakeup_pending)
+		claim_free_slot();
+	if (state_of(MySlotEntry) == SLOT_WAITING)
 		return false;
 
 	pg_read_barrier();			/* pairs with that of slots_make_holder() */
@@ -560,7 +555,7 @@ slots_end_transaction(bool failed)
 
 /* ---- Places in the middle of a transaction ---- */
 
-/* Does this backend have a place in any queue? */
+/* Does this backend have a place in any queue?  In a pool with a limit it has. */
 bool
 slots_has_place(void)
 {
@@ -569,8 +564,7 @@ slots_has_place(void)
 
 /*
  * Take a place at that hot spot for this backend, which has a slot.  Returns
- * false if none is free.  A backend that has a place anywhere keeps that one;
- * a backend of a pool with a limit has one there.
+ * false if none is free.  A backend that has a place anywhere keeps that one.
  */
 bool
 slots_take_place(int hot_spot)
@@ -625,10 +619,7 @@ slots_release_place(void)
 	release(had);
 }
 
-/*
- * on_shmem_exit callback: release everything.  Usually, before_shmem_exit
- * callbacks have done so, unless they could not be registered.
- */
+/* on_shmem_exit callback: release what error cleanup has not. */
 static void
 slots_at_exit(int code, Datum arg)
 {
@@ -649,10 +640,7 @@ slots_at_exit(int code, Datum arg)
 
 /* ---- Settings ---- */
 
-/*
- * Change a setting.  Waiters enter if they may now.  If the limit is lowered,
- * holders finish first.
- */
+/* Change a setting.  Waiters enter if they may now. */
 void
 slots_set(SlotSetting which, int value)
 {

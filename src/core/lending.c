@@ -13,8 +13,7 @@
  * queue moves.  That timer does not help a queue whose own places are all in
  * use: other queues may move.  The queue of a hot spot has its own timer,
  * because its limit is an estimate.  The limit of a pool is intended: a waiter
- * enters above it only if none has entered for 60 s.  If a sample finds that
- * others wait for a lock of a waiter, that waiter enters at once.
+ * enters above it only if none has entered for 60 s.
  *
  * Locking: see slots_internal.h.
  *
@@ -26,14 +25,14 @@
 
 #include "core/slots_internal.h"
 
-#define MIN_STALL				1000	/* ms that a queue may stand still */
-#define MAX_STALL				60000
+#define MIN_STALL	1000		/* ms that a queue may stand still */
+#define MAX_STALL	60000
 
 /*
  * A process that uses less than this part of a CPU, 5 %, is idle.  One that
  * receives rows or short statements one by one from its client uses less.
  */
-#define IDLE_PART				20
+#define IDLE_PART	20
 
 int
 slots_lend_after(void)
@@ -43,7 +42,7 @@ slots_lend_after(void)
 
 /*
  * Must the worker watch the holders?  It must if a backend waits, or would
- * wait, or if a lender may work again.  A hint, no lock.
+ * wait, or if a lender may work again.  A hint.
  */
 bool
 slots_holders_matter(void)
@@ -56,9 +55,9 @@ slots_holders_matter(void)
 static void
 forget_lender(SlotPool *pool)
 {
-	Assert(Slots->lent > 0);
 	pool->lent--;
 	Slots->lent--;
+	Assert(pool->lent >= 0);
 }
 
 /* This backend has ended while its slot was lent. */
@@ -82,7 +81,7 @@ is_of_use(uint32 state)
 	return ((state & STATE_COUNTED) != 0 && slots_are_limited()) || place_in(state) != NO_QUEUE;
 }
 
-/* Does this holder lend, or could it?  A hint, no lock. */
+/* Does this holder lend, or could it?  A hint. */
 bool
 slots_may_lend(int procno)
 {
@@ -91,7 +90,10 @@ slots_may_lend(int procno)
 	return state_in(state) == SLOT_LENT || is_of_use(state);
 }
 
-/* Lend an entry's slot: it counts as free from now on.  Lock held. */
+/*
+ * Lend an entry's slot: it counts as free from now on.  If its backend leaves,
+ * it waits for the lock before it can change its pool.  Lock held.
+ */
 static void
 lend(SlotEntry *entry, TimestampTz since)
 {
@@ -157,8 +159,7 @@ slots_seems_idle(int procno, uint64 cpu)
 /*
  * Record what a sample saw of a holder.  cpu: as above; busy: it works even if
  * cpu has not grown; is_stuck: it waits for an idle backend.  Lend its slot if
- * it is stuck, or has been idle for lend_after.  Take a lent slot back if it
- * works.
+ * it is stuck, or has been idle for lend_after.  Take it back if it works.
  */
 void
 slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)

@@ -339,13 +339,13 @@ end_sampling(int code, Datum arg)
 void
 slots_begin_sampling(int cpus)
 {
-	WorkerStats stats = {.started = GetCurrentTimestamp()};
 	LockedSection section;
 
 	slots_lock(&section);
 	Slots->worker = MY_PROC_NUMBER;
 	Slots->cpus = cpus;
-	Slots->worker_stats = stats;
+	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
+	Slots->worker_stats.started = section.timestamp;
 	slots_unlock(&section);
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
@@ -404,13 +404,9 @@ slots_are_sampled(void)
 int
 slots_get_worker(WorkerStats *stats)
 {
-	LockedSection section;
-	int			worker;
+	int			worker = *(volatile int *) &Slots->worker;
 
-	slots_lock(&section);
-	worker = Slots->worker;
 	*stats = Slots->worker_stats;
-	slots_unlock(&section);
 	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 }
 
@@ -567,13 +563,14 @@ void
 slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
+	SlotQueue  *queue = queue_at(entry->queue);
 
 	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(procno);
 	note_passed_over(pool_of(entry)->definition.priority, section->now);
-	queue_at(entry->queue)->passed_over_since = 0;
-	queue_at(entry->queue)->moved = section->now;
-	queue_at(entry->queue)->stall_after = 0;
+	queue->passed_over_since = 0;
+	queue->moved = section->now;
+	queue->stall_after = 0;
 	note_place_taken(hold->place);
 	/* The worker may have given it a place just before it queued. */
 	if (is_of_hot_spot(hold->place))
@@ -625,16 +622,15 @@ grant_one(void)
 {
 	LockedSection section;
 	int			queue = NO_QUEUE;
-	int			paused;
 	int			next;
 	Hold		hold;
 	bool		granted;
 
 	slots_lock(&section);
-	paused = queue_at(LONG_QUEUE)->waiters.head;
+	next = queue_at(LONG_QUEUE)->waiters.head;
 	if (none_may_queue())
 		queue = slots_next_queue(NO_QUEUE);
-	else if (paused != INVALID_PROC_NUMBER && !long_may_wait(entry_of(paused)))
+	else if (next != INVALID_PROC_NUMBER && !long_may_wait(entry_of(next)))
 		queue = LONG_QUEUE;
 	granted = queue != NO_QUEUE;
 	if (granted)
@@ -653,7 +649,7 @@ grant_one(void)
 	return granted;
 }
 
-/* Let waiters in as far as the limits allow.  The lock is not held. */
+/* Let waiters in as far as the limits allow. */
 void
 slots_grant_free(void)
 {
@@ -680,8 +676,8 @@ may_hand_off(int next, uint64 now)
 }
 
 /*
- * Release what a holder had: its slot, which Slots->usage still counts if
- * had->counted, and its place, which is counted out.  Hand the slot off to the
+ * Release what a holder had: its slot, if had->counted, which Slots->usage
+ * still counts; and its place, which is counted out.  Hand the slot off to the
  * next waiter if that is allowed.  Lock held.
  */
 void

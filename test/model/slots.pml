@@ -702,7 +702,7 @@ inline slots_enqueue()
 /* ---- acquire.c: claim, leave, release ---- */
 inline claim_free_slot()
 {
-	atomic { slots_lock(); ok = !IS_WAITING(me); MySlotEntry.wakeup_pending = false };
+	atomic { slots_lock(); MySlotEntry.wakeup_pending = false; ok = !IS_WAITING(me) };
 	WHEN(!ok,
 		 slots_next_waiter(); WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
 		 WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me)));
