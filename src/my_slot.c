@@ -137,7 +137,7 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
 static bool
 queue_timeout_is_of_pool(void)
 {
-	int			of_pool = slots_pool_queue_timeout();
+	int			of_pool = slots_my_pool()->queue_timeout;
 
 	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
 }
@@ -152,7 +152,7 @@ note_admission(void)
 static int
 queue_timeout(void)
 {
-	return queue_timeout_is_of_pool() ? slots_pool_queue_timeout() : gate_queue_timeout;
+	return queue_timeout_is_of_pool() ? slots_my_pool()->queue_timeout : gate_queue_timeout;
 }
 
 /* Does lock_timeout end the wait first?  A place stands for a lock. */
@@ -226,7 +226,7 @@ note_wait(const char *end)
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
 					(unsigned long long) (waited / 1000), (unsigned long long) (waited % 1000),
-					end, slots_pool_name(), wait_queue_length, wait_queue_length + 1)));
+					end, slots_my_pool()->name, wait_queue_length, wait_queue_length + 1)));
 	RESUME_INTERRUPTS();
 }
 
@@ -264,7 +264,8 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many backends are waiting for admission"),
 				 errdetail_gate(&limit, hot_spot, 0),
-				 errhint_gate(&limit, "max_queue_length", slots_pool_has_queue_length())));
+				 errhint_gate(&limit, "max_queue_length",
+							  slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET)));
 	}
 	if (enqueued != SLOT_ENQUEUED)
 	{

@@ -57,12 +57,10 @@ static Hold next_hold;
 
 static void slots_at_exit(int code, Datum arg);
 
-/* May its pool change?  One admitted before ends in the pool that counted it. */
 static inline bool
-must_join_pool(void)
+my_pool_is_current(void)
 {
-	return unlikely(my_pool.generation != pg_atomic_read_u32(&Slots->generation)) &&
-		!MySlotEntry->admitted_before;
+	return my_pool.generation == pg_atomic_read_u32(&Slots->generation);
 }
 
 /* Take this backend's entry, until it exits. */
@@ -176,8 +174,15 @@ slots_try_acquire(TimestampTz since)
 {
 	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
-	if (must_join_pool())
+	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
 		slots_join_pool();
+	if (likely(!slots_are_limited() && !my_pool.has_limit && MySlotEntry->hot_spot == 0))
+	{
+		count_admission();
+		pg_atomic_write_u64(&MySlotEntry->since, since);
+		pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
+		return true;
+	}
 	if (!count_me_in(false))
 		return false;
 	become_holder(since);
@@ -191,11 +196,10 @@ slots_try_barge(TimestampTz since)
 	bool		others_wait = waiters_flag_is_set() ||
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
-	if (others_wait &&
-		(setting(SETTING_HANDOFF_AFTER) == 0 ||
-		 my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority)))
-		return false;
-	if (!count_me_in(true))
+	if ((others_wait &&
+		 (setting(SETTING_HANDOFF_AFTER) == 0 ||
+		  my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
+		!count_me_in(true))
 		return false;
 	become_holder(since);
 	if (others_wait)
@@ -308,7 +312,9 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	LockedSection section;
 
 	slots_lock(&section);
-	while (must_join_pool())
+
+	/* One admitted before ends in the pool that counted it. */
+	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
 	{
 		slots_unlock(&section);
 		slots_join_pool();

@@ -3,8 +3,7 @@
  * pools.c
  *		Which pools there are, and which one a backend belongs to.
  *
- * Each pool has an index in an array; the default pool has the first.  The
- * worker defines and drops pools when it publishes settings (settings.c).  A
+ * Each pool has an index in an array; the default pool has the first.  A
  * backend looks up its pool by name whenever the generation changes.  When a
  * pool is dropped, waiters in its queue move to the default pool at once,
  * other backends at their next statement.  The index can be reused once no
@@ -24,7 +23,6 @@
 #define NO_POOL			(-1)
 
 MyPool		my_pool = {.generation = PG_UINT32_MAX};
-static char my_pool_name[NAMEDATALEN];
 
 /* The pool that the session's setting names */
 static const char *chosen_name = POOLS_DEFAULT_NAME;
@@ -100,14 +98,13 @@ slots_join_pool(void)
 	my_pool.generation = pg_atomic_read_u32(&Slots->generation);
 	my_pool.has_limit = pool->definition.max_active > 0;
 	my_pool.priority = pool->definition.priority;
-	strlcpy(my_pool_name, pool->definition.name, sizeof(my_pool_name));
 	LWLockRelease(Slots->pools_lock);
 
 	if (unknown)
 		warn_of_unknown_pool(name);
 }
 
-/* Use that pool from the next statement on.  Keeps a pointer to name. */
+/* Use that pool from the next statement on.  name: stays where it is. */
 void
 slots_choose_pool(const char *name)
 {
@@ -115,23 +112,11 @@ slots_choose_pool(const char *name)
 	my_pool.generation = PG_UINT32_MAX;
 }
 
-const char *
-slots_pool_name(void)
+/* The pool of this backend.  Both may change during a wait. */
+const PoolDefinition *
+slots_my_pool(void)
 {
-	return my_pool_name;
-}
-
-bool
-slots_pool_has_queue_length(void)
-{
-	return pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET;
-}
-
-/* ms; 0 = none.  It, and the pool, may change during a wait. */
-int
-slots_pool_queue_timeout(void)
-{
-	return *(volatile int *) &pool_of(MySlotEntry)->definition.queue_timeout;
+	return &pool_of(MySlotEntry)->definition;
 }
 
 /* An unused index for a pool, or NO_POOL */
@@ -179,15 +164,12 @@ drop_pool(int index)
 	LockedSection section;
 	int			waiter;
 
-	slots_lock(&section);
-	pool->defined = false;
-	pg_atomic_write_u32(&queue->limit, NO_LIMIT);
-	pg_atomic_fetch_add_u32(&Slots->generation, 1);
-	slots_unlock(&section);
-
 	do
 	{
 		slots_lock(&section);
+		pool->defined = false;
+		pg_atomic_write_u32(&queue->limit, NO_LIMIT);
+		pg_atomic_fetch_add_u32(&Slots->generation, 1);
 		waiter = queue->waiters.head;
 		if (waiter != INVALID_PROC_NUMBER)
 		{

@@ -203,9 +203,7 @@ extern int	slots_get_worker(WorkerStats *stats);
 extern void pools_fold_name(char *name, const char *original);
 extern const PoolDefinition *pools_find(const PoolDefinitions *definitions, const char *name);
 extern void slots_choose_pool(const char *name);
-extern const char *slots_pool_name(void);
-extern int	slots_pool_queue_timeout(void);
-extern bool slots_pool_has_queue_length(void);
+extern const PoolDefinition *slots_my_pool(void);
 
 /* limit_control.c */
 
