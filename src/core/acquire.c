@@ -117,7 +117,7 @@ occupy(int place)
 	if (likely(!is_of_hot_spot(place)))
 		return;
 	if (pg_atomic_compare_exchange_u32(&MySlotEntry->spot, &none, spot_of(place)))
-		note_place_taken(place);
+		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
 	else						/* the worker has given it one meanwhile */
 		slots_return_place(place);
 }

@@ -45,8 +45,9 @@
 #include "compat.h"
 #include "core/slots.h"
 
-#define USAGE_WAITERS	0x80000000	/* see SlotShared.usage, SlotQueue.usage */
-#define USAGE_COUNT		0x7FFFFFFF	/* slots in use, except lent ones */
+/* A usage word: of SlotShared for slots, of SlotQueue for places */
+#define USAGE_WAITERS	0x80000000	/* backends wait */
+#define USAGE_COUNT		0x7FFFFFFF	/* in use, except lent ones */
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
@@ -56,15 +57,14 @@
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
 
-/* State and place share a word: one exchange tells what to count out. */
-#define STATE_MASK		0x0F
+/* SlotEntry.state: one exchange tells what to count out. */
+#define STATE_MASK		0x0F	/* SlotState */
 #define STATE_COUNTED	0x80	/* in SlotShared.usage */
-#define PLACE_SHIFT		8
+#define PLACE_SHIFT		8		/* place in a pool, plus 1 */
 
 /* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
 {
-	/* SlotState, STATE_COUNTED, and place in a pool: see acquire.c */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	pg_atomic_uint32 spot;		/* place at a hot spot, see spot_of() */
 	uint16		admission;		/* changes with every admission */
@@ -116,10 +116,9 @@ typedef struct EntryList
 typedef struct SlotQueue
 {
 	/*
-	 * Backends that have a place here, and USAGE_WAITERS if any wait: a cache
-	 * line of its own.  The queue of a pool counts only while the pool has a
-	 * limit.  That of long statements counts the processes that have a turn,
-	 * and has no flag.
+	 * Places in use, on a cache line of their own.  A pool's queue counts only
+	 * while the pool has a limit.  That of long statements counts the processes
+	 * that have a turn, and has no flag.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
@@ -183,8 +182,8 @@ typedef struct SlotShared
 	pg_atomic_uint32 settings[SLOT_SETTINGS];	/* as int: the lock to change */
 
 	/*
-	 * Slots in use, and USAGE_WAITERS if a backend waits and its queue has a
-	 * free place.  While there is a limit, every statement writes it.
+	 * Its flag is set if a backend waits and its queue has a free place.
+	 * While there is a limit, every statement writes it.
 	 */
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 
@@ -297,7 +296,7 @@ state_in(uint32 word)
 	return (SlotState) (word & STATE_MASK);
 }
 
-/* The state of an entry.  A hint, unless the entry is this backend's own. */
+/* A hint, unless the entry is this backend's own. */
 static inline SlotState
 state_of(SlotEntry *entry)
 {
@@ -342,14 +341,12 @@ slots_in_use(void)
 	return pg_atomic_read_u32(&Slots->usage) & USAGE_COUNT;
 }
 
-/* Does a backend wait that could use a free slot? */
 static inline bool
 waiters_flag_is_set(void)
 {
 	return (pg_atomic_read_u32(&Slots->usage) & USAGE_WAITERS) != 0;
 }
 
-/* Is there a limit for all pools together? */
 static inline bool
 slots_are_limited(void)
 {
@@ -406,7 +403,7 @@ queue_counts(int queue)
 	return queue >= LONG_QUEUE || queue_has_limit(queue);
 }
 
-/* Count a place if the queue counts.  Returns false if none is free. */
+/* Count a place, if the queue counts.  Returns false if none is free. */
 static inline bool
 count_place_if_free(int queue, bool barge, int *place)
 {
@@ -445,15 +442,7 @@ count_place_out(int place)
 	return (usage & USAGE_WAITERS) != 0;
 }
 
-/* A backend has taken this place. */
-static inline void
-note_place_taken(int place)
-{
-	if (is_of_hot_spot(place))
-		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
-}
-
-/* Count a slot if slots are limited.  Returns false if none is free. */
+/* Count a slot, if slots are limited.  Returns false if none is free. */
 static inline bool
 count_slot_if_free(bool barge, bool *counted)
 {
@@ -507,11 +496,7 @@ count_out(const Hold *hold)
 static inline Hold
 hold_in(uint32 word)
 {
-	Hold		hold;
-
-	hold.counted = (word & STATE_COUNTED) != 0;
-	hold.place = place_in(word);
-	return hold;
+	return (Hold) {(word & STATE_COUNTED) != 0, place_in(word)};
 }
 
 /* Convert a place at a hot spot, or NO_QUEUE, to SlotEntry.spot, and back. */
@@ -544,10 +529,9 @@ has_spot(SlotEntry *entry)
 static inline void
 leave_reserve(SlotEntry *entry)
 {
-	if (likely(!entry->reserved))
-		return;
+	if (unlikely(entry->reserved))
+		pg_atomic_fetch_sub_u32(&Slots->reserved, 1);
 	entry->reserved = false;
-	pg_atomic_fetch_sub_u32(&Slots->reserved, 1);
 }
 
 /* ---- Long statements ---- */
@@ -603,18 +587,14 @@ is_paused(SlotEntry *entry)
 	return state_of(entry) == SLOT_WAITING && *(volatile uint8 *) &entry->queue == LONG_QUEUE;
 }
 
-/*
- * A granted waiter, the next one, the worker, and up to MAX_AT_ONCE readmitted
- * backends and long statements
- */
-#define MAX_AT_ONCE	4
-#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)
+#define MAX_AT_ONCE	4			/* backends readmitted; long statements */
+#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)	/* one granted, the next, the worker */
 
 /* One critical section */
 typedef struct LockedSection
 {
 	uint64		now;			/* just before it began */
-	TimestampTz timestamp;		/* the same, for the views */
+	TimestampTz timestamp;		/* likewise */
 	int			nwakeups;
 	int			wakeups[MAX_WAKEUPS];	/* set their latches afterwards */
 } LockedSection;

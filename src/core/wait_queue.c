@@ -60,7 +60,7 @@ static void readmit(LockedSection *section);
 
 /* ---- The order ---- */
 
-/* The next queue with waiters after that one, or NO_QUEUE.  Lock held. */
+/* The next queue with waiters after that one, or NO_QUEUE.  Lock held, or a hint. */
 int
 slots_next_queue(int queue)
 {
@@ -169,8 +169,7 @@ note_passed_over(int priority, uint64 since)
 
 /*
  * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
- * take no other lock.  Times in shared memory may be slightly later than
- * section->now.
+ * take no other lock.  Times in shared memory may be later than section->now.
  */
 void
 slots_lock(LockedSection *section)
@@ -205,7 +204,7 @@ head_to_call(void)
 	return INVALID_PROC_NUMBER;
 }
 
-/* May this waiter, which was called, take a free slot?  Lock held. */
+/* May this waiter take a free slot?  Lock held. */
 bool
 slots_is_its_turn(int procno, uint64 now)
 {
@@ -273,8 +272,8 @@ wake_next(bool was_free, LockedSection *section)
 
 /*
  * While no slot is free, let in waiters that need none: heads with
- * admitted_before whose queue has a free place.  If many can enter, later
- * sections let in the rest, at the latest those of samples.  Lock held.
+ * admitted_before whose queue has a free place.  If there are many, later
+ * sections let in the rest.  Lock held.
  */
 static void
 readmit(LockedSection *section)
@@ -361,14 +360,14 @@ slots_call_worker(LockedSection *section)
 	}
 }
 
-/* Does a backend wait in a queue?  A hint, no lock. */
+/* A hint. */
 bool
 slots_any_waits(void)
 {
 	return slots_next_queue(NO_QUEUE) != NO_QUEUE;
 }
 
-/* The worker has taken a sample, in that many us. */
+/* The worker has taken a sample.  took: us. */
 void
 slots_note_sample(uint64 took)
 {
@@ -393,7 +392,7 @@ slots_may_doze(void)
 	return may;
 }
 
-/* Has the worker taken a sample lately?  A hint, no lock. */
+/* Has the worker taken a sample lately?  A hint. */
 bool
 slots_are_sampled(void)
 {
@@ -571,10 +570,13 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 	queue->passed_over_since = 0;
 	queue->moved = section->now;
 	queue->stall_after = 0;
-	note_place_taken(hold->place);
-	/* The worker may have given it a place just before it queued. */
 	if (is_of_hot_spot(hold->place))
-		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(hold->place))));
+	{
+		pg_atomic_fetch_add_u64(&hot_spot_at(hold->place)->admitted, 1);
+		/* The worker may have given it a place just before it queued. */
+		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot,
+															   spot_of(hold->place))));
+	}
 	if (entry->queue == LONG_QUEUE)
 	{
 		/* The hold counts the leader only. */
