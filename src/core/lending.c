@@ -201,25 +201,31 @@ slots_end_lending(void)
 }
 
 /*
- * A waiter last entered at moved, and the next may enter stall ms later (0:
- * the initial delay).  May one that has waited since queued enter now?
- * Returns the delay in ms, or 0 if not.
+ * A waiter last entered at moved: if the next one, procno, may enter above the
+ * limits by now, let it in.  *stall_after: the delay, ms; 0 = the initial one.
+ * Lock held.
  */
-static int
-stall_over(uint64 moved, int stall, uint64 queued, uint64 now)
+static bool
+enter_late(int procno, uint64 moved, int *stall_after, LockedSection *section)
 {
+	uint64		queued = entry_of(procno)->queued;
+
 	/* Both settings delay waiters on purpose. */
 	int64		delay = Max(setting(SETTING_HANDOFF_AFTER), slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
+	int			stall = Max(*stall_after, first);
 
 	/*
 	 * Start over after a time without waiters.  Do not start over for each
 	 * new waiter, or all would enter at once.
 	 */
-	stall = Max(stall, first);
 	if (passed_since(moved, stall, queued))
 		stall = first;
-	return passed_since(Max(moved, queued), stall, now) ? stall : 0;
+	if (!passed_since(Max(moved, queued), stall, section->now))
+		return false;
+	slots_grant_above_limit(procno, section);
+	*stall_after = Min(2 * stall, MAX_STALL);
+	return true;
 }
 
 /* The last resort: let the next waiter in if it is time.  Lock held. */
@@ -227,7 +233,6 @@ static bool
 relieve_next(LockedSection *section)
 {
 	int			next = slots_next_waiter(section->now);
-	int			stall;
 
 	/* A long statement only waits for its turn. */
 	for (int index = NO_QUEUE; next != INVALID_PROC_NUMBER &&
@@ -235,34 +240,11 @@ relieve_next(LockedSection *section)
 		 (index = slots_next_queue(index)) != NO_QUEUE;)
 		if (queue_has_place_free(index))
 			next = queue_at(index)->waiters.head;
-	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
+	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE ||
+		!enter_late(next, Slots->moved, &Slots->stall_after, section))
 		return false;
-	stall = stall_over(Slots->moved, Slots->stall_after, entry_of(next)->queued, section->now);
-	if (stall == 0)
-		return false;
-	slots_grant_above_limit(next, section);
 	Slots->moved = section->now;
-	Slots->stall_after = Min(2 * stall, MAX_STALL);
 	return true;
-}
-
-/*
- * Has the queue of a hot spot stood still for long enough?  It has not while
- * its contenders complete transactions: too many may have places, and leave
- * one by one.  Returns as stall_over().  Lock held.
- */
-static int
-hot_spot_stall(int index, uint64 queued, uint64 now)
-{
-	SlotQueue  *queue = queue_at(index);
-	uint32		completed = pg_atomic_read_u32(&hot_spot_at(index)->completed);
-
-	if (queue->completed != completed)
-	{
-		queue->completed = completed;
-		queue->completed_seen = now;
-	}
-	return stall_over(Max(queue->moved, queue->completed_seen), queue->stall_after, queued, now);
 }
 
 /* The same for the first waiter of a queue without a free place. */
@@ -273,20 +255,30 @@ relieve_full_queue(LockedSection *section)
 	{
 		SlotQueue  *queue = queue_at(index);
 		int			head = queue->waiters.head;
-		uint64		queued = entry_of(head)->queued;
-		int			stall = 0;
+		uint32		completed;
 
 		if (queue_has_place_free(index))
 			continue;
 		if (is_of_hot_spot(index))
-			stall = hot_spot_stall(index, queued, section->now);
-		if (stall == 0 && passed_since(Max(queue->moved, queued), MAX_STALL, section->now))
-			stall = MAX_STALL;
-		if (stall == 0)
-			continue;
-		slots_grant_above_limit(head, section);
-		queue->stall_after = Min(2 * stall, MAX_STALL);
-		return;
+		{
+			/*
+			 * While its contenders complete transactions, too many may have
+			 * places, and leave one by one.
+			 */
+			completed = pg_atomic_read_u32(&hot_spot_at(index)->completed);
+			if (queue->completed != completed)
+				queue->completed_seen = section->now;
+			queue->completed = completed;
+			if (enter_late(head, Max(queue->moved, queue->completed_seen),
+						   &queue->stall_after, section))
+				return;
+		}
+		if (passed_since(Max(queue->moved, entry_of(head)->queued), MAX_STALL, section->now))
+		{
+			slots_grant_above_limit(head, section);
+			queue->stall_after = MAX_STALL;
+			return;
+		}
 	}
 }
 

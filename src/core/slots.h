@@ -161,15 +161,14 @@ extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
 
-/* Result of slots_enqueue() */
+/* Acquire, wait, release */
 typedef enum SlotEnqueued
 {
 	SLOT_ENQUEUED,				/* the backend is in the queue */
-	SLOT_ENQUEUE_ACQUIRED,		/* a slot was free after all */
-	SLOT_ENQUEUE_FULL			/* the queue was full */
+	SLOT_ENQUEUE_ACQUIRED,		/* it has a slot after all */
+	SLOT_ENQUEUE_FULL			/* the queue is full */
 } SlotEnqueued;
 
-/* Acquire, wait, release */
 extern bool slots_try_acquire(TimestampTz since);
 extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);

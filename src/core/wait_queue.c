@@ -56,7 +56,6 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
 #define MAX_OVERTAKEN	16		/* long statements; see next_long() */
 
 static void grant(int procno, const Hold *hold, LockedSection *section);
-static void readmit(LockedSection *section);
 
 /* ---- The order ---- */
 
@@ -153,15 +152,14 @@ slots_priority_of(int next, uint64 now)
 static void
 note_passed_over(int priority, uint64 since)
 {
-	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
-		SlotEntry  *head = entry_of(queue_at(queue)->waiters.head);
+		SlotQueue  *queue = queue_at(index);
+		SlotEntry  *head = entry_of(queue->waiters.head);
 
-		if (queue_at(queue)->passed_over_since == 0 &&
-			pool_of(head)->definition.priority < priority &&
-			queue_has_place_free(queue) &&
-			since > head->queued)
-			queue_at(queue)->passed_over_since = since;
+		if (queue->passed_over_since == 0 && since > head->queued &&
+			pool_of(head)->definition.priority < priority && queue_has_place_free(index))
+			queue->passed_over_since = since;
 	}
 }
 
@@ -180,14 +178,12 @@ slots_lock(LockedSection *section)
 	SpinLockAcquire(&Slots->mutex);
 }
 
-/* Set its latch after the lock is released; now, if too many wait.  Lock held. */
+/* Set its latch after the lock is released.  Lock held. */
 static void
 wake_later(LockedSection *section, int procno)
 {
-	if (section->nwakeups < MAX_WAKEUPS)
-		section->wakeups[section->nwakeups++] = procno;
-	else
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	Assert(section->nwakeups < MAX_WAKEUPS);
+	section->wakeups[section->nwakeups++] = procno;
 }
 
 /* Without a limit for all: a head that could enter and was not called */
@@ -233,6 +229,33 @@ publish_next(int next, uint64 now)
 }
 
 /*
+ * While no slot is free, let in waiters that need none: heads with
+ * admitted_before whose queue has a free place.  If there are many, later
+ * sections let in the rest.  Lock held.
+ */
+static void
+readmit(LockedSection *section)
+{
+	int			readmitted = 0;
+
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	{
+		int			head;
+		Hold		hold;
+
+		while (readmitted < MAX_AT_ONCE &&
+			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
+			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &hold.place))
+		{
+			hold.counted = count_slot();
+			slots_make_holder(head, &hold, section);
+			wake_later(section, head);
+			readmitted++;
+		}
+	}
+}
+
+/*
  * Call the next waiter if a slot is free, or was free and readmit() did not
  * run.  A long statement is granted the slot: it may wait for its parallel
  * workers, and they for its turn.  Lock held.
@@ -270,38 +293,10 @@ wake_next(bool was_free, LockedSection *section)
 	}
 }
 
-/*
- * While no slot is free, let in waiters that need none: heads with
- * admitted_before whose queue has a free place.  If there are many, later
- * sections let in the rest.  Lock held.
- */
-static void
-readmit(LockedSection *section)
-{
-	int			readmitted = 0;
-
-	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
-	{
-		int			head;
-		Hold		hold;
-
-		while (readmitted < MAX_AT_ONCE &&
-			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
-			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &hold.place))
-		{
-			hold.counted = count_slot();
-			slots_make_holder(head, &hold, section);
-			wake_later(section, head);
-			readmitted++;
-		}
-	}
-}
-
 /* Call the next waiter if a slot is free, release the lock, set latches. */
 void
 slots_unlock(LockedSection *section)
 {
-	/* A free slot may be taken before wake_next() looks. */
 	bool		was_free = slot_is_free();
 
 	if (!was_free)
@@ -403,9 +398,13 @@ slots_are_sampled(void)
 int
 slots_get_worker(WorkerStats *stats)
 {
-	int			worker = *(volatile int *) &Slots->worker;
+	LockedSection section;
+	int			worker;
 
+	slots_lock(&section);
+	worker = Slots->worker;
 	*stats = Slots->worker_stats;
+	slots_unlock(&section);
 	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 }
 
