@@ -173,10 +173,11 @@ drop_pool(int index)
 		waiter = queue->waiters.head;
 		if (waiter != INVALID_PROC_NUMBER)
 		{
+			slots_queue_remove(waiter);
 			slots_keep_totals(entry_of(waiter));
-			entry_of(waiter)->pool = DEFAULT_POOL;
-			slots_queue_move(waiter, DEFAULT_POOL);
-			queue->passed_over_since = 0;
+			entry_of(waiter)->pool = entry_of(waiter)->queue = DEFAULT_POOL;
+			pg_atomic_fetch_or_u32(&queue_at(DEFAULT_POOL)->usage, USAGE_WAITERS);
+			slots_queue_append(waiter, &section);
 			/* Unless there was a reset. */
 			if (pool->totals[TOTAL_QUEUED] > 0)
 				pool->totals[TOTAL_QUEUED]--;

@@ -609,7 +609,6 @@ extern int	slots_priority_of(int next, uint64 now);
 extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno);
-extern void slots_queue_move(int procno, int to);
 extern void slots_begin_turn(SlotEntry *entry, uint64 now);
 extern void slots_end_pause(SlotEntry *entry, uint64 now);
 extern void slots_make_holder(int procno, const Hold *hold, LockedSection *section);

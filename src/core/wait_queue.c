@@ -472,8 +472,8 @@ next_long(const SlotEntry *entry)
  * backend that may hold locks goes before those that hold none, unless these
  * have waited for handoff_after.
  */
-static void
-add_to_queue(int procno)
+void
+slots_queue_append(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
@@ -488,6 +488,8 @@ add_to_queue(int procno)
 	if (entry->admitted_before && entry->prev == queue->last_before)
 		queue->last_before = procno;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
+	entry->wakeup_pending = false;
+	slots_call_worker(section);
 }
 
 void
@@ -505,24 +507,6 @@ slots_queue_remove(int procno)
 		queue->passed_over_since = 0;
 		Slots->waiting[index / 64] &= ~(UINT64CONST(1) << (index % 64));
 	}
-}
-
-/* Put a backend that is awake into its queue, whose flag is set. */
-void
-slots_queue_append(int procno, LockedSection *section)
-{
-	entry_of(procno)->wakeup_pending = false;
-	add_to_queue(procno);
-	slots_call_worker(section);
-}
-
-void
-slots_queue_move(int procno, int to)
-{
-	slots_queue_remove(procno);
-	entry_of(procno)->queue = to;
-	pg_atomic_fetch_or_u32(&queue_at(to)->usage, USAGE_WAITERS);
-	add_to_queue(procno);
 }
 
 /* ---- Slots for waiters ---- */

@@ -390,8 +390,9 @@ inline slots_unlock()
 		entry_of(p).place = place; counted = false; place = NO_QUEUE \
 	}
 /* next_one: the one that p may go before */
-inline add_to_queue(p)
+inline slots_queue_append(p)
 {
+	entry_of(p).wakeup_pending = false;
 	next_one = (LAST_BEFORE(p) == INVALID_PROC_NUMBER ->
 				HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
@@ -402,18 +403,13 @@ inline add_to_queue(p)
 	list_insert(queue_at(entry_of(p).queue).waiters, p, next_one);
 	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
-		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_LAST)	/* (f) */
+		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_LAST);	/* (f) */
+	ORDER_QUEUES; Slots.worker_dozes = false
 }
 
 inline slots_may_doze()
 {
 	slots_lock(); Slots.worker_dozes = !ANY_QUEUE(HAS_WAITERS); slots_unlock()
-}
-
-inline slots_queue_append(p)
-{
-	entry_of(p).wakeup_pending = false; add_to_queue(p); ORDER_QUEUES;
-	Slots.worker_dozes = false
 }
 
 inline slots_queue_remove(p)
