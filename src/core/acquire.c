@@ -240,15 +240,16 @@ slots_acquire_reserved(int size, TimestampTz since)
 {
 	uint32		used = pg_atomic_read_u32(&Slots->reserved);
 
-	do
+	while (used < (uint32) size)
 	{
-		if (used >= (uint32) size)
-			return false;
-	} while (!pg_atomic_compare_exchange_u32(&Slots->reserved, &used, used + 1));
-	MySlotEntry->reserved = true;
-	if (!barge_or_force(since))
-		leave_reserve(MySlotEntry); /* one was free after all */
-	return true;
+		if (!pg_atomic_compare_exchange_u32(&Slots->reserved, &used, used + 1))
+			continue;
+		MySlotEntry->reserved = true;
+		if (!barge_or_force(since))
+			leave_reserve(MySlotEntry); /* one was free after all */
+		return true;
+	}
+	return false;
 }
 
 /* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */

@@ -116,9 +116,9 @@ typedef struct EntryList
 typedef struct SlotQueue
 {
 	/*
-	 * Places in use, on a cache line of their own.  A pool's queue counts only
-	 * while the pool has a limit.  That of long statements counts the processes
-	 * that have a turn, and has no flag.
+	 * Places in use, on a cache line of their own.  A pool's queue counts
+	 * only while the pool has a limit.  That of long statements counts the
+	 * processes that have a turn, and has no flag.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
@@ -477,9 +477,8 @@ count_in_if_free(int queue, Hold *hold)
 static inline Hold
 count_in(int queue)
 {
-	Hold		hold;
+	Hold		hold = {.place = count_place(queue)};
 
-	hold.place = count_place(queue);
 	hold.counted = count_slot();
 	return hold;
 }
@@ -496,7 +495,9 @@ count_out(const Hold *hold)
 static inline Hold
 hold_in(uint32 word)
 {
-	return (Hold) {(word & STATE_COUNTED) != 0, place_in(word)};
+	Hold		hold = {(word & STATE_COUNTED) != 0, place_in(word)};
+
+	return hold;
 }
 
 /* Convert a place at a hot spot, or NO_QUEUE, to SlotEntry.spot, and back. */
@@ -588,7 +589,7 @@ is_paused(SlotEntry *entry)
 }
 
 #define MAX_AT_ONCE	4			/* backends readmitted; long statements */
-#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)	/* one granted, the next, the worker */
+#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)	/* see wake_later() */
 
 /* One critical section */
 typedef struct LockedSection

@@ -119,9 +119,7 @@ slots_next_waiter(uint64 now)
 			order = pool_of(entry_of(head))->definition.priority -
 				pool_of(entry_of(next))->definition.priority;
 		if (order == 0)
-			order = queue == LONG_QUEUE;
-		if (order == 0 && entry_of(next)->queue == LONG_QUEUE)
-			order = -1;
+			order = (queue == LONG_QUEUE) - (entry_of(next)->queue == LONG_QUEUE);
 		if (order == 0)
 			order = entry_of(head)->queued < entry_of(next)->queued ? 1 : -1;
 		if (order > 0)
@@ -178,7 +176,11 @@ slots_lock(LockedSection *section)
 	SpinLockAcquire(&Slots->mutex);
 }
 
-/* Set its latch after the lock is released.  Lock held. */
+/*
+ * Set its latch after the lock is released: that of a backend granted the
+ * slot, of the next one, of the worker, and of those that readmit() and
+ * wake_next() let in.  Lock held.
+ */
 static void
 wake_later(LockedSection *section, int procno)
 {
