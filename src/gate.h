@@ -81,7 +81,6 @@ extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);
 extern void settings_publish(void);
-extern void settings_begin_publishing(void);
 
 /* pool_parser.c */
 extern bool pools_check(char **newval, void **extra, GucSource source);

@@ -62,35 +62,21 @@ static const struct config_enum_entry scope_options[] = {
 /* The transaction during which this backend learned of a limit, or invalid */
 static LocalTransactionId ungated_transaction = InvalidLocalTransactionId;
 
-static bool is_publisher = false;
-
-/* Assign hooks of the worker publish the new value. */
-static void
-publish(SlotSetting setting, int value)
-{
-	if (is_publisher)
-		slots_set(setting, value);
-}
-
-/* Publish all settings.  Call when shared memory has been created. */
+/* Call when shared memory has been created; in the worker after each reload. */
 void
 settings_publish(void)
 {
-	slots_set_pools(gate_pools);
-	slots_set(SETTING_MAX_ACTIVE, gate_max_active_backends);
-	slots_set(SETTING_OBSERVING, mode);
-	slots_set(SETTING_HANDOFF_AFTER, gate_handoff_after);
-	slots_set(SETTING_LEND_AFTER, lend_after);
-	slots_set(SETTING_LONG_AFTER, gate_long_after);
-	slots_set(SETTING_HOT_SPOTS, hot_spots);
-}
+	SlotSettings settings = {
+		.max_active = gate_max_active_backends,
+		.observing = mode != 0,
+		.hot_spots = hot_spots,
+		.handoff_after = gate_handoff_after,
+		.lend_after = lend_after,
+		.long_after = gate_long_after
+	};
 
-/* This process, the worker, publishes all settings, now and on every change. */
-void
-settings_begin_publishing(void)
-{
-	is_publisher = true;
-	settings_publish();
+	slots_set_pools(gate_pools);
+	slots_set(&settings);
 }
 
 static void
@@ -99,15 +85,12 @@ assign_max_active_backends(int newval, void *extra)
 	/* A parallel worker gets its leader's setting in a transaction. */
 	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL && !IsParallelWorker())
 		ungated_transaction = MY_TRANSACTION;
-	publish(SETTING_MAX_ACTIVE, newval);
 }
 
 static void
 assign_pools(const char *newval, void *extra)
 {
 	gate_pools = (const PoolDefinitions *) extra;
-	if (is_publisher)
-		slots_set_pools(gate_pools);
 }
 
 /*
@@ -235,15 +218,6 @@ assign_bypass_application_names(const char *newval, void *extra)
 	bypass_look_at_name();
 }
 
-#define PUBLISH_ON_ASSIGN(name, type, setting) \
-	static void name(type newval, void *extra) { publish(setting, newval); }
-
-PUBLISH_ON_ASSIGN(assign_mode, int, SETTING_OBSERVING)
-PUBLISH_ON_ASSIGN(assign_handoff_after, int, SETTING_HANDOFF_AFTER)
-PUBLISH_ON_ASSIGN(assign_lend_after, int, SETTING_LEND_AFTER)
-PUBLISH_ON_ASSIGN(assign_long_after, int, SETTING_LONG_AFTER)
-PUBLISH_ON_ASSIGN(assign_hot_spots, bool, SETTING_HOT_SPOTS)
-
 /*
  * Did the transaction begin before this backend knew of a limit?  Then it may
  * hold locks without being admitted.
@@ -267,7 +241,7 @@ settings_define(void)
 							 "Sets whether backends above the limit wait or are only counted.",
 							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how many would have waited.",
 							 &mode, 0, mode_options,
-							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomStringVariable("admission_gate.pools",
 							   "Defines pools, which give parts of the slots to parts of the sessions.",
@@ -318,12 +292,12 @@ settings_define(void)
 							"Sets the wait after which the first backend in the queue is handed a slot.",
 							"Until then, a running backend may take a free slot before it. Zero means strictly first come, first served.",
 							&gate_handoff_after, 20, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_handoff_after, NULL);
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes statements queue for the rows and locks that backends contend for.",
 							 "Transactions that want the same row, table or advisory lock work a few at a time if that gets more done. Other statements are not affected.",
-							 &hot_spots, true, PGC_SIGHUP, 0, NULL, assign_hot_spots, NULL);
+							 &hot_spots, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum wait for a slot that is logged.",
@@ -335,13 +309,13 @@ settings_define(void)
 							"Sets the idle time after which a backend lends its slot to the queue.",
 							"A backend is idle while it uses next to no CPU time and does not wait for a disk or an LWLock. -1 means never.",
 							&lend_after, 100, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_lend_after, NULL);
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",
 							"Sets the CPU time after which a statement is long.",
 							"A long statement gives up its slot while others wait, and queues again. -1 means that no statement is long.",
 							&gate_long_after, 100, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_long_after, NULL);
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");
 }

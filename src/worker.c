@@ -66,7 +66,6 @@ admission_gate_worker_main(Datum arg)
 		wait_event = GATE_WORKER_EVENT_NEW();
 	slots_begin_sampling(usable_cpus());
 	sampler_begin();
-	settings_begin_publishing();
 	/* A reload may have been signaled before there was a handler. */
 	ConfigReloadPending = true;
 
@@ -78,6 +77,7 @@ admission_gate_worker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			settings_publish();
 		}
 		timeout = sampler_sample();
 		(void) WaitLatch(MyLatch,

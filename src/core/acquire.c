@@ -197,7 +197,7 @@ slots_try_barge(TimestampTz since)
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
 	if ((others_wait &&
-		 (setting(SETTING_HANDOFF_AFTER) == 0 ||
+		 (Slots->settings.handoff_after == 0 ||
 		  my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
 		!count_me_in(true))
 		return false;
@@ -276,7 +276,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 	if (none_may_queue())
 	{
 		/* If the gate is off, this backend does not know it yet. */
-		if (setting(SETTING_MAX_ACTIVE) != 0)
+		if (Slots->settings.max_active != 0)
 		{
 			pool->totals[TOTAL_WOULD_QUEUE]++;
 			slots_call_worker(section);
@@ -576,7 +576,7 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	bool		barges = setting(SETTING_HANDOFF_AFTER) != 0;
+	bool		barges = Slots->settings.handoff_after != 0;
 	int			place;
 
 	slots_resume();
@@ -647,16 +647,19 @@ slots_at_exit(int code, Datum arg)
 
 /* ---- Settings ---- */
 
-/* Change a setting.  Waiters enter if they may now. */
+/*
+ * Change the settings.  Waiters enter if they may now.  If the limit is
+ * lowered, holders finish first.
+ */
 void
-slots_set(SlotSetting which, int value)
+slots_set(const SlotSettings *settings)
 {
 	LockedSection section;
+	int			limit = settings->max_active > 0 ? settings->max_active : NO_LIMIT;
 
 	slots_lock(&section);
-	pg_atomic_write_u32(&Slots->settings[which], (uint32) value);
-	if (which == SETTING_MAX_ACTIVE)
-		pg_atomic_write_u32(&Slots->limit, value > 0 ? value : NO_LIMIT);
+	Slots->settings = *settings;
+	pg_atomic_write_u32(&Slots->limit, limit);
 	slots_unlock(&section);
 	if (!slots_have_hot_spots())
 		slots_end_hot_spots();
@@ -738,8 +741,6 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
-	for (int i = 0; i < SLOT_SETTINGS; i++)
-		pg_atomic_init_u32(&Slots->settings[i], 0);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
 	pg_atomic_init_u32(&Slots->reserved, 0);

@@ -61,7 +61,7 @@ pg_atomic_uint32 *slots_hot_kinds = NULL;
 bool
 slots_have_hot_spots(void)
 {
-	return setting(SETTING_HOT_SPOTS) && setting(SETTING_MAX_ACTIVE) != 0;
+	return Slots->settings.hot_spots && Slots->settings.max_active != 0;
 }
 
 /* Can statements queue for this kind? */

@@ -37,7 +37,7 @@
 int
 slots_lend_after(void)
 {
-	return setting(SETTING_LEND_AFTER);
+	return Slots->settings.lend_after;
 }
 
 /*
@@ -47,7 +47,7 @@ slots_lend_after(void)
 bool
 slots_holders_matter(void)
 {
-	return slots_any_waits() || setting(SETTING_OBSERVING) ||
+	return slots_any_waits() || Slots->settings.observing ||
 		*(volatile int *) &Slots->lent > 0;
 }
 
@@ -211,7 +211,7 @@ enter_late(int procno, uint64 moved, int *stall_after, LockedSection *section)
 	uint64		queued = entry_of(procno)->queued;
 
 	/* Both settings delay waiters on purpose. */
-	int64		delay = Max(setting(SETTING_HANDOFF_AFTER), slots_lend_after());
+	int64		delay = Max(Slots->settings.handoff_after, slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
 	int			stall = Max(*stall_after, first);
 

@@ -136,19 +136,18 @@ extern void slots_shmem_request(void);
 extern bool slots_shmem_init(void);
 
 /* Settings */
-typedef enum SlotSetting
+typedef struct SlotSettings
 {
-	SETTING_MAX_ACTIVE,			/* slots; 0 = the gate is off, even for pools;
+	int			max_active;		/* slots; 0 = the gate is off, even for pools;
 								 * -1 = only pools and hot spots have limits */
-	SETTING_OBSERVING,			/* 1 = no backend queues */
-	SETTING_HOT_SPOTS,
-	SETTING_HANDOFF_AFTER,		/* ms; 0 = always hand off */
-	SETTING_LEND_AFTER,			/* ms; -1 = never */
-	SETTING_LONG_AFTER,			/* ms of CPU time; -1 = never */
-	SLOT_SETTINGS
-} SlotSetting;
+	bool		observing;		/* no backend queues */
+	bool		hot_spots;
+	int			handoff_after;	/* ms; 0 = always hand off */
+	int			lend_after;		/* ms; -1 = never */
+	int			long_after;		/* ms of CPU time; -1 = never */
+} SlotSettings;
 
-extern void slots_set(SlotSetting which, int value);
+extern void slots_set(const SlotSettings *settings);
 extern void slots_set_pools(const PoolDefinitions *definitions);
 
 /* Backends. my_slot_procno is invalid until this one meets the gate. */
@@ -331,7 +330,7 @@ typedef struct SlotStats
 {
 	char		pool[NAMEDATALEN];
 	int			priority;
-	int			limit;			/* its own, or else SETTING_MAX_ACTIVE */
+	int			limit;			/* its own, or else that for all */
 	bool		observing;		/* the limit is not enforced */
 	int			backends[SLOT_STATES];
 	uint64		own_totals[OWN_TOTALS];

@@ -179,7 +179,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 limit;		/* slots, or NO_LIMIT; the lock to change */
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
-	pg_atomic_uint32 settings[SLOT_SETTINGS];	/* as int: the lock to change */
+	SlotSettings settings;		/* a hint without lock */
 
 	/*
 	 * Its flag is set if a backend waits and its queue has a free place.
@@ -237,18 +237,11 @@ typedef struct MyPool
 
 extern GATE_HIDDEN MyPool my_pool;
 
-/* The published value.  A hint, unless the lock is held. */
-static inline int
-setting(SlotSetting which)
-{
-	return (int) pg_atomic_read_u32(&Slots->settings[which]);
-}
-
 /* Is the gate off, or does it only observe? */
 static inline bool
 none_may_queue(void)
 {
-	return setting(SETTING_MAX_ACTIVE) == 0 || setting(SETTING_OBSERVING);
+	return Slots->settings.max_active == 0 || Slots->settings.observing;
 }
 
 static inline SlotEntry *
@@ -562,8 +555,8 @@ static inline bool
 long_may_wait(SlotEntry *entry)
 {
 	/* The leader of a worker may be a background worker, which has no slot. */
-	return state_of(entry) != SLOT_NONE && setting(SETTING_LONG_AFTER) >= 0 &&
-		slots_are_limited() && !setting(SETTING_OBSERVING) &&
+	return state_of(entry) != SLOT_NONE && Slots->settings.long_after >= 0 &&
+		slots_are_limited() && !Slots->settings.observing &&
 		!entry->keeps_slot && !entry->admitted_before &&
 		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }

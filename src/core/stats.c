@@ -169,8 +169,8 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 		stats[p].priority = definition->priority;
 		slots_lock(&section);
 		stats[p].limit = definition->max_active > 0 ?
-			definition->max_active : setting(SETTING_MAX_ACTIVE);
-		stats[p].observing = setting(SETTING_OBSERVING);
+			definition->max_active : Slots->settings.max_active;
+		stats[p].observing = Slots->settings.observing;
 		memcpy(stats[p].pool_totals, pool->totals, sizeof(pool->totals));
 		slots_unlock(&section);
 		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);

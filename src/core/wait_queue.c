@@ -484,7 +484,7 @@ slots_queue_append(int procno, LockedSection *section)
 
 	if (entry->queue != LONG_QUEUE && next != INVALID_PROC_NUMBER &&
 		(!entry->admitted_before || !slots_are_limited() ||
-		 passed_since(entry_of(next)->queued, setting(SETTING_HANDOFF_AFTER), entry->queued)))
+		 passed_since(entry_of(next)->queued, Slots->settings.handoff_after, entry->queued)))
 		next = INVALID_PROC_NUMBER;
 	list_insert(&queue->waiters, procno, next);
 	if (entry->admitted_before && entry->prev == queue->last_before)
@@ -648,7 +648,7 @@ slots_grant_free(void)
 static bool
 may_hand_off(int next, uint64 now)
 {
-	int64		handoff_after = setting(SETTING_HANDOFF_AFTER) * INT64CONST(1000);
+	int64		handoff_after = Slots->settings.handoff_after * INT64CONST(1000);
 	int64		waited = now - entry_of(next)->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
