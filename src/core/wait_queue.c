@@ -59,7 +59,7 @@ static void grant(int procno, const Hold *hold, LockedSection *section);
 
 /* ---- The order ---- */
 
-/* The next queue with waiters after that one, or NO_QUEUE.  Lock held, or a hint. */
+/* The next queue with waiters after that one, or NO_QUEUE.  Lock or hint. */
 int
 slots_next_queue(int queue)
 {
@@ -93,40 +93,37 @@ is_below_share(int head, uint64 now)
 	return used + long_weight(entry_of(head)) <= share;
 }
 
+/* Does the head of a queue go before that of another?  Lock held. */
+static bool
+goes_first(const SlotEntry *head, const SlotEntry *other, uint64 now)
+{
+	int			order = (int) queue_has_aged(queue_at(head->queue), now) -
+	(int) queue_has_aged(queue_at(other->queue), now);
+
+	if (order == 0)
+		order = pool_of(head)->definition.priority - pool_of(other)->definition.priority;
+	if (order == 0)
+		order = (head->queue == LONG_QUEUE) - (other->queue == LONG_QUEUE);
+	return order > 0 || (order == 0 && head->queued < other->queued);
+}
+
 /* The next waiter, or INVALID_PROC_NUMBER.  Lock held. */
 int
 slots_next_waiter(uint64 now)
 {
 	int			next = INVALID_PROC_NUMBER;
 	int			spare = INVALID_PROC_NUMBER;
-	bool		next_aged = false;
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		int			head = queue_at(queue)->waiters.head;
-		bool		aged = queue_has_aged(queue_at(queue), now);
-		int			order;
 
 		if (!queue_has_place_free(queue))
 			continue;
 		if (queue == LONG_QUEUE && !is_below_share(head, now))
-		{
 			spare = head;
-			continue;
-		}
-		order = next == INVALID_PROC_NUMBER ? 1 : (int) aged - (int) next_aged;
-		if (order == 0)
-			order = pool_of(entry_of(head))->definition.priority -
-				pool_of(entry_of(next))->definition.priority;
-		if (order == 0)
-			order = (queue == LONG_QUEUE) - (entry_of(next)->queue == LONG_QUEUE);
-		if (order == 0)
-			order = entry_of(head)->queued < entry_of(next)->queued ? 1 : -1;
-		if (order > 0)
-		{
+		else if (next == INVALID_PROC_NUMBER || goes_first(entry_of(head), entry_of(next), now))
 			next = head;
-			next_aged = aged;
-		}
 	}
 	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_waited, SPARE_AFTER, now))
 		return spare;
@@ -619,17 +616,15 @@ grant_one(void)
 		queue = slots_next_queue(NO_QUEUE);
 	else if (next != INVALID_PROC_NUMBER && !long_may_wait(entry_of(next)))
 		queue = LONG_QUEUE;
-	granted = queue != NO_QUEUE;
-	if (granted)
+	if (queue != NO_QUEUE)
 	{
 		next = queue_at(queue)->waiters.head;
 		hold = count_in(queue);
 	}
 	else
-	{
 		next = slots_next_waiter(section.now);
-		granted = next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &hold);
-	}
+	granted = queue != NO_QUEUE ||
+		(next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &hold));
 	if (granted)
 		grant(next, &hold, &section);
 	slots_unlock(&section);
