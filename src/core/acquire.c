@@ -98,10 +98,7 @@ my_queue(void)
 	return slots_hot_spot_queue(hot_spot - 1);
 }
 
-/*
- * Does this backend work without being counted?  If so, no other process
- * changes its state.
- */
+/* Is this backend at work, not counted?  Then no other changes its state. */
 bool
 slots_is_uncounted(void)
 {
@@ -395,8 +392,8 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue, and count the reason.  Returns false if a slot has been
- * granted meanwhile: call slots_claim() or slots_refuse_grant().
+ * Leave the queue, and count the reason.  Returns false if a slot was granted
+ * meanwhile: call slots_claim() or slots_refuse_grant().
  */
 bool
 slots_leave_queue(PoolTotal reason)
@@ -440,10 +437,7 @@ release(Hold had)
 	}
 }
 
-/*
- * Release this backend's slot, its place in a pool, and spot, which is a place
- * or NO_QUEUE.
- */
+/* Release this backend's slot, its place in a pool, and its spot, if given. */
 static void
 drop_slot(int spot)
 {

@@ -41,8 +41,8 @@ slots_lend_after(void)
 }
 
 /*
- * Must the worker watch the holders?  It must if a backend waits, or would
- * wait, or if a lender may work again.  A hint.
+ * Must the worker watch the holders?  If a backend waits, or would wait, or a
+ * lender may work again.  A hint.
  */
 bool
 slots_holders_matter(void)
@@ -71,10 +71,7 @@ slots_forget_lending(void)
 	slots_unlock(&section);
 }
 
-/*
- * Does this state have what others may wait for: a slot under a limit for all,
- * or a place in a pool?
- */
+/* Does this state have a counted slot, or a place in a pool, to lend? */
 static inline bool
 is_of_use(uint32 state)
 {
@@ -91,8 +88,8 @@ slots_may_lend(int procno)
 }
 
 /*
- * Lend an entry's slot: it counts as free from now on.  If its backend leaves,
- * it waits for the lock before it can change its pool.  Lock held.
+ * Lend an entry's slot: it counts as free.  If its backend leaves, it waits
+ * for the lock before it changes its pool.  Lock held.
  */
 static void
 lend(SlotEntry *entry, TimestampTz since)
@@ -112,7 +109,7 @@ lend(SlotEntry *entry, TimestampTz since)
 	pg_atomic_write_u64(&entry->since, since);
 }
 
-/* If an entry's slot is lent, take it back: it counts again.  Lock held. */
+/* If an entry's slot is lent, count it again.  Lock held. */
 static void
 end_lending(SlotEntry *entry, TimestampTz since)
 {
@@ -189,7 +186,7 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 	slots_unlock(&section);
 }
 
-/* This backend works: a lent slot counts again, even above the limit. */
+/* This backend works again. */
 void
 slots_end_lending(void)
 {
@@ -282,7 +279,7 @@ relieve_full_queue(LockedSection *section)
 	}
 }
 
-/* If a queue stands still, let one of its waiters in. */
+/* If a queue stands still, let one waiter in. */
 void
 slots_relieve_stall(void)
 {

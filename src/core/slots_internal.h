@@ -421,7 +421,7 @@ count_place(int queue)
 
 /*
  * Count a place out, if it is one.  Returns true if the queue has waiters: a
- * caller without the lock must then take and release it, to call one.
+ * caller without the lock must take and release it then.
  */
 static inline bool
 count_place_out(int place)
