@@ -3,37 +3,36 @@
  * limit_control.c
  *		How many of the contenders of a hot spot work at a time.
  *
- * Where many transactions want the same rows, each of them is woken and put
- * to sleep again for nearly every transaction before it.  Fewer at a time get
+ * If many transactions want the same rows, each of them is woken and put to
+ * sleep again for nearly every transaction before it.  Fewer at a time get
  * more done.  A hot spot has a limit only while there is evidence of that:
  *
- *	 - The hot spot gets a limit when more than TOO_MANY percent of the
- *	   contenders at work have waited for each other for LIMIT_AFTER.  It
- *	   begins with as many places as contenders did not wait.
- *	 - The limit goes down by one place while more than TOO_MANY percent wait.
- *	   It goes up by one while TOO_FEW percent or fewer wait.  Throughput is
- *	   highest when about a third wait (Moenkeberg and Weikum, Thomasian).
+ *	 - It gets a limit when more than TOO_MANY percent of the contenders at work
+ *	   have waited for each other for LIMIT_AFTER.  It begins with as many
+ *	   places as contenders did not wait.
+ *	 - The limit goes down by one place while more than TOO_MANY percent wait,
+ *	   and up by one while TOO_FEW percent or fewer wait.  Throughput is highest
+ *	   when about a third wait (Moenkeberg and Weikum, Thomasian).
  *	 - If all contenders at work wait and nothing is completed for STANDSTILL,
  *	   they wait in circles, and only the deadlock detector helps.  The limit
  *	   is halved, down to one, and stays low for HALVED_FOR.
- *	 - A trial finds out whether the limit is better than none.  It counts
- *	   what is completed with the limit.  Then it gives out more places in a
- *	   few steps, up to all, and counts again at each step.  The limit stays
- *	   if a step completes less, or if all places complete no more.
- *	   Otherwise the trial counts with the limit once more, because the load may
- *	   have changed meanwhile.  The limit ends if it loses both times.
+ *	 - A trial finds out whether the limit is better than none.  It counts what
+ *	   is completed with the limit, then with more places, in a few steps up to
+ *	   all.  The limit stays if a step completes less, or if all places complete
+ *	   no more.  Otherwise the trial counts with the limit once more: the load
+ *	   may have changed.  The limit ends if it loses both times.
  *	 - The result is believed for MIN_BELIEVED.  Each trial that finds the same
  *	   doubles that time, up to MAX_BELIEVED.
- *	 - A limit that gains nothing stays: only contenders wait for it, and it
- *	   bounds the line.
  *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
  *	   also ends when more contenders than the limit are at work, and their
  *	   number has not fallen for NO_EFFECT: some of them do not queue.
  *
- * This file knows nothing of shared memory, locks, processes or clocks.  The
- * worker calls it (core/hot_spots.c).  test/simulator compiles it and tries it
- * on loads whose best limit is known; each constant below has a load or a test
- * there that fails if it is clearly wrong.
+ * A limit that gains nothing stays: only contenders wait for it, and it bounds
+ * the line.
+ *
+ * This file knows nothing of shared memory, locks, processes or clocks.
+ * test/simulator tries it on loads whose best limit is known; each constant
+ * has a load or a test there that fails if it is clearly wrong.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -57,9 +56,8 @@
 #define STEP_AFTER		(100 * MS)	/* from one step to the next */
 
 /*
- * So few contenders do not hinder each other.  Only a standstill leads to a
- * lower limit.  With fewer places, a CPU may idle while the next contender
- * wakes up.
+ * With fewer places, a CPU may idle while the next contender wakes up.  Only a
+ * standstill leads to a lower limit.
  */
 #define MIN_PLACES		4
 
@@ -92,33 +90,18 @@ blocked_above(const LoadSample *sample, int percentage)
 	return (uint64) sample->blocked * 100 > (uint64) sample->working * percentage;
 }
 
-/* Add up the contenders seen from now on. */
+/* Set a limit, or end it by LIMIT_OPEN.  Everything is counted anew. */
 static void
-start_seeing(LimitControl *control, int64 now)
-{
-	control->seen.now = now;
-	control->seen.working = control->seen.blocked = 0;
-}
-
-/* Set a limit: a new one, or the one before a trial. */
-static void
-begin_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
+set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 {
 	control->limit = limit;
 	control->kept = 0;
-	control->counted = *sample;
-	control->quiet_for = control->no_effect_for = control->stalled_for = 0;
-	control->fewest = sample->in_use;
-	start_seeing(control, sample->now);
-}
-
-static void
-open_up(LimitControl *control)
-{
-	control->limit = LIMIT_OPEN;
-	control->contended_for = 0;
-	control->kept = 0;
 	control->open_rate = 0;
+	control->contended_for = control->stalled_for = 0;
+	control->quiet_for = control->no_effect_for = 0;
+	control->fewest = sample->in_use;
+	control->counted = *sample;
+	control->seen = (LoadSample) {.now = sample->now};
 }
 
 /* There is no limit: is there reason for one? */
@@ -133,7 +116,7 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
 	if (control->contended_for == LIMIT_AFTER &&
 		(control->is_better || sample->now >= control->believed_until))
-		begin_limit(control, sample, Max(sample->working - sample->blocked, MIN_PLACES));
+		set_limit(control, sample, Max(sample->working - sample->blocked, MIN_PLACES));
 }
 
 /* Only a standstill leads to so few places. */
@@ -143,7 +126,7 @@ limit_control_stood_still(const LimitControl *control)
 	return control->limit < MIN_PLACES;
 }
 
-/* A trial, or a limit without effect, has shown whether it is better than none. */
+/* It has turned out whether the limit is better than none. */
 static void
 conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 {
@@ -153,9 +136,9 @@ conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 	control->is_better = is_better;
 	control->open_rate = 0;
 	if (!is_better)
-		open_up(control);
+		set_limit(control, sample, LIMIT_OPEN);
 	else if (control->kept > 0)
-		begin_limit(control, sample, control->kept);
+		set_limit(control, sample, control->kept);
 }
 
 static bool
@@ -172,10 +155,7 @@ step_up(LimitControl *control, const LoadSample *sample)
 		control->limit * TRIAL_STEP : LIMIT_OPEN;
 }
 
-/*
- * Once COUNT_FOR has passed, return true, with what was completed per us, and
- * count anew.
- */
+/* Has COUNT_FOR passed?  Then set *rate, completed per us, and count anew. */
 static bool
 has_counted(LimitControl *control, const LoadSample *sample, double *rate)
 {
@@ -196,20 +176,19 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 
 	if (!has_counted(control, sample, &rate))
 		return;
-	if (is_loss(rate, control->limited_rate))
+	if (is_loss(rate, control->limited_rate) ||
+		(control->limit == LIMIT_OPEN && !is_loss(control->limited_rate, rate)))
 		conclude(control, sample, true);
 	else if (control->limit != LIMIT_OPEN)
 		step_up(control, sample);
-	else if (!is_loss(control->limited_rate, rate))
-		conclude(control, sample, true);
 	else
 	{
+		set_limit(control, sample, control->kept);
 		control->open_rate = rate;
-		begin_limit(control, sample, control->kept);
 	}
 }
 
-/* Begin a trial if it is time for one, or end it with what was counted after. */
+/* End a trial with what was counted after it, or begin one if it is time. */
 static void
 judge(LimitControl *control, const LoadSample *sample)
 {
@@ -232,14 +211,12 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	control->no_effect_for = has_effect || sample->in_use < control->fewest ? 0 :
 		control->no_effect_for + passed;
 	control->fewest = Min(control->fewest, sample->in_use);
-	if (control->no_effect_for >= NO_EFFECT || (control->quiet_for >= OPEN_AFTER && !has_effect))
+	if (control->quiet_for >= OPEN_AFTER || control->no_effect_for >= NO_EFFECT)
 	{
-		conclude(control, sample, false);
-		return;
-	}
-	if (control->quiet_for >= OPEN_AFTER)
-	{
-		open_up(control);
+		if (has_effect)
+			set_limit(control, sample, LIMIT_OPEN);
+		else
+			conclude(control, sample, false);
 		return;
 	}
 
@@ -257,7 +234,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 			control->limit--;
 		else if (!blocked_above(&control->seen, TOO_FEW) && sample->now >= control->halved_until)
 			control->limit++;
-		start_seeing(control, sample->now);
+		control->seen = (LoadSample) {.now = sample->now};
 	}
 
 	if (!has_effect)
