@@ -90,6 +90,14 @@ blocked_above(const LoadSample *sample, int percentage)
 	return (uint64) sample->blocked * 100 > (uint64) sample->working * percentage;
 }
 
+/* Add up the contenders seen from now on. */
+static void
+start_seeing(LimitControl *control, int64 now)
+{
+	control->seen.now = now;
+	control->seen.working = control->seen.blocked = 0;
+}
+
 /* Set a limit, or end it by LIMIT_OPEN.  Everything is counted anew. */
 static void
 set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
@@ -101,20 +109,18 @@ set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->quiet_for = control->no_effect_for = 0;
 	control->fewest = sample->in_use;
 	control->counted = *sample;
-	control->seen = (LoadSample) {.now = sample->now};
+	start_seeing(control, sample->now);
 }
 
 /* There is no limit: is there reason for one? */
 static void
 sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 {
-	if (!blocked_above(sample, TOO_MANY))
-	{
-		control->contended_for = Max(control->contended_for - passed, 0);
-		return;
-	}
-	control->contended_for = Min(control->contended_for + passed, LIMIT_AFTER);
-	if (control->contended_for == LIMIT_AFTER &&
+	bool		contended = blocked_above(sample, TOO_MANY);
+
+	control->contended_for = contended ? Min(control->contended_for + passed, LIMIT_AFTER) :
+		Max(control->contended_for - passed, 0);
+	if (contended && control->contended_for == LIMIT_AFTER &&
 		(control->is_better || sample->now >= control->believed_until))
 		set_limit(control, sample, Max(sample->working - sample->blocked, MIN_PLACES));
 }
@@ -234,7 +240,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 			control->limit--;
 		else if (!blocked_above(&control->seen, TOO_FEW) && sample->now >= control->halved_until)
 			control->limit++;
-		control->seen = (LoadSample) {.now = sample->now};
+		start_seeing(control, sample->now);
 	}
 
 	if (!has_effect)
@@ -248,12 +254,10 @@ void
 limit_control_sample(LimitControl *control, const LoadSample *sample)
 {
 	int64		passed = Min(sample->now - control->last.now, LONGEST_GAP);
+	bool		stalled = sample->completed == control->last.completed &&
+	sample->working > 0 && sample->blocked >= sample->working;
 
-	if (sample->completed != control->last.completed || sample->blocked < sample->working ||
-		sample->working == 0)
-		control->stalled_for = 0;
-	else
-		control->stalled_for += passed;
+	control->stalled_for = stalled ? control->stalled_for + passed : 0;
 	control->last = *sample;
 
 	if (control->kept > 0)
