@@ -116,7 +116,7 @@ typedef struct Sample
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
 	bool		needs_long;		/* VACUUM waits for a pin */
-	HotSpotCounts counts;
+	LoadSample	counts[MAX_HOT_SPOTS];
 	WaitGroup	groups[GROUPS];
 } Sample;
 
@@ -142,8 +142,7 @@ sampler_begin(void)
 
 	samples = MemoryContextAllocZero(TopMemoryContext, MaxBackends * sizeof(BackendSample));
 	backends = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
-	next_past = slots_first_past_hot_spot();
-	while (slots_get_past_hot_spot(next_past, &past))
+	while (slots_get_past_hot_spot(&next_past, &past))
 		next_past++;
 }
 
@@ -607,8 +606,7 @@ log_past_hot_spots(void)
 {
 	PastHotSpot past;
 
-	for (next_past = Max(next_past, slots_first_past_hot_spot());
-		 slots_get_past_hot_spot(next_past, &past); next_past++)
+	for (; slots_get_past_hot_spot(&next_past, &past); next_past++)
 	{
 		char	   *what;
 
@@ -685,7 +683,7 @@ sampler_sample(void)
 		if (slots_is_paused(procno) && wait_event_of(proc) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)
-			slots_note_activity(procno, activity, &key, &row, sample.now, &sample.counts);
+			slots_note_activity(procno, activity, &key, &row, sample.now, sample.counts);
 		if (is_holder && holders_matter && slots_may_lend(procno) &&
 			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
 							  slots_lend_after() >= 0)))
@@ -693,7 +691,7 @@ sampler_sample(void)
 	}
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
-		contended = slots_adapt_hot_spots(&sample.counts);
+		contended = slots_adapt_hot_spots(sample.counts);
 	log_past_hot_spots();
 	if (slots_any_waits())
 		slots_relieve_stall();

@@ -264,8 +264,7 @@ pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
 	PastHotSpot past;
 
-	for (uint64 number = slots_first_past_hot_spot();
-		 slots_get_past_hot_spot(number, &past); number++)
+	for (uint64 number = 0; slots_get_past_hot_spot(&number, &past); number++)
 	{
 		Datum		values[13] = {0};
 		bool		nulls[13] = {0};

@@ -3,33 +3,32 @@
  * hot_spots.c
  *		What statements contend for, and how many of them work at a time.
  *
- * If backends wait for each other, a hot spot forms: a relation or an advisory
- * lock.  It has its own queue and limit (limit_control.c), for statements that
- * want it.  Other things that backends contend for, like LWLocks, are only
- * shown: what a statement wants of them is unknown before it runs.
+ * Where backends wait for each other, a hot spot forms: a relation or an
+ * advisory lock.  It has its own queue and limit (limit_control.c), for
+ * statements that want it.  Other things, like LWLocks, are only shown: what a
+ * statement wants of them is unknown before it runs.
  *
  * A key stands for what a statement wants of a relation (src/wanted.c).
- * Before a backend runs a statement on a hot relation, it publishes the key in
- * its entry.  A sample (src/sampler.c) that finds it in line marks the key.  A
- * sample that finds it working with a place lowers the mark, and so does time.
- * While the mark lasts, statements with that key take a place before they run,
- * or wait for one.  All others run as if nothing were hot.
+ * Before a backend runs a statement on a hot relation, it publishes the key.
+ * A sample (src/sampler.c) that finds it in line marks the key.  A sample that
+ * finds it working with a place lowers the mark, and so does time.  While the
+ * mark lasts, statements with that key take a place before they run, or wait
+ * for one.  All others run as if nothing were hot.
  *
  * Marks are in a table, indexed by the key modulo its size.  If two keys
- * collide, seeing one in line lowers the mark of the other: the key that is
- * seen more often gets the entry, and the other runs without the gate.  So do
- * thousands of keys that are seen once each: they are no crowd.
+ * collide, the one that is seen in line more often gets the entry, and the
+ * other runs without the gate.  So do thousands of keys that are seen once
+ * each: they are no crowd.
  *
- * If transactions lock several rows in different orders and deadlock, each row
- * that one has locked blocks others.  The standstill shows this.  For a while,
- * all keys of the relation then count as marked: transactions queue before
- * they lock the first row.
+ * If transactions lock several rows in different orders, they come to a
+ * standstill.  For a while, all keys of the relation then count as marked:
+ * transactions queue before they lock the first row.
  *
  * A transaction keeps its place to its end, like its locks, or until the
  * subtransaction that took it fails.  It has one place, even if it wants
  * several hot spots.  The worker gives a place to a backend that it finds in
- * line, whatever key it published.  It takes the place from a backend that is
- * idle, or waits for an idle one.
+ * line, whatever its key.  It takes the place from a backend that is idle, or
+ * waits for an idle one.
  *
  * If a session's last transactions all wanted a hot spot, the next one takes
  * its place, or queues, when it begins: then it holds nothing yet.
@@ -147,36 +146,13 @@ publish_kinds(void)
 	uint32		kinds = 0;
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-		kinds |= 1 << Slots->hot_spots[i].key.kind;
-	kinds &= 1 << HOT_SPOT_RELATION | 1 << HOT_SPOT_ADVISORY | 1 << HOT_SPOT_TRANSACTION;
+	{
+		HotSpotKind kind = Slots->hot_spots[i].key.kind;
+
+		if (has_queue(kind) || kind == HOT_SPOT_TRANSACTION)
+			kinds |= 1 << kind;
+	}
 	pg_atomic_write_u32(&Slots->hot_kinds, kinds);
-}
-
-/* Forget the marks and contenders of that hot spot. */
-static void
-clear_marks_for(int hot_spot)
-{
-	for (int i = 0; i < WANTED_KEYS; i++)
-		if (Slots->keys[i].hot_spot == hot_spot)
-			Slots->keys[i].mark = 0;
-	for (int procno = 0; procno < MaxBackends; procno++)
-		if (entry_of(procno)->hot_spot == hot_spot + 1)
-			entry_of(procno)->hot_spot = 0;
-}
-
-/* Remember a hot spot that ends.  Lock held. */
-static void
-remember(HotSpot *spot, TimestampTz now)
-{
-	PastHotSpot *past = &Slots->past_hot_spots[Slots->past_next++ % MAX_PAST_HOT_SPOTS];
-
-	past->key = spot->key;
-	past->since = spot->since;
-	past->ended = now;
-	past->row = spot->row;
-	past->most_in_line = spot->most_in_line;
-	past->admitted = pg_atomic_read_u64(&spot->admitted);
-	past->wait_time = pg_atomic_read_u64(&spot->wait_time);
 }
 
 /* End a hot spot: its index is free, and its limit is void. */
@@ -184,11 +160,21 @@ static void
 end_hot_spot(int hot_spot)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	PastHotSpot *past;
 	LockedSection section;
 
 	slots_lock(&section);
 	if (has_queue(spot->key.kind))
-		remember(spot, section.timestamp);
+	{
+		past = &Slots->past_hot_spots[Slots->past_next++ % MAX_PAST_HOT_SPOTS];
+		past->key = spot->key;
+		past->since = spot->since;
+		past->ended = section.timestamp;
+		past->row = spot->row;
+		past->most_in_line = spot->most_in_line;
+		past->admitted = pg_atomic_read_u64(&spot->admitted);
+		past->wait_time = pg_atomic_read_u64(&spot->wait_time);
+	}
 	spot->key.kind = HOT_SPOT_NONE;
 	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
 	publish_kinds();
@@ -207,59 +193,51 @@ slots_find_hot_spot(const HotSpotKey *key)
 	return -1;
 }
 
-/* May a new hot spot use this index?  A hint, no lock. */
-static bool
-is_free(int hot_spot)
+/* A free index, or -1.  Contenders of the former hot spot may be left there. */
+static int
+find_free(void)
 {
-	int			queue = slots_hot_spot_queue(hot_spot);
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	{
+		int			queue = slots_hot_spot_queue(i);
 
-	/* Contenders of the former one may still work or wait. */
-	return Slots->hot_spots[hot_spot].key.kind == HOT_SPOT_NONE &&
-		places_in_use(queue) == 0 && queue_at(queue)->waiters.length == 0;
+		if (Slots->hot_spots[i].key.kind == HOT_SPOT_NONE &&
+			places_in_use(queue) == 0 && queue_at(queue)->waiters.length == 0)
+			return i;
+	}
+	return -1;
 }
 
-/* Like slots_find_hot_spot(), but forms it if there is room. */
+/* Form a hot spot.  Returns its index, or -1 if there is no room. */
 static int
-find_or_form(const HotSpotKey *key, uint64 now)
+form(const HotSpotKey *key, uint64 now)
 {
-	int			found = slots_find_hot_spot(key);
+	int			hot_spot = find_free();
+	HotSpot    *spot;
 	LockedSection section;
 
-	for (int i = 0; i < MAX_HOT_SPOTS && found < 0; i++)
-	{
-		HotSpot    *spot = &Slots->hot_spots[i];
+	if (hot_spot < 0)
+		return -1;
+	/* Forget the marks and contenders of the former one. */
+	for (int i = 0; i < WANTED_KEYS; i++)
+		if (Slots->keys[i].hot_spot == hot_spot)
+			Slots->keys[i].mark = 0;
+	for (int procno = 0; procno < MaxBackends; procno++)
+		if (entry_of(procno)->hot_spot == hot_spot + 1)
+			entry_of(procno)->hot_spot = 0;
 
-		if (!is_free(i))
-			continue;
-		clear_marks_for(i);		/* of the former one */
-		limit_control_init(&spot->control, now);
-		spot->since = GetCurrentTimestamp();
-		spot->most_in_line = 0;
-		spot->row.offset = 0;
-		spot->stood_still = 0;
-		spot->in_circles = false;
-		pg_atomic_write_u32(&spot->completed, 0);
-		pg_atomic_write_u64(&spot->admitted, 0);
-		pg_atomic_write_u64(&spot->wait_time, 0);
-		slots_lock(&section);
-		spot->key = *key;
-		publish_kinds();
-		slots_unlock(&section);
-		found = i;
-	}
-	if (found >= 0)
-		Slots->hot_spots[found].seen = now;
-	return found;
-}
-
-/* The index of the hot spot that this backend contends for, or -1. */
-static int
-hot_spot_of(const SlotEntry *entry)
-{
-	int			hot_spot = *(volatile const uint8 *) &entry->hot_spot;
-
-	return hot_spot == 0 ||
-		Slots->hot_spots[hot_spot - 1].key.kind == HOT_SPOT_NONE ? -1 : hot_spot - 1;
+	spot = &Slots->hot_spots[hot_spot];
+	slots_lock(&section);
+	memset(spot, 0, offsetof(HotSpot, completed));
+	spot->key = *key;
+	spot->since = section.timestamp;
+	limit_control_init(&spot->control, now);
+	pg_atomic_write_u32(&spot->completed, 0);
+	pg_atomic_write_u64(&spot->admitted, 0);
+	pg_atomic_write_u64(&spot->wait_time, 0);
+	publish_kinds();
+	slots_unlock(&section);
+	return hot_spot;
 }
 
 /* ---- Keys ---- */
@@ -275,23 +253,6 @@ slots_want_relation(Oid relation, bool has_place)
 	if (!has_place)
 		MySlotEntry->wanted_of = 0;
 	MySlotEntry->wanted_relation = relation;
-}
-
-/*
- * A wait for another transaction does not tell what the backend wants.  If its
- * statement has published a relation, set *key to that.
- */
-static void
-see_what_is_wanted(int procno, HotSpotKey *key)
-{
-	Oid			relation = *(volatile Oid *) &entry_of(procno)->wanted_relation;
-
-	if (key->kind == HOT_SPOT_TRANSACTION && OidIsValid(relation))
-	{
-		key->kind = HOT_SPOT_RELATION;
-		key->database = GetPGProcByNumber(procno)->databaseId;
-		key->fields[0] = relation;
-	}
 }
 
 /*
@@ -312,44 +273,38 @@ slots_want(int hot_spot, uint32 key)
 	return true;
 }
 
-/* Mark the key of a backend in line, for that row if it is known. */
+/*
+ * Raise the mark of the key of a backend in line, for that row if it is known;
+ * or lower it, if row is NULL: the backend works with a place.
+ */
 static void
 mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
 {
 	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
 	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
+	bool		is_its_own = wanted->key == key && wanted->hot_spot == hot_spot;
+	bool		in_line = row != NULL;
 
 	if (*(const volatile uint8 *) &entry->wanted_of != hot_spot + 1 || key == WANTS_ALL)
 		return;
-	if (wanted->key != key || wanted->hot_spot != hot_spot)
-	{
-		if (wanted->mark > 0)
-		{
-			wanted->mark--;		/* a collision: see above */
-			return;
-		}
-		wanted->key = key;
-		wanted->hot_spot = hot_spot;
-		wanted->offset = 0;
-	}
-	wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
-	if (row->offset != 0)
-	{
-		wanted->block = row->block;
-		wanted->offset = row->offset;
-	}
-}
-
-/* Lower the mark: the backend works with a place. */
-static void
-unmark_key(const SlotEntry *entry, int hot_spot)
-{
-	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
-	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
-
-	if (*(const volatile uint8 *) &entry->wanted_of == hot_spot + 1 &&
-		wanted->key == key && wanted->hot_spot == hot_spot && wanted->mark > 0)
+	/* In line, it lowers the mark of a key that collides with its own. */
+	if (in_line != is_its_own && wanted->mark > 0)
 		wanted->mark--;
+	else if (in_line)
+	{
+		if (!is_its_own)
+		{
+			wanted->key = key;
+			wanted->hot_spot = hot_spot;
+			wanted->offset = 0;
+		}
+		wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+		if (row->offset != 0)
+		{
+			wanted->block = row->block;
+			wanted->offset = row->offset;
+		}
+	}
 }
 
 static void
@@ -364,56 +319,77 @@ age_marks(uint64 now)
 }
 
 /*
- * Record what a sample found a backend doing, and add it to *counts.  key and
- * row: what it contends for, if it does.  A backend of a pool with a limit
- * does not queue at hot spots.
+ * A sample found this backend contending for that.  Find or form the hot spot.
+ * Returns its index, or -1 if the backend cannot queue there.
+ */
+static int
+find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_SPOTS])
+{
+	const SlotEntry *entry = entry_of(procno);
+	Oid			relation = *(const volatile Oid *) &entry->wanted_relation;
+	int			found;
+
+	/* A wait for another transaction does not tell for what. */
+	if (key.kind == HOT_SPOT_TRANSACTION && OidIsValid(relation))
+	{
+		key.kind = HOT_SPOT_RELATION;
+		key.database = GetPGProcByNumber(procno)->databaseId;
+		key.fields[0] = relation;
+	}
+	if (key.kind == HOT_SPOT_NONE || (has_queue(key.kind) && queue_has_limit(entry->pool)))
+		return -1;
+	found = slots_find_hot_spot(&key);
+	if (found < 0)
+		found = form(&key, now);
+	if (found < 0)
+		return -1;
+	Slots->hot_spots[found].seen = now;
+	if (has_queue(key.kind))
+		return found;
+	/* Only shown.  It may have a place for what it has locked. */
+	counts[found].contenders++;
+	counts[found].blocked++;
+	return -1;
+}
+
+/*
+ * Record what a sample found a backend doing, and add it to counts, by hot
+ * spot.  key and row: what it contends for, if it does.  A backend of a pool
+ * with a limit does not queue at hot spots.
  */
 void
-slots_note_activity(int procno, Activity activity, HotSpotKey *key, const WantedRow *row,
-					uint64 now, HotSpotCounts *counts)
+slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const WantedRow *row,
+					uint64 now, LoadSample counts[MAX_HOT_SPOTS])
 {
 	SlotEntry  *entry = entry_of(procno);
-	SlotState	state = state_of(entry);
 	uint32		spot = pg_atomic_read_u32(&entry->spot);
+	bool		contends = activity == ACTIVITY_CONTENDS;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
 	int			queue = *(volatile uint8 *) &entry->queue;
-	bool		has_limit = queue_has_limit(entry->pool);
-	int			in_line_for = -1;
 	int			found;
 
 	if (has_place_left(procno))
 		take_place_left(procno);
-	see_what_is_wanted(procno, key);
-	if (activity == ACTIVITY_CONTENDS && key->kind != HOT_SPOT_NONE &&
-		!(has_limit && has_queue(key->kind)))
-	{
-		found = find_or_form(key, now);
-		if (has_queue(key->kind))
-			in_line_for = found;
-		else if (found >= 0)
-		{
-			/* Only shown.  It may have a place for what it has locked. */
-			counts->of[found].contenders++;
-			counts->of[found].blocked++;
-		}
-	}
+	found = contends ? find_or_form(procno, *key, now, counts) : -1;
 	if (!slots_is_holder(procno))
 	{
-		if (state == SLOT_WAITING && is_of_hot_spot(queue))
-			counts->of[queue - slots_hot_spot_queue(0)].contenders++;
+		if (state_of(entry) == SLOT_WAITING && is_of_hot_spot(queue))
+			counts[queue - slots_hot_spot_queue(0)].contenders++;
 		return;
 	}
-	if (has_limit)
-		entry->hot_spot = 0;
-	else if (in_line_for >= 0)
+
+	if (found >= 0)
 	{
-		entry->hot_spot = in_line_for + 1;
+		entry->hot_spot = found + 1;
 		entry->has_wanted = true;
 		if (row->offset != 0)
-			Slots->hot_spots[in_line_for].row = *row;
-		mark_key(entry, in_line_for, row);
+			Slots->hot_spots[found].row = *row;
+		mark_key(entry, found, row);
 	}
-	found = hot_spot_of(entry);
+	else if (!queue_has_limit(entry->pool))
+		found = *(volatile uint8 *) &entry->hot_spot - 1;
+	if (found >= 0 && Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
+		found = -1;
 	if (found < 0)
 		entry->hot_spot = 0;
 
@@ -421,18 +397,17 @@ slots_note_activity(int procno, Activity activity, HotSpotKey *key, const Wanted
 		take_place(entry, spot);
 	if (found < 0)
 		return;
-
-	counts->of[found].contenders++;
+	counts[found].contenders++;
 	if (!is_active)
 		return;
-	counts->of[found].working++;
-	if (activity == ACTIVITY_CONTENDS)
+	counts[found].working++;
+	if (contends)
 	{
-		counts->of[found].blocked++;
+		counts[found].blocked++;
 		give_place(entry, found);
 	}
 	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
-		unmark_key(entry, found);	/* one alone is never in line */
+		mark_key(entry, found, NULL);	/* one alone is never in line */
 }
 
 /* ---- Limits, setting and showing ---- */
@@ -467,9 +442,8 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 
 	limit_control_sample(control, &sample);
 	if (limit_control_stood_still(control))
-		spot->stood_still = now;
-	spot->in_circles = spot->stood_still != 0 &&
-		(int64) (now - spot->stood_still) < CIRCLES_LAST;
+		spot->circles_until = now + CIRCLES_LAST;
+	spot->in_circles = now < spot->circles_until;
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)
 	{
@@ -482,7 +456,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 
 /* A sample is complete: adapt all limits.  Returns true if any contend. */
 bool
-slots_adapt_hot_spots(const HotSpotCounts *counts)
+slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS])
 {
 	uint64		now = monotonic_us();
 	bool		raised = false;
@@ -491,8 +465,8 @@ slots_adapt_hot_spots(const HotSpotCounts *counts)
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
 		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
-			raised |= adapt(i, counts->of[i], now);
-		contended |= counts->of[i].contenders > 0;
+			raised |= adapt(i, counts[i], now);
+		contended |= counts[i].contenders > 0;
 	}
 	age_marks(now);
 	if (raised)
@@ -505,10 +479,8 @@ slots_end_hot_spots(void)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		if (Slots->hot_spots[i].key.kind == HOT_SPOT_NONE)
-			continue;
-		end_hot_spot(i);
-		clear_marks_for(i);
+		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
+			end_hot_spot(i);
 	}
 }
 
@@ -572,57 +544,34 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 	return n;
 }
 
-uint64
-slots_first_past_hot_spot(void)
-{
-	LockedSection section;
-	uint64		first;
-
-	slots_lock(&section);
-	first = Slots->past_first;
-	if (Slots->past_next > MAX_PAST_HOT_SPOTS)
-		first = Max(first, Slots->past_next - MAX_PAST_HOT_SPOTS);
-	slots_unlock(&section);
-	return first;
-}
-
-void
-slots_forget_past_hot_spots(void)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	Slots->past_first = Slots->past_next;
-	slots_unlock(&section);
-}
-
-/* Copy a past hot spot.  Returns false if it has not ended yet. */
+/*
+ * Copy the past hot spot with this number, or the first later one that is
+ * remembered, and set *number to that.  Returns false if there is none yet.
+ */
 bool
-slots_get_past_hot_spot(uint64 number, PastHotSpot *past)
+slots_get_past_hot_spot(uint64 *number, PastHotSpot *past)
 {
 	LockedSection section;
 	bool		found;
 
 	slots_lock(&section);
-	found = number < Slots->past_next;
+	*number = Max(*number, Slots->past_first);
+	if (Slots->past_next > MAX_PAST_HOT_SPOTS)
+		*number = Max(*number, Slots->past_next - MAX_PAST_HOT_SPOTS);
+	found = *number < Slots->past_next;
 	if (found)
-		*past = Slots->past_hot_spots[number % MAX_PAST_HOT_SPOTS];
+		*past = Slots->past_hot_spots[*number % MAX_PAST_HOT_SPOTS];
 	slots_unlock(&section);
 	return found;
 }
 
+/* Describe what backends queue for. */
 char *
 slots_describe_hot_spot(const HotSpotKey *key)
 {
 	const uint32 *fields = key->fields;
 
-	switch (key->kind)
-	{
-		case HOT_SPOT_RELATION:
-			return psprintf("relation %u of database %u", fields[0], key->database);
-		case HOT_SPOT_ADVISORY:
-			return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
-		default:				/* backends do not queue for others */
-			return pstrdup("other transactions");
-	}
+	if (key->kind == HOT_SPOT_RELATION)
+		return psprintf("relation %u of database %u", fields[0], key->database);
+	return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
 }

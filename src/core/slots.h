@@ -254,12 +254,6 @@ typedef enum Activity
 	ACTIVITY_RESTS				/* a shorter one, or for a shared lock */
 } Activity;
 
-/* Contenders by hot spot */
-typedef struct HotSpotCounts
-{
-	LoadSample	of[MAX_HOT_SPOTS];
-} HotSpotCounts;
-
 /* A hot spot, for the views */
 typedef struct HotSpotView
 {
@@ -295,12 +289,12 @@ extern bool slots_have_hot_spots(void);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
-extern void slots_note_activity(int procno, Activity activity, HotSpotKey *key,
-								const WantedRow *row, uint64 now, HotSpotCounts *counts);
-extern bool slots_adapt_hot_spots(const HotSpotCounts *counts);
+extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
+								const WantedRow *row, uint64 now,
+								LoadSample counts[MAX_HOT_SPOTS]);
+extern bool slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS]);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
-extern uint64 slots_first_past_hot_spot(void);
-extern bool slots_get_past_hot_spot(uint64 number, PastHotSpot *past);
+extern bool slots_get_past_hot_spot(uint64 *number, PastHotSpot *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
 
 /* Lending */

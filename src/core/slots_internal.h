@@ -155,8 +155,8 @@ typedef struct HotSpot
 	LimitControl control;
 	int			most_in_line;	/* queued and blocked ones */
 	WantedRow	row;			/* as PastHotSpot.row */
-	uint64		stood_still;	/* last standstill; 0 = never */
-	bool		in_circles;		/* it was recent */
+	uint64		circles_until;	/* after a standstill: see hot_spots.c */
+	bool		in_circles;		/* is it before that? */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
@@ -616,7 +616,6 @@ extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
 extern void slots_forget_lending(void);
 extern void slots_end_hot_spots(void);
-extern void slots_forget_past_hot_spots(void);
 extern void slots_return_place(int place);
 
 #endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

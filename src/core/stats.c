@@ -226,9 +226,13 @@ slots_start_totals(int first, int last)
 void
 slots_reset_stats(void)
 {
+	LockedSection section;
+
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	slots_start_totals(0, SLOTS_MAX_POOLS - 1);
 	Slots->stats_reset = GetCurrentTimestamp();
-	slots_forget_past_hot_spots();
+	slots_lock(&section);
+	Slots->past_first = Slots->past_next;	/* forget past hot spots */
+	slots_unlock(&section);
 	LWLockRelease(Slots->pools_lock);
 }
