@@ -354,8 +354,8 @@ find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_S
 
 /*
  * Record what a sample found a backend doing, and add it to counts, by hot
- * spot.  key and row: what it contends for, if it does.  A backend of a pool
- * with a limit does not queue at hot spots.
+ * spot, unless it waits at the gate.  key and row: what it contends for, if it
+ * does.  A backend of a pool with a limit does not queue at hot spots.
  */
 void
 slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const WantedRow *row,
@@ -365,18 +365,13 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const 
 	uint32		spot = pg_atomic_read_u32(&entry->spot);
 	bool		contends = activity == ACTIVITY_CONTENDS;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
-	int			queue = *(volatile uint8 *) &entry->queue;
 	int			found;
 
 	if (has_place_left(procno))
 		take_place_left(procno);
 	found = contends ? find_or_form(procno, *key, now, counts) : -1;
 	if (!slots_is_holder(procno))
-	{
-		if (state_of(entry) == SLOT_WAITING && is_of_hot_spot(queue))
-			counts[queue - slots_hot_spot_queue(0)].contenders++;
 		return;
-	}
 
 	if (found >= 0)
 	{
@@ -433,6 +428,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	sample.completed = pg_atomic_read_u32(&spot->completed);
 	sample.in_use = places_in_use(index);
 	sample.waiting = *(volatile int *) &queue->waiters.length;
+	sample.contenders += sample.waiting;
 	spot->most_in_line = Max(spot->most_in_line, (int) (sample.waiting + sample.blocked));
 	if (!has_queue(spot->key.kind))
 	{
@@ -454,7 +450,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	return limit > old_limit;
 }
 
-/* A sample is complete: adapt all limits.  Returns true if any contend. */
+/* A sample is complete: adapt all limits.  Do any contend, at work? */
 bool
 slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS])
 {
