@@ -4,23 +4,24 @@
  *		What a statement wants of a hot spot: its key.
  *
  * Before a statement runs, its plan tells which rows it will lock, if it
- * compares columns for equality with known values.  The key is a hash of the
- * relation and of these columns and values.  If they include the columns of
- * the primary key, only those count: a row has the same key however a
- * statement finds it.  INSERT ... ON CONFLICT names the columns of an index.
- * A plain INSERT wants to insert into the relation.  A statement without any
- * condition wants the whole relation, like LOCK TABLE.  A call of
- * pg_advisory_lock() or the like names the lock.
+ * compares columns for equality with known values: constants and parameters.
+ * The key is a hash of the relation and of these columns and values.  If they
+ * include the columns of the primary key, only those count: a row has the same
+ * key however a statement finds it.  An INSERT gives values to these columns,
+ * or to those of ON CONFLICT.  Otherwise it wants to insert into the relation.
+ * A statement without any condition wants the whole relation, like LOCK TABLE.
+ * A call of pg_advisory_lock() or the like names the lock.
  *
  * Locks that many may hold, like those of foreign keys, are not wanted: a
  * queue would only prevent parallel work.  Neither are locks that nobody waits
  * for, with NOWAIT or SKIP LOCKED, nor rows that are unknown because the
- * values come from another table: these statements run as without the gate.
+ * values come from another table.
  *
  * While something is hot, or backends wait for transactions for an unknown
  * reason, each statement publishes the relation whose rows it will lock, and
  * looks it up in a list of at most MAX_HOT_SPOTS.  Only statements on hot
- * relations go further, and that work is bounded, too.
+ * relations go further, and that work is bounded, too.  It evaluates nothing,
+ * and frees what it allocates: the memory context may be that of a whole query.
  *
  * Everything here is local to the backend: no locks.
  *
@@ -62,56 +63,64 @@ typedef struct KnownValues
 	Index		rti;			/* in the range table of the plan */
 	ParamListInfo params;
 	int			nodes;			/* of the plan, seen so far */
-	bool		has_conditions;
+	bool		has_conditions; /* or may have; those noted do not count */
 	int			n;
-	AttrNumber	columns[MAX_VALUES];
+	int			columns[MAX_VALUES];	/* as in a relation's bitmaps */
 	uint32		hashes[MAX_VALUES]; /* of the values */
 } KnownValues;
 
 /* ---- Values ---- */
 
+static Node *
+without_relabel(Node *node)
+{
+	while (IsA(node, RelabelType))
+		node = (Node *) ((RelabelType *) node)->arg;
+	return node;
+}
+
 /* Is this value known and not null?  If so, *value and *type receive it. */
 static bool
 is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
 {
-	while (node != NULL && IsA(node, RelabelType))
-		node = (Node *) ((RelabelType *) node)->arg;
-	if (node == NULL)
-		return false;
+	const Param *param;
+	const ParamExternData *given;
+	ParamExternData workspace;
+
+	node = without_relabel(node);
 	if (IsA(node, Const))
 	{
 		*value = ((Const *) node)->constvalue;
 		*type = ((Const *) node)->consttype;
 		return !((Const *) node)->constisnull;
 	}
-	if (IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXTERN && params != NULL)
-	{
-		int			id = ((Param *) node)->paramid;
-		ParamExternData workspace;
-		const ParamExternData *param;
-
-		if (id <= 0 || id > params->numParams)
-			return false;
-		/* Like the planner: no error if there is no value */
-		param = params->paramFetch != NULL ?
-			params->paramFetch(params, id, true, &workspace) : &params->params[id - 1];
-		*value = param->value;
-		*type = param->ptype;
-		return OidIsValid(param->ptype) && !param->isnull;
-	}
-	return false;
+	param = (Param *) node;
+	if (!IsA(node, Param) || param->paramkind != PARAM_EXTERN || params == NULL ||
+		param->paramid <= 0 || param->paramid > params->numParams)
+		return false;
+	/* Like the planner: no error if there is no value */
+	given = params->paramFetch == NULL ? &params->params[param->paramid - 1] :
+		params->paramFetch(params, param->paramid, true, &workspace);
+	*value = given->value;
+	*type = given->ptype;
+	return given->ptype == param->paramtype && !given->isnull;
 }
 
-/* Note the value of that column, if it is known. */
+/* Note the value of that column, if it is known.  The first one counts. */
 static bool
-note_value(KnownValues *known, AttrNumber column, Node *node)
+note_value(KnownValues *known, AttrNumber attribute, Node *node)
 {
+	int			column = attribute - FirstLowInvalidHeapAttributeNumber;
 	Datum		value;
 	Oid			type;
 	int16		length;
 	bool		by_value;
 
-	if (column <= 0 || known->n == MAX_VALUES || !is_known(node, known->params, &value, &type))
+	for (int i = 0; i < known->n; i++)
+		if (known->columns[i] == column)
+			return true;
+	if (attribute <= 0 || known->n == MAX_VALUES ||
+		!is_known(node, known->params, &value, &type))
 		return false;
 	get_typlenbyval(type, &length, &by_value);
 	known->columns[known->n] = column;
@@ -123,11 +132,9 @@ note_value(KnownValues *known, AttrNumber column, Node *node)
 static AttrNumber
 column_of(Node *node, const KnownValues *known)
 {
-	while (node != NULL && IsA(node, RelabelType))
-		node = (Node *) ((RelabelType *) node)->arg;
-	if (node == NULL || !IsA(node, Var) || ((Var *) node)->varno != known->rti)
-		return 0;
-	return ((Var *) node)->varattno;
+	const Var  *var = (Var *) without_relabel(node);
+
+	return IsA(var, Var) && var->varno == known->rti ? var->varattno : 0;
 }
 
 /* Note values that these conditions compare columns with for equality. */
@@ -160,66 +167,28 @@ static void
 note_scans(KnownValues *known, Plan *plan)
 {
 	ListCell   *cell;
-	bool		is_scan = false;
+	bool		is_scan;
 
 	if (plan == NULL || ++known->nodes > MAX_NODES)
 		return;
-	switch (nodeTag(plan))
+	is_scan = IsA(plan, SeqScan) || IsA(plan, IndexScan) || IsA(plan, BitmapHeapScan);
+	if (is_scan && ((Scan *) plan)->scanrelid == known->rti)
 	{
-		case T_IndexScan:
-			is_scan = ((Scan *) plan)->scanrelid == known->rti;
-			if (is_scan)
-				note_conditions(known, ((IndexScan *) plan)->indexqualorig);
-			break;
-		case T_BitmapHeapScan:
-			is_scan = ((Scan *) plan)->scanrelid == known->rti;
-			if (is_scan)
-				note_conditions(known, ((BitmapHeapScan *) plan)->bitmapqualorig);
-			break;
-		case T_SeqScan:
-			is_scan = ((Scan *) plan)->scanrelid == known->rti;
-			break;
-		case T_Append:
-			foreach(cell, ((Append *) plan)->appendplans)
-				note_scans(known, (Plan *) lfirst(cell));
-			break;
-		case T_ModifyTable:
-		case T_LockRows:
-			break;
-		default:
-			/* A join or LIMIT, for instance, may not want all rows. */
-			known->has_conditions = true;
-			break;
-	}
-	if (is_scan)
+		if (IsA(plan, IndexScan))
+			note_conditions(known, ((IndexScan *) plan)->indexqualorig);
+		if (IsA(plan, BitmapHeapScan))
+			note_conditions(known, ((BitmapHeapScan *) plan)->bitmapqualorig);
 		note_conditions(known, plan->qual);
+	}
+	else if (IsA(plan, Append))
+	{
+		foreach(cell, ((Append *) plan)->appendplans)
+			note_scans(known, (Plan *) lfirst(cell));
+	}
+	else if (!is_scan && !IsA(plan, ModifyTable) && !IsA(plan, LockRows))
+		known->has_conditions = true;	/* a join or LIMIT, for instance */
 	note_scans(known, outerPlan(plan));
 	note_scans(known, innerPlan(plan));
-}
-
-/* Is it one of these columns?  NULL: of any. */
-static inline bool
-is_among(AttrNumber column, const Bitmapset *columns)
-{
-	return columns == NULL ||
-		bms_is_member(column - FirstLowInvalidHeapAttributeNumber, columns);
-}
-
-/* Note the values that an INSERT gives to these columns. */
-static void
-note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
-{
-	ListCell   *cell;
-
-	if (source == NULL || !IsA(source, Result) || outerPlan(source) != NULL)
-		return;					/* maybe more than one row */
-	foreach(cell, source->targetlist)
-	{
-		TargetEntry *entry = (TargetEntry *) lfirst(cell);
-
-		if (!entry->resjunk && is_among(entry->resno, columns))
-			(void) note_value(known, entry->resno, (Node *) entry->expr);
-	}
 }
 
 /* ---- Keys ---- */
@@ -243,18 +212,14 @@ key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
 
 	for (int i = 0; i < known->n; i++)
 	{
-		bool		is_repeated = false;
+		uint32		column = known->columns[i];
 
-		for (int j = 0; j < i; j++)
-			is_repeated |= known->columns[j] == known->columns[i];
-		if (is_repeated || !is_among(known->columns[i], columns))
+		if (columns != NULL && !bms_is_member(column, columns))
 			continue;
-		sum += murmurhash32(known->hashes[i] ^ (uint32) known->columns[i] * 0x9E3779B9);
+		sum += murmurhash32(known->hashes[i] ^ column * 0x9E3779B9);
 		found++;
 	}
-	if (found == 0 || (columns != NULL && found < bms_num_members(columns)))
-		return 0;
-	return key_of(relation, WANTS_ROW, sum);
+	return found < Max(bms_num_members(columns), 1) ? 0 : key_of(relation, WANTS_ROW, sum);
 }
 
 /* The columns of that index, as in a relation's bitmaps */
@@ -288,51 +253,57 @@ columns_of_primary_key(Oid relid)
 	return columns;
 }
 
+/* The key of the row that an INSERT adds, by these columns, or 0 if unknown */
 static uint32
-key_of_insert(const ModifyTable *plan, Oid relid, ParamListInfo params)
+key_of_inserted(const ModifyTable *plan, Oid relid, ParamListInfo params, Bitmapset *columns)
 {
-	Bitmapset  *columns = columns_of_primary_key(relid);
-	uint32		key = 0;
+	KnownValues known = {.params = params};
+	Plan	   *source = outerPlan(plan);
+	ListCell   *cell;
 
-	/* First the primary key, then what ON CONFLICT names. */
-	for (int i = 0; i < 2 && key == 0; i++)
+	/* Other plans may have more than one row. */
+	if (columns == NULL || !IsA(source, Result) || outerPlan(source) != NULL)
+		return 0;
+	foreach(cell, source->targetlist)
 	{
-		KnownValues known = {.params = params};
+		TargetEntry *entry = (TargetEntry *) lfirst(cell);
 
-		if (columns != NULL)
-		{
-			note_inserted(&known, outerPlan(plan), columns);
-			key = key_of_row(&known, relid, columns);
-			bms_free(columns);
-		}
-		columns = i == 0 && key == 0 && plan->arbiterIndexes != NIL ?
-			columns_of_index(linitial_oid(plan->arbiterIndexes)) : NULL;
+		if (bms_is_member(entry->resno - FirstLowInvalidHeapAttributeNumber, columns))
+			(void) note_value(&known, entry->resno, (Node *) entry->expr);
 	}
-	return key != 0 ? key : key_of(relid, WANTS_INSERT, 0);
+	return key_of_row(&known, relid, columns);
 }
 
 /* The key of what a statement wants of this relation, or 0 if unknown */
 static uint32
-key_of_statement(const PlannedStmt *statement, Index rti, Oid relid, ParamListInfo params)
+key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 {
-	KnownValues known = {.rti = rti,.params = params};
+	const PlannedStmt *statement = query->plannedstmt;
 	ModifyTable *plan = (ModifyTable *) statement->planTree;
-	Bitmapset  *columns;
-	uint32		key = 0;
+	KnownValues known = {.rti = rti,.params = query->params};
+	Bitmapset  *columns = columns_of_primary_key(relid);
+	uint32		key;
 	ListCell   *cell;
 
 	/* Its WITH queries may do something else. */
 	if (IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
 		list_member_int(plan->resultRelations, rti))
-		return key_of_insert(plan, relid, params);
+	{
+		key = key_of_inserted(plan, relid, query->params, columns);
+		bms_free(columns);
+		if (key == 0 && plan->arbiterIndexes != NIL)
+		{
+			columns = columns_of_index(linitial_oid(plan->arbiterIndexes));
+			key = key_of_inserted(plan, relid, query->params, columns);
+			bms_free(columns);
+		}
+		return key != 0 ? key : key_of(relid, WANTS_INSERT, 0);
+	}
 
-	note_scans(&known, statement->planTree);
+	note_scans(&known, (Plan *) plan);
 	foreach(cell, statement->subplans)
 		note_scans(&known, (Plan *) lfirst(cell));
-
-	columns = columns_of_primary_key(relid);
-	if (columns != NULL)
-		key = key_of_row(&known, relid, columns);
+	key = key_of_row(&known, relid, columns);
 	bms_free(columns);
 	if (key == 0)
 		key = key_of_row(&known, relid, NULL);
@@ -352,89 +323,66 @@ hot_relation(Oid relation)
 	return slots_find_hot_spot(&key);
 }
 
-/*
- * If this relation is hot, take a place there for the statement.  Returns
- * false if it is not hot.
- */
+/* If this relation is hot, take a place for what the query wants of it. */
 static bool
 want_relation(QueryDesc *query, Index rti)
 {
-	const PlannedStmt *statement = query->plannedstmt;
-	const RangeTblEntry *entry = rt_fetch(rti, statement->rtable);
+	const RangeTblEntry *entry = rt_fetch(rti, query->plannedstmt->rtable);
+	bool		may_want = my_slot_may_want();
 	int			hot_spot;
 	uint32		key;
 
 	if (entry->rtekind != RTE_RELATION)
 		return false;
-	slots_want_relation(entry->relid, !my_slot_may_want());
-	hot_spot = my_slot_may_want() ? hot_relation(entry->relid) : -1;
+	slots_want_relation(entry->relid, !may_want);
+	hot_spot = may_want ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
 		return false;
-	key = key_of_statement(statement, rti, entry->relid, query->params);
+	key = key_of_statement(query, rti, entry->relid);
 	if (key != 0)
 		my_slot_want(query, hot_spot, key);
 	return true;
 }
 
-/* A call that takes an advisory lock with known arguments */
-typedef struct WantedLock
-{
-	ParamListInfo params;
-	HotSpotKey	key;
-} WantedLock;
-
+/*
+ * If a hot advisory lock is taken here, with known arguments, take a place.
+ * Returns true if that is so.
+ */
 static bool
-find_advisory_lock(Node *node, WantedLock *wanted)
+want_advisory_lock(Node *node, QueryDesc *query)
 {
-	const FuncExpr *call = (const FuncExpr *) node;
-	Datum		value;
+	HotSpotKey	key = {HOT_SPOT_ADVISORY, MyDatabaseId};
+	Datum		values[2] = {0};
 	Oid			type;
-	uint32	   *fields = wanted->key.fields;
+	int			n = 0;
+	int			hot_spot;
+	ListCell   *cell;
 
 	if (node == NULL)
 		return false;
-	if (!IsA(node, FuncExpr))
-		return expression_tree_walker(node, find_advisory_lock, wanted);
-	switch (call->funcid)
+	switch (IsA(node, FuncExpr) ? ((FuncExpr *) node)->funcid : InvalidOid)
 	{
-			/* As in lockfuncs.c */
 		case F_PG_ADVISORY_LOCK_INT8:
-		case F_PG_ADVISORY_XACT_LOCK_INT8:
-			if (!is_known(linitial(call->args), wanted->params, &value, &type) || type != INT8OID)
-				return false;
-			fields[0] = (uint32) ((uint64) DatumGetInt64(value) >> 32);
-			fields[1] = (uint32) DatumGetInt64(value);
-			fields[2] = 1;
-			return true;
 		case F_PG_ADVISORY_LOCK_INT4_INT4:
+		case F_PG_ADVISORY_XACT_LOCK_INT8:
 		case F_PG_ADVISORY_XACT_LOCK_INT4_INT4:
-			for (int i = 0; i < 2; i++)
-			{
-				if (!is_known(list_nth(call->args, i), wanted->params, &value, &type) || type != INT4OID)
-					return false;
-				fields[i] = (uint32) DatumGetInt32(value);
-			}
-			fields[2] = 2;
-			return true;
+			break;
 		default:
-			return expression_tree_walker(node, find_advisory_lock, wanted);
+			return expression_tree_walker(node, want_advisory_lock, query);
 	}
-}
-
-static void
-want_advisory_lock(QueryDesc *query)
-{
-	Plan	   *plan = query->plannedstmt->planTree;
-	WantedLock	wanted = {query->params, {HOT_SPOT_ADVISORY, MyDatabaseId}};
-	int			hot_spot;
-
-	if (!find_advisory_lock((Node *) plan->targetlist, &wanted) &&
-		!(IsA(plan, FunctionScan) &&
-		  find_advisory_lock((Node *) ((RangeTblFunction *) linitial(((FunctionScan *) plan)->functions))->funcexpr, &wanted)))
-		return;
-	hot_spot = slots_find_hot_spot(&wanted.key);
+	foreach(cell, ((FuncExpr *) node)->args)
+	{
+		if (!is_known(lfirst(cell), query->params, &values[n++], &type))
+			return false;
+	}
+	/* As in lockfuncs.c */
+	key.fields[0] = n == 1 ? (uint64) DatumGetInt64(values[0]) >> 32 : DatumGetInt32(values[0]);
+	key.fields[1] = n == 1 ? DatumGetInt64(values[0]) : DatumGetInt32(values[1]);
+	key.fields[2] = n;
+	hot_spot = slots_find_hot_spot(&key);
 	if (hot_spot >= 0)
 		my_slot_want(query, hot_spot, WANTS_ALL);
+	return hot_spot >= 0;
 }
 
 /*
@@ -445,14 +393,17 @@ void
 wanted_begin(QueryDesc *query, int eflags)
 {
 	const PlannedStmt *statement = query->plannedstmt;
+	const Plan *plan = statement->planTree;
 	int			seen = 0;
 	ListCell   *cell;
 
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !my_slot_is_held())
 		return;
 	foreach(cell, statement->resultRelations)
+	{
 		if (seen++ < MAX_RELATIONS && want_relation(query, lfirst_int(cell)))
-		return;
+			return;
+	}
 	foreach(cell, statement->rowMarks)
 	{
 		const PlanRowMark *mark = (const PlanRowMark *) lfirst(cell);
@@ -463,8 +414,9 @@ wanted_begin(QueryDesc *query, int eflags)
 			return;
 	}
 	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL && my_slot_may_want() &&
-		(pg_atomic_read_u32(slots_hot_kinds) & (1 << HOT_SPOT_ADVISORY)) != 0)
-		want_advisory_lock(query);
+		(pg_atomic_read_u32(slots_hot_kinds) & (1 << HOT_SPOT_ADVISORY)) != 0 &&
+		!want_advisory_lock((Node *) plan->targetlist, query) && IsA(plan, FunctionScan))
+		(void) want_advisory_lock((Node *) ((FunctionScan *) plan)->functions, query);
 }
 
 /* The same for LOCK TABLE, in a mode that conflicts with itself */
@@ -473,16 +425,19 @@ wanted_lock_table(const LockStmt *statement)
 {
 	ListCell   *cell;
 
-	if (!my_slot_may_want() || statement->nowait || statement->mode < ShareUpdateExclusiveLock || statement->mode == ShareLock)
+	if (!my_slot_may_want() || statement->nowait ||
+		statement->mode < ShareUpdateExclusiveLock || statement->mode == ShareLock)
 		return;
 	foreach(cell, statement->relations)
 	{
 		/* A hint: the command itself locks it and checks permissions. */
 		Oid			relation = RangeVarGetRelid((RangeVar *) lfirst(cell), NoLock, true);
 		int			hot_spot = OidIsValid(relation) ? hot_relation(relation) : -1;
+		bool		is_missing;
 
-		if (hot_spot >= 0 && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relation)) &&
-			pg_class_aclcheck(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE) == ACLCHECK_OK)
+		if (hot_spot >= 0 &&
+			pg_class_aclcheck_ext(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE,
+								  &is_missing) == ACLCHECK_OK)
 		{
 			my_slot_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));
 			return;

@@ -351,6 +351,7 @@ $session = $gate->session;
 for (
 	'SELECT pg_advisory_xact_lock(3, 42)',
 	'SELECT * FROM pg_advisory_xact_lock(3, 42)',
+	'SELECT pg_advisory_xact_lock(42), pg_advisory_xact_lock(3, 42)',
 	"DO \$\$ DECLARE i int := 42; BEGIN PERFORM pg_advisory_xact_lock(3, i); END \$\$")
 {
 	my $sql = $_;
