@@ -63,6 +63,7 @@ typedef struct KnownValues
 	Index		rti;			/* in the range table of the plan */
 	ParamListInfo params;
 	int			nodes;			/* of the plan, seen so far */
+	bool		is_scanned;
 	bool		has_conditions; /* or may have; those noted do not count */
 	int			n;
 	int			columns[MAX_VALUES];	/* as in a relation's bitmaps */
@@ -174,6 +175,7 @@ note_scans(KnownValues *known, Plan *plan)
 	is_scan = IsA(plan, SeqScan) || IsA(plan, IndexScan) || IsA(plan, BitmapHeapScan);
 	if (is_scan && ((Scan *) plan)->scanrelid == known->rti)
 	{
+		known->is_scanned = true;
 		if (IsA(plan, IndexScan))
 			note_conditions(known, ((IndexScan *) plan)->indexqualorig);
 		if (IsA(plan, BitmapHeapScan))
@@ -307,7 +309,7 @@ key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 	bms_free(columns);
 	if (key == 0)
 		key = key_of_row(&known, relid, NULL);
-	if (key == 0 && !known.has_conditions && known.nodes <= MAX_NODES)
+	if (key == 0 && known.is_scanned && !known.has_conditions && known.nodes <= MAX_NODES)
 		key = key_of(relid, WANTS_RELATION, 0);
 	return key;
 }

@@ -380,6 +380,14 @@ like(
 	'LOCK TABLE queues');
 is(refusal($session, sub { $_[0]->start('BEGIN; LOCK TABLE log IN ROW EXCLUSIVE MODE')->result }, 20),
 	undef, 'in a mode that is shared, it does not');
+is( refusal(
+		$session,
+		sub {
+			$_[0]->start('WITH i AS (INSERT INTO log SELECT id FROM other WHERE n < 0) UPDATE other SET n = n')->result;
+		},
+		20),
+	undef,
+	'nor does an INSERT in a WITH query, which does not want the whole table');
 $gate->ok_stops($crowd);
 
 $gate->finish;
