@@ -49,9 +49,22 @@ typedef struct PoolParser
 {
 	const char *text;
 	const char *at;				/* the next character */
-	PoolDefinitions *result;
+	int			position;		/* of the last name or value */
+	char		name[NAMEDATALEN];	/* the last name */
+	PoolDefinitions result;
 	bool		default_seen;
+	PoolDefinition *pool;		/* the last one */
+	int			keys_seen;		/* bits, of that pool */
 } PoolParser;
+
+/* Skip white space.  Returns the next character. */
+static char
+skip_space(PoolParser *parser)
+{
+	while (scanner_isspace(*parser->at))
+		parser->at++;
+	return *parser->at;
+}
 
 /* The position of the next character in the list, counted from 1 */
 static int
@@ -60,53 +73,53 @@ position_of(const PoolParser *parser)
 	return 1 + (int) (parser->at - parser->text);
 }
 
-static void
-skip_space(PoolParser *parser)
+/* Read that character, if it is the next one after white space. */
+static bool
+read_char(PoolParser *parser, char c)
 {
-	while (scanner_isspace(*parser->at))
-		parser->at++;
+	if (skip_space(parser) != c)
+		return false;
+	parser->at++;
+	return true;
 }
 
 /*
- * Read a name into a buffer of NAMEDATALEN bytes.  what: the kind of name, for
- * errors; *position receives its position.  This and the functions below call
- * GUC_check_errdetail() and return false if the list is invalid.
+ * Read a name.  what: the kind of name, for errors.  This and the functions
+ * below call GUC_check_errdetail() and return false if the list is invalid.
  */
 static bool
-read_name(PoolParser *parser, const char *what, char *name, int *position)
+read_name(PoolParser *parser, const char *what)
 {
 	size_t		length;
 
-	skip_space(parser);
-	*position = position_of(parser);
+	(void) skip_space(parser);
+	parser->position = position_of(parser);
 	length = strspn(parser->at, NAME_CHARS);
 	if (length == 0)
-		GUC_check_errdetail("A %s is expected at position %d.", what, *position);
+		GUC_check_errdetail("A %s is expected at position %d.", what, parser->position);
 	else if (length >= NAMEDATALEN)
-		GUC_check_errdetail("The %s at position %d is too long.", what, *position);
+		GUC_check_errdetail("The %s at position %d is too long.", what, parser->position);
 	else
 	{
-		strlcpy(name, parser->at, length + 1);
+		strlcpy(parser->name, parser->at, length + 1);
 		parser->at += length;
-		skip_space(parser);
 		return true;
 	}
 	return false;
 }
 
-/* Read the value of a key into the pool's definition. */
+/* Read the value of a key. */
 static bool
-read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
+read_value(PoolParser *parser, const PoolKey *key)
 {
 	char		value[32];		/* longer ones are invalid */
 	const char *start;
 	size_t		length;
 	const char *hint = NULL;
-	int			position;
 	int			number;
 
-	skip_space(parser);
-	position = position_of(parser);
+	(void) skip_space(parser);
+	parser->position = position_of(parser);
 	start = parser->at;
 	length = strcspn(start, ",;");
 	parser->at += length;
@@ -117,7 +130,7 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 	if (length >= sizeof(value) || !parse_int(value, &number, key->unit, &hint))
 	{
 		GUC_check_errdetail("Invalid value for \"%s\" at position %d: \"%s\".",
-							key->name, position, value);
+							key->name, parser->position, value);
 		if (hint)
 			GUC_check_errhint("%s", _(hint));
 		return false;
@@ -125,132 +138,107 @@ read_value(PoolParser *parser, const PoolKey *key, PoolDefinition *pool)
 	if (number < key->min || number > key->max)
 	{
 		GUC_check_errdetail("The value %d at position %d is outside the valid range for \"%s\" (%d .. %d).",
-							number, position, key->name, key->min, key->max);
+							number, parser->position, key->name, key->min, key->max);
 		return false;
 	}
-	*(int *) ((char *) pool + key->offset) = number;
+	*(int *) ((char *) parser->pool + key->offset) = number;
 	return true;
 }
 
-/*
- * Read "key = value" into the pool's definition.  *seen has a bit for each key
- * already read for this pool.
- */
+/* Read "key = value". */
 static bool
-read_setting(PoolParser *parser, PoolDefinition *pool, int *seen)
+read_setting(PoolParser *parser)
 {
-	char		name[NAMEDATALEN];
-	int			position;
 	int			i = 0;
 
-	if (!read_name(parser, "key word", name, &position))
+	if (!read_name(parser, "key word"))
 		return false;
-
-	while (i < lengthof(keys) && pg_strcasecmp(name, keys[i].name) != 0)
+	while (i < lengthof(keys) && pg_strcasecmp(parser->name, keys[i].name) != 0)
 		i++;
 	if (i == lengthof(keys))
 	{
-		GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.", name, position);
-		if (*parser->at == ':')
+		GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.",
+							parser->name, parser->position);
+		if (skip_space(parser) == ':')
 			GUC_check_errhint("Pools are separated by \";\".");
 		else
 			GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
 	}
-	else if (*seen & (1 << i))
+	else if (parser->keys_seen & (1 << i))
 		GUC_check_errdetail("\"%s\" is set twice for pool \"%s\", again at position %d.",
-							keys[i].name, pool->name, position);
-	else if (*parser->at != '=')
+							keys[i].name, parser->pool->name, parser->position);
+	else if (!read_char(parser, '='))
 		GUC_check_errdetail("\"=\" is expected at position %d.", position_of(parser));
 	else
 	{
-		*seen |= 1 << i;
-		parser->at++;
-		return read_value(parser, &keys[i], pool);
+		parser->keys_seen |= 1 << i;
+		return read_value(parser, &keys[i]);
 	}
 	return false;
-}
-
-/* Add a pool with defaults.  The rest of the list is zero. */
-static void
-add_definition(PoolDefinitions *list, const char *name)
-{
-	PoolDefinition *pool = &list->pools[list->n++];
-
-	strlcpy(pool->name, name, sizeof(pool->name));
-	pool->max_queue_length = POOLS_QUEUE_LENGTH_UNSET;
 }
 
 /* Read "name" or "name: setting, setting". */
 static bool
 read_definition(PoolParser *parser)
 {
-	PoolDefinitions *result = parser->result;
-	char		name[NAMEDATALEN];
-	int			position;
+	PoolDefinitions *result = &parser->result;
 	int			i = 0;
-	int			seen = 0;
 
-	if (!read_name(parser, "pool name", name, &position))
+	if (!read_name(parser, "pool name"))
 		return false;
-	pools_fold_name(name, name);
-
-	while (i < result->n && strcmp(result->pools[i].name, name) != 0)
+	pools_fold_name(parser->name, parser->name);
+	while (i < result->n && strcmp(result->pools[i].name, parser->name) != 0)
 		i++;
-	if (i == 0 && !parser->default_seen)
-		parser->default_seen = true;
-	else if (i < result->n)
+	if (i < result->n && (i > 0 || parser->default_seen))
 	{
-		GUC_check_errdetail("Pool \"%s\" is defined twice, again at position %d.", name, position);
+		GUC_check_errdetail("Pool \"%s\" is defined twice, again at position %d.",
+							parser->name, parser->position);
 		return false;
 	}
-	else if (i == POOLS_MAX)
+	if (i == POOLS_MAX)
 	{
 		GUC_check_errdetail("There are more than %d pools, the next at position %d.",
-							POOLS_MAX, position);
+							POOLS_MAX, parser->position);
 		return false;
 	}
-	else
-		add_definition(result, name);
+	parser->default_seen |= i == 0;
+	result->n = Max(result->n, i + 1);
+	parser->pool = &result->pools[i];
+	strlcpy(parser->pool->name, parser->name, NAMEDATALEN);
+	parser->pool->max_queue_length = POOLS_QUEUE_LENGTH_UNSET;
+	parser->keys_seen = 0;
 
-	if (*parser->at != ':')
+	if (!read_char(parser, ':') || skip_space(parser) == ';' || *parser->at == '\0')
 		return true;
-	parser->at++;
-	skip_space(parser);
-	if (*parser->at == ';' || *parser->at == '\0')
-		return true;
-	while (read_setting(parser, &result->pools[i], &seen))
-	{
-		if (*parser->at != ',')
-			return true;
-		parser->at++;
-	}
-	return false;
+	do
+		if (!read_setting(parser))
+			return false;
+	while (read_char(parser, ','));
+	return true;
 }
 
 /* Check hook of pools: *extra receives the PoolDefinitions. */
 bool
 pools_check(char **newval, void **extra, GucSource source)
 {
-	PoolDefinitions definitions = {0};
-	PoolParser	parser = {.text = *newval,.at = *newval,.result = &definitions};
-	bool		valid = true;
+	PoolParser	parser = {
+		.text = *newval,
+		.at = *newval,
+		.result = {1, {{POOLS_DEFAULT_NAME,.max_queue_length = POOLS_QUEUE_LENGTH_UNSET}}}
+	};
 
-	add_definition(&definitions, POOLS_DEFAULT_NAME);
-
-	for (skip_space(&parser); valid && *parser.at != '\0'; skip_space(&parser))
+	while (skip_space(&parser) != '\0')
 	{
-		valid = read_definition(&parser);
-		if (*parser.at == ';')
-			parser.at++;
-		else if (valid && *parser.at != '\0')
+		if (!read_definition(&parser))
+			return false;
+		if (!read_char(&parser, ';') && *parser.at != '\0')
 		{
 			GUC_check_errdetail("\":\" or \";\" is expected at position %d.", position_of(&parser));
-			valid = false;
+			return false;
 		}
 	}
-	if (valid)
-		*extra = GATE_GUC_MALLOC(sizeof(definitions));
-	if (valid && *extra != NULL)
-		memcpy(*extra, &definitions, sizeof(definitions));
-	return valid && *extra != NULL;
+	*extra = GATE_GUC_MALLOC(sizeof(PoolDefinitions));
+	if (*extra != NULL)
+		memcpy(*extra, &parser.result, sizeof(PoolDefinitions));
+	return *extra != NULL;
 }
