@@ -31,7 +31,6 @@ bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_long_after;
 int			gate_log_min_wait = -1;
-static const PoolDefinitions *gate_pools = NULL;
 bool		bypass_in_force = false;
 
 static int	mode = 0;			/* 1 = observe */
@@ -42,10 +41,10 @@ static char *bypass_application_names;
 static char *pools;
 static char *pool;
 
-static bool bypass_by_name = false;
-
-/* bypass_application_names: zero-terminated strings, then an empty one */
+/* What hooks made of them: bypass_names are strings, then an empty one. */
+static const PoolDefinitions *gate_pools = NULL;
 static const char *bypass_names = "";
+static bool bypass_by_name = false;
 
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", 0, false},
@@ -93,10 +92,7 @@ assign_pools(const char *newval, void *extra)
 	gate_pools = (const PoolDefinitions *) extra;
 }
 
-/*
- * Check hook of pool.  The pool need not exist; ALTER ROLE and ALTER DATABASE
- * give a notice then.
- */
+/* The pool need not exist; ALTER ROLE and ALTER DATABASE give a notice then. */
 static bool
 check_pool(char **newval, void **extra, GucSource source)
 {
@@ -115,7 +111,6 @@ check_pool(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Assign hook of pool: takes effect with the next statement. */
 static void
 assign_pool(const char *newval, void *extra)
 {
@@ -128,74 +123,43 @@ assign_bypass(bool newval, void *extra)
 	bypass_in_force = newval || bypass_by_name;
 }
 
-/* Is this a valid name in bypass_application_names?  If not, set DETAIL. */
-static bool
-is_valid_name(const char *name)
-{
-	const char *asterisk = strchr(name, '*');
-
-	if (name[0] == '\0')
-		GUC_check_errdetail("An application name in the list is empty.");
-	else if (asterisk && asterisk[1] != '\0')
-		GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
-	else if (strlen(name) - (asterisk ? 1 : 0) >= NAMEDATALEN)
-		GUC_check_errdetail("An application name has at most %d bytes.", NAMEDATALEN - 1);
-	else
-		return true;
-	return false;
-}
-
-/*
- * Check hook of bypass_application_names: *extra receives the names, in the
- * format of bypass_names.
- */
 static bool
 check_bypass_application_names(char **newval, void **extra, GucSource source)
 {
-	char	   *rawstring = pstrdup(*newval);
-	List	   *elements;
+	List	   *names;
 	ListCell   *cell;
 	char	   *to;
-	bool		valid = SplitGUCList(rawstring, ',', &elements);
 
-	if (!valid)
+	if (!SplitGUCList(pstrdup(*newval), ',', &names))
 	{
 		GUC_check_errdetail("List syntax is invalid.");
 		GUC_check_errhint("Put a name that contains spaces or commas in double quotes.");
+		return false;
 	}
-	foreach(cell, elements)
-		valid = valid && is_valid_name((const char *) lfirst(cell));
+	foreach(cell, names)
+	{
+		const char *name = (const char *) lfirst(cell);
+		const char *asterisk = strchr(name, '*');
+
+		if (name[0] == '\0')
+			GUC_check_errdetail("An application name in the list is empty.");
+		else if (asterisk && asterisk[1] != '\0')
+			GUC_check_errdetail("In \"%s\", \"*\" is not the last character.", name);
+		else if (strcspn(name, "*") >= NAMEDATALEN)
+			GUC_check_errdetail("An application name has at most %d bytes.", NAMEDATALEN - 1);
+		else
+			continue;
+		return false;
+	}
 
 	/* Terminators replace commas; the last name and the list add two bytes. */
-	to = valid ? GATE_GUC_MALLOC(strlen(*newval) + 2) : NULL;
-	if (to)
-	{
-		*extra = to;
-		foreach(cell, elements)
-		{
-			strcpy(to, (const char *) lfirst(cell));
-			to += strlen(to) + 1;
-		}
-		*to = '\0';
-	}
-
-	list_free(elements);
-	pfree(rawstring);
-	return to != NULL;
-}
-
-static bool
-is_bypass_name(const char *name)
-{
-	for (const char *element = bypass_names; *element; element += strlen(element) + 1)
-	{
-		size_t		length = strlen(element);
-
-		if (element[length - 1] == '*' ?
-			strncmp(name, element, length - 1) == 0 : strcmp(name, element) == 0)
-			return true;
-	}
-	return false;
+	*extra = to = GATE_GUC_MALLOC(strlen(*newval) + 2);
+	if (to == NULL)
+		return false;
+	foreach(cell, names)
+		to = stpcpy(to, (const char *) lfirst(cell)) + 1;
+	*to = '\0';
+	return true;
 }
 
 /*
@@ -207,7 +171,18 @@ is_bypass_name(const char *name)
 void
 bypass_look_at_name(void)
 {
-	bypass_by_name = is_bypass_name(GetConfigOptionResetString("application_name"));
+	const char *name = GetConfigOptionResetString("application_name");
+
+	bypass_by_name = false;
+	for (const char *element = bypass_names; *element; element += strlen(element) + 1)
+	{
+		/* Compare up to the asterisk, or to the terminator. */
+		size_t		length = strcspn(element, "*");
+
+		if (element[length] == '\0')
+			length++;
+		bypass_by_name |= strncmp(name, element, length) == 0;
+	}
 	bypass_in_force = bypass || bypass_by_name;
 }
 
