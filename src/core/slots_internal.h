@@ -205,8 +205,8 @@ typedef struct SlotShared
 	bool		worker_dozes;	/* call it when a backend queues */
 	pg_atomic_uint32 reserved;	/* slots of the reserve in use */
 	pg_atomic_uint32 attached;	/* backends that have met the gate so far */
-	WorkerStats worker_stats;	/* a hint without the lock */
-	uint64		sampled;		/* time of the last sample: likewise */
+	WorkerStats worker_stats;
+	uint64		sampled;		/* last sample; a hint without lock */
 	uint64		keys_aged;		/* when the worker last lowered marks */
 	WantedKey	keys[WANTED_KEYS];
 

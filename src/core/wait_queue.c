@@ -365,12 +365,14 @@ slots_any_waits(void)
 void
 slots_note_sample(uint64 took)
 {
-	WorkerStats *stats = &Slots->worker_stats;
+	LockedSection section;
 
-	stats->sampled = GetCurrentTimestamp();
-	stats->samples++;
-	stats->sample_time += took;
-	*(volatile uint64 *) &Slots->sampled = monotonic_us();
+	slots_lock(&section);
+	Slots->worker_stats.sampled = section.timestamp;
+	Slots->worker_stats.samples++;
+	Slots->worker_stats.sample_time += took;
+	Slots->sampled = section.now;
+	slots_unlock(&section);
 }
 
 /* May the worker doze?  If so, the next backend that queues calls it. */
