@@ -99,8 +99,7 @@ CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT lwlock text,
     OUT since timestamptz,
     OUT hot_keys int4,
-    OUT page int8,
-    OUT tuple int4,
+    OUT hottest_row tid,
     OUT max_active int4,
     OUT contenders int4,
     OUT running int4,
@@ -121,8 +120,7 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
     SELECT h.hot_spot, h.kind, d.datname,
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
-           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys,
-           ('(' || h.page || ',' || h.tuple || ')')::tid AS hottest_row, h.max_active,
+           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys, h.hottest_row, h.max_active,
            h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time
     FROM pg_stat_get_admission_gate_hot_spots() h
     LEFT JOIN pg_database d ON d.oid = h.datid;
@@ -141,8 +139,7 @@ CREATE FUNCTION pg_stat_get_admission_gate_past_hot_spots(
     OUT objsubid int2,
     OUT since timestamptz,
     OUT ended timestamptz,
-    OUT page int8,
-    OUT tuple int4,
+    OUT last_row tid,
     OUT most_in_line int4,
     OUT admitted int8,
     OUT total_wait_time float8
@@ -158,8 +155,7 @@ CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     SELECT h.kind, d.datname,
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
-           h.classid, h.objid, h.objsubid, h.since, h.ended,
-           ('(' || h.page || ',' || h.tuple || ')')::tid AS last_row,
+           h.classid, h.objid, h.objsubid, h.since, h.ended, h.last_row,
            h.most_in_line, h.admitted, h.total_wait_time
     FROM pg_stat_get_admission_gate_past_hot_spots() h
     LEFT JOIN pg_database d ON d.oid = h.datid;

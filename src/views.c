@@ -20,22 +20,22 @@
 
 #include "gate.h"
 
-static const char *const state_names[] = {
-	[SLOT_NONE] = "none",
-	[SLOT_WAITING] = "waiting",
-	[SLOT_RUNNING] = "running",
-	[SLOT_LENT] = "lent",
-	[SLOT_PAUSED] = "paused"
+#define MAX_COLUMNS		25
+
+/* In the order of SlotState and HotSpotKind */
+static const char *const state_names[] = {"none", "waiting", "running", "lent", "paused"};
+static const char *const kind_names[] = {
+	"none", "relation", "advisory", "object", "lwlock", "transaction"
 };
 
-static const char *const kind_names[] = {
-	[HOT_SPOT_NONE] = "none",
-	[HOT_SPOT_RELATION] = "relation",
-	[HOT_SPOT_ADVISORY] = "advisory",
-	[HOT_SPOT_OBJECT] = "object",
-	[HOT_SPOT_LWLOCK] = "lwlock",
-	[HOT_SPOT_TRANSACTION] = "transaction"
-};
+/* A row of a function's result, which grows column by column */
+typedef struct Row
+{
+	ReturnSetInfo *result;
+	int			n;
+	Datum		values[MAX_COLUMNS];
+	bool		nulls[MAX_COLUMNS];
+} Row;
 
 static void
 check_preloaded(void)
@@ -46,101 +46,73 @@ check_preloaded(void)
 				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
 }
 
-static ReturnSetInfo *
-begin_rows(FunctionCallInfo fcinfo)
+static Row
+first_row(FunctionCallInfo fcinfo)
 {
+	Row			row = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
-	return (ReturnSetInfo *) fcinfo->resultinfo;
+	return row;
 }
 
-/* Return the rows that put_rows adds for each pool. */
-static Datum
-rows_of_pools(FunctionCallInfo fcinfo, void (*put_rows) (ReturnSetInfo *, const SlotStats *))
+/* Add a column: the value, or null if that is not known. */
+static void
+add_if(Row *row, bool known, Datum value)
 {
-	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
-	SlotStats  *stats = palloc(SLOTS_MAX_POOLS * sizeof(SlotStats));
-	int			n = slots_get_stats(stats);
-
-	for (int i = 0; i < n; i++)
-		put_rows(rsinfo, &stats[i]);
-	return (Datum) 0;
-}
-
-static Datum
-milliseconds(uint64 us)
-{
-	return Float8GetDatum((double) us / 1000.0);
+	Assert(row->n < MAX_COLUMNS);
+	row->nulls[row->n] = !known;
+	row->values[row->n++] = value;
 }
 
 static void
-put_pool(ReturnSetInfo *rsinfo, const SlotStats *stats)
+add(Row *row, Datum value)
 {
-	Datum		values[25];
-	bool		nulls[25] = {0};
-	int			i = 0;
+	add_if(row, true, value);
+}
 
-	values[i++] = CStringGetTextDatum(stats->pool);
-	values[i++] = CStringGetTextDatum(stats->observing ? "observe" : "enforce");
-	values[i++] = Int32GetDatum(stats->limit);
-	values[i++] = Int32GetDatum(stats->priority);
-	values[i++] = Int32GetDatum(stats->backends[SLOT_RUNNING]);
-	values[i++] = Int32GetDatum(stats->backends[SLOT_LENT]);
-	values[i++] = Int32GetDatum(stats->backends[SLOT_PAUSED]);
-	values[i++] = Int32GetDatum(stats->backends[SLOT_WAITING]);
-	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_ADMITTED]);
-	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_COMPLETED]);
-	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FAILED]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_QUEUED]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_WOULD_QUEUE]);
-	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_BARGED]);
-	values[i++] = Int64GetDatum(stats->own_totals[TOTAL_FORCED]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_LENDS]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_STALLS]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_PAUSES]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_TIMEOUTS]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_REJECTIONS]);
-	values[i++] = Int64GetDatum(stats->pool_totals[TOTAL_CANCELS]);
-	values[i++] = milliseconds(stats->own_totals[TOTAL_WAIT_TIME]);
-	values[i++] = milliseconds(stats->max_wait_time);
-	values[i++] = milliseconds(stats->pool_totals[TOTAL_PAUSE_TIME]);
-	nulls[i] = stats->stats_reset == 0;
-	values[i++] = TimestampTzGetDatum(stats->stats_reset);
-	Assert(i == lengthof(values));
+static void
+add_milliseconds(Row *row, uint64 us)
+{
+	add(row, Float8GetDatum((double) us / 1000.0));
+}
 
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+/* The row is complete, the next begins.  Older scripts declare fewer columns. */
+static void
+end_row(Row *row)
+{
+	TupleDesc	columns = row->result->setDesc;
+
+	Assert(row->n >= columns->natts);
+	tuplestore_putvalues(row->result->setResult, columns, row->values, row->nulls);
+	row->n = 0;
 }
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
-	return rows_of_pools(fcinfo, put_pool);
-}
+	Row			row = first_row(fcinfo);
 
-static void
-put_histogram(ReturnSetInfo *rsinfo, const SlotStats *stats)
-{
-	double		lower_bound = 0;
-	double		upper_bound = 1;
-
-	for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+	for (SlotStats *pool = slots_get_stats(); pool->pool[0] != '\0'; pool++)
 	{
-		Datum		values[4];
-		bool		nulls[4] = {0};
-
-		if (i == SLOTS_WAIT_BUCKETS - 1)
-			upper_bound = get_float8_infinity();
-
-		values[0] = CStringGetTextDatum(stats->pool);
-		values[1] = Float8GetDatum(lower_bound);
-		values[2] = Float8GetDatum(upper_bound);
-		values[3] = Int64GetDatum(stats->wait_counts[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-
-		lower_bound = upper_bound;
-		upper_bound *= 2;
+		add(&row, CStringGetTextDatum(pool->pool));
+		add(&row, CStringGetTextDatum(pool->observing ? "observe" : "enforce"));
+		add(&row, Int32GetDatum(pool->limit));
+		add(&row, Int32GetDatum(pool->priority));
+		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_LENT]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
+		for (int t = TOTAL_ADMITTED; t <= TOTAL_CANCELS; t++)
+			add(&row, Int64GetDatum(pool->totals[t]));
+		add_milliseconds(&row, pool->totals[TOTAL_WAIT_TIME]);
+		add_milliseconds(&row, pool->max_wait_time);
+		add_milliseconds(&row, pool->totals[TOTAL_PAUSE_TIME]);
+		add_if(&row, pool->stats_reset != 0, TimestampTzGetDatum(pool->stats_reset));
+		end_row(&row);
 	}
+	return (Datum) 0;
 }
 
 /* One row per pool and bucket; bounds in ms */
@@ -148,7 +120,20 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 {
-	return rows_of_pools(fcinfo, put_histogram);
+	Row			row = first_row(fcinfo);
+
+	for (SlotStats *pool = slots_get_stats(); pool->pool[0] != '\0'; pool++)
+		for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
+		{
+			bool		is_last = i == SLOTS_WAIT_BUCKETS - 1;
+
+			add(&row, CStringGetTextDatum(pool->pool));
+			add(&row, Float8GetDatum(i == 0 ? 0 : 1 << (i - 1)));
+			add(&row, Float8GetDatum(is_last ? get_float8_infinity() : 1 << i));
+			add(&row, Int64GetDatum(pool->wait_counts[i]));
+			end_row(&row);
+		}
+	return (Datum) 0;
 }
 
 /*
@@ -160,127 +145,102 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_backends);
 Datum
 pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	Row			row = first_row(fcinfo);
 
 	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		SlotBackend backend;
-		Datum		values[5] = {0};
-		bool		nulls[5] = {0};
+		bool		may_see;
 
 		if (!slots_get_backend(procno, &backend))
 			continue;
-
-		values[0] = Int32GetDatum(backend.pid);
-		values[1] = CStringGetTextDatum(backend.pool);
-		values[2] = CStringGetTextDatum(state_names[backend.state]);
-		values[3] = TimestampTzGetDatum(backend.since);
-		values[4] = milliseconds(backend.wait_time);
-		nulls[1] = nulls[2] = nulls[3] = nulls[4] =
-			!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
-			!has_privs_of_role(GetUserId(), backend.roleid);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		may_see = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+			has_privs_of_role(GetUserId(), backend.roleid);
+		add(&row, Int32GetDatum(backend.pid));
+		add_if(&row, may_see, CStringGetTextDatum(backend.pool));
+		add_if(&row, may_see, CStringGetTextDatum(state_names[backend.state]));
+		add_if(&row, may_see, TimestampTzGetDatum(backend.since));
+		add_if(&row, may_see, Float8GetDatum(backend.wait_time / 1000.0));
+		end_row(&row);
 	}
 	return (Datum) 0;
 }
 
-#define KEY_COLUMNS		7		/* the last one is for LWLocks */
-
-/* The columns that identify a hot spot; its kind leaves some of them null. */
+/* The columns kind to objsubid; the kind of a hot spot leaves some null. */
 static void
-set_key(Datum *values, bool *nulls, const HotSpotKey *key)
+add_key(Row *row, const HotSpotKey *key)
 {
-	HotSpotKind kind = key->kind;
-	bool		has_fields = kind == HOT_SPOT_ADVISORY || kind == HOT_SPOT_OBJECT;
+	bool		has_fields = key->kind == HOT_SPOT_ADVISORY || key->kind == HOT_SPOT_OBJECT;
 
-	values[0] = CStringGetTextDatum(kind_names[kind]);
-	values[1] = ObjectIdGetDatum(key->database);
-	nulls[1] = !OidIsValid(key->database);
-	values[2] = ObjectIdGetDatum(key->fields[0]);
-	nulls[2] = kind != HOT_SPOT_RELATION;
-	values[3] = ObjectIdGetDatum(key->fields[0]);
-	values[4] = ObjectIdGetDatum(key->fields[1]);
-	values[5] = Int16GetDatum(key->fields[2]);
-	nulls[3] = nulls[4] = nulls[5] = !has_fields;
-	nulls[6] = kind != HOT_SPOT_LWLOCK;
-	if (!nulls[6])
-		values[6] = CStringGetTextDatum(pgstat_get_wait_event(key->fields[0]));
+	add(row, CStringGetTextDatum(kind_names[key->kind]));
+	add_if(row, OidIsValid(key->database), ObjectIdGetDatum(key->database));
+	add_if(row, key->kind == HOT_SPOT_RELATION, ObjectIdGetDatum(key->fields[0]));
+	add_if(row, has_fields, ObjectIdGetDatum(key->fields[0]));
+	add_if(row, has_fields, ObjectIdGetDatum(key->fields[1]));
+	add_if(row, has_fields, Int16GetDatum(key->fields[2]));
 }
 
-/* The columns page and tuple, null if no row is known */
 static void
-set_row(Datum *values, bool *nulls, const WantedRow *row)
+add_tid(Row *row, const WantedRow *wanted)
 {
-	values[0] = Int64GetDatum((int64) row->block);
-	values[1] = Int32GetDatum(row->offset);
-	nulls[0] = nulls[1] = row->offset == 0;
+	ItemPointer tid = palloc(sizeof(ItemPointerData));
+
+	ItemPointerSet(tid, wanted->block, wanted->offset);
+	add_if(row, wanted->offset != 0, PointerGetDatum(tid));
 }
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
 Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	Row			row = first_row(fcinfo);
 	HotSpotView views[MAX_HOT_SPOTS];
 	int			n = slots_get_hot_spots(views);
 
 	for (int i = 0; i < n; i++)
 	{
 		HotSpotView *view = &views[i];
-		Datum		values[20] = {0};
-		bool		nulls[20] = {0};
-		int			c = KEY_COLUMNS + 1;
+		HotSpotKind kind = view->key.kind;
+		const char *lwlock = kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(view->key.fields[0]) : "";
+		int			waiter = view->waiter >= 0 ? GetPGProcByNumber(view->waiter)->pid : 0;
 
-		values[0] = Int32GetDatum(view->index + 1);
-		set_key(&values[1], &nulls[1], &view->key);
-		values[c++] = TimestampTzGetDatum(view->since);
-		nulls[c] = view->key.kind != HOT_SPOT_RELATION;
-		values[c++] = Int32GetDatum(view->hot_keys);
-		set_row(&values[c], &nulls[c], &view->row);
-		c += 2;
-		nulls[c] = view->limit == 0;
-		values[c++] = Int32GetDatum(view->limit);
-		values[c++] = Int32GetDatum(view->contenders);
-		values[c++] = Int32GetDatum(view->running);
-		values[c++] = Int32GetDatum(view->blocked);
-		values[c++] = Int32GetDatum(view->waiting);
-		nulls[c] = view->waiter < 0;
-		if (!nulls[c])
-			values[c] = Int32GetDatum(GetPGProcByNumber(view->waiter)->pid);
-		c++;
-		values[c++] = Int64GetDatum(view->admitted);
-		values[c++] = milliseconds(view->wait_time);
-		Assert(c == lengthof(values));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		add(&row, Int32GetDatum(view->index + 1));
+		add_key(&row, &view->key);
+		add_if(&row, kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
+		add(&row, TimestampTzGetDatum(view->since));
+		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view->hot_keys));
+		add_tid(&row, &view->row);
+		add_if(&row, view->limit != 0, Int32GetDatum(view->limit));
+		add(&row, Int32GetDatum(view->contenders));
+		add(&row, Int32GetDatum(view->running));
+		add(&row, Int32GetDatum(view->blocked));
+		add(&row, Int32GetDatum(view->waiting));
+		add_if(&row, view->waiter >= 0, Int32GetDatum(waiter));
+		add(&row, Int64GetDatum(view->admitted));
+		add_milliseconds(&row, view->wait_time);
+		end_row(&row);
 	}
 	return (Datum) 0;
 }
 
-/* One row per remembered hot spot that has ended */
+/* One row per remembered hot spot that has ended; none is an LWLock. */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_past_hot_spots);
 Datum
 pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	Row			row = first_row(fcinfo);
 	PastHotSpot past;
 
 	for (uint64 number = 0; slots_get_past_hot_spot(&number, &past); number++)
 	{
-		Datum		values[13] = {0};
-		bool		nulls[13] = {0};
-		int			c = KEY_COLUMNS - 1;	/* none is an LWLock */
-
-		set_key(values, nulls, &past.key);
-		nulls[c] = false;
-		values[c++] = TimestampTzGetDatum(past.since);
-		values[c++] = TimestampTzGetDatum(past.ended);
-		set_row(&values[c], &nulls[c], &past.row);
-		c += 2;
-		values[c++] = Int32GetDatum(past.most_in_line);
-		values[c++] = Int64GetDatum(past.admitted);
-		values[c++] = milliseconds(past.wait_time);
-		Assert(c == lengthof(values));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		add_key(&row, &past.key);
+		add(&row, TimestampTzGetDatum(past.since));
+		add(&row, TimestampTzGetDatum(past.ended));
+		add_tid(&row, &past.row);
+		add(&row, Int32GetDatum(past.most_in_line));
+		add(&row, Int64GetDatum(past.admitted));
+		add_milliseconds(&row, past.wait_time);
+		end_row(&row);
 	}
 	return (Datum) 0;
 }
@@ -290,20 +250,16 @@ GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_worker);
 Datum
 pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = begin_rows(fcinfo);
+	Row			row = first_row(fcinfo);
 	WorkerStats stats;
 	int			pid = slots_get_worker(&stats);
-	Datum		values[5] = {0};
-	bool		nulls[5] = {0};
 
-	values[0] = Int32GetDatum(pid);
-	values[1] = TimestampTzGetDatum(stats.started);
-	nulls[0] = nulls[1] = pid == 0;
-	values[2] = TimestampTzGetDatum(stats.sampled);
-	nulls[2] = stats.sampled == 0;
-	values[3] = Int64GetDatum(stats.samples);
-	values[4] = milliseconds(stats.sample_time);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	add_if(&row, pid != 0, Int32GetDatum(pid));
+	add_if(&row, pid != 0, TimestampTzGetDatum(stats.started));
+	add_if(&row, stats.sampled != 0, TimestampTzGetDatum(stats.sampled));
+	add(&row, Int64GetDatum(stats.samples));
+	add_milliseconds(&row, stats.sample_time);
+	end_row(&row);
 	return (Datum) 0;
 }
 

@@ -396,7 +396,7 @@ slots_claim(void)
  * meanwhile: call slots_claim() or slots_refuse_grant().
  */
 bool
-slots_leave_queue(PoolTotal reason)
+slots_leave_queue(SlotTotal reason)
 {
 	LockedSection section;
 	bool		left;
@@ -692,7 +692,7 @@ slots_progress(int procno)
 uint64
 slots_failures(int procno)
 {
-	return pg_atomic_read_u64(&entry_of(procno)->own_totals[TOTAL_FAILED]);
+	return pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_FAILED]);
 }
 
 /* ---- Shared memory ---- */
@@ -747,8 +747,6 @@ slots_shmem_init(void)
 		SlotPool   *pool = &Slots->pools[i];
 
 		pg_atomic_init_u64(&pool->max_wait, 0);
-		for (int t = 0; t < OWN_TOTALS; t++)
-			pg_atomic_init_u64(&pool->past_totals[t], 0);
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 			pg_atomic_init_u64(&pool->wait_counts[b], 0);
 	}
@@ -775,8 +773,8 @@ slots_shmem_init(void)
 		ConditionVariableInit(&entry->turn);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
-		for (int t = 0; t < OWN_TOTALS; t++)
-			pg_atomic_init_u64(&entry->own_totals[t], 0);
+		for (int t = 0; t < SLOT_TOTALS; t++)
+			pg_atomic_init_u64(&entry->totals[t], 0);
 	}
 	return true;
 }

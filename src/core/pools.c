@@ -80,6 +80,7 @@ slots_join_pool(void)
 	SlotPool   *pool;
 	int			index;
 	bool		unknown;
+	LockedSection section;
 
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	pools_fold_name(name, chosen_name);
@@ -91,8 +92,10 @@ slots_join_pool(void)
 		index = DEFAULT_POOL;
 	if (MySlotEntry->pool != index)
 	{
+		slots_lock(&section);
 		slots_keep_totals(MySlotEntry);
 		MySlotEntry->pool = index;
+		slots_unlock(&section);
 	}
 	pool = &Slots->pools[index];
 	my_pool.generation = pg_atomic_read_u32(&Slots->generation);
@@ -179,7 +182,7 @@ drop_pool(int index)
 			pg_atomic_fetch_or_u32(&queue_at(DEFAULT_POOL)->usage, USAGE_WAITERS);
 			slots_queue_append(waiter, &section);
 			/* Unless there was a reset. */
-			if (pool->totals[TOTAL_QUEUED] > 0)
+			if (pool->totals[TOTAL_QUEUED] > pool->baseline[TOTAL_QUEUED])
 				pool->totals[TOTAL_QUEUED]--;
 			Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
 		}

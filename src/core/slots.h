@@ -57,32 +57,29 @@ typedef struct PoolDefinitions
 	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
 } PoolDefinitions;
 
-/* Totals that each backend keeps in its entry */
-typedef enum OwnTotal
+/*
+ * Totals, in the order of the view.  Each backend counts ADMITTED, COMPLETED,
+ * FAILED, BARGED, FORCED and WAIT_TIME in its entry, the pool the others.
+ */
+typedef enum SlotTotal
 {
 	TOTAL_ADMITTED,
 	TOTAL_COMPLETED,
 	TOTAL_FAILED,
-	TOTAL_BARGED,
-	TOTAL_FORCED,
-	TOTAL_WAIT_TIME,			/* us */
-	OWN_TOTALS
-} OwnTotal;
-
-/* Totals that the pool keeps */
-typedef enum PoolTotal
-{
 	TOTAL_QUEUED,
 	TOTAL_WOULD_QUEUE,
+	TOTAL_BARGED,
+	TOTAL_FORCED,
 	TOTAL_LENDS,
 	TOTAL_STALLS,
+	TOTAL_PAUSES,
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
-	TOTAL_PAUSES,
+	TOTAL_WAIT_TIME,			/* us */
 	TOTAL_PAUSE_TIME,			/* us */
-	POOL_TOTALS
-} PoolTotal;
+	SLOT_TOTALS
+} SlotTotal;
 
 /* What backends contend for.  They queue only for the first two. */
 typedef enum HotSpotKind
@@ -174,7 +171,7 @@ extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
 extern bool slots_claim(void);
-extern bool slots_leave_queue(PoolTotal reason);
+extern bool slots_leave_queue(SlotTotal reason);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern void slots_release_slot(void);
@@ -327,8 +324,7 @@ typedef struct SlotStats
 	int			limit;			/* its own, or else that for all */
 	bool		observing;		/* the limit is not enforced */
 	int			backends[SLOT_STATES];
-	uint64		own_totals[OWN_TOTALS];
-	uint64		pool_totals[POOL_TOTALS];
+	uint64		totals[SLOT_TOTALS];
 	uint64		max_wait_time;	/* us */
 	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
 	TimestampTz stats_reset;
@@ -361,7 +357,7 @@ typedef struct SlotBackend
 extern void slots_record_wait(uint64 waited);
 extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);
-extern int	slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS]);
+extern SlotStats *slots_get_stats(void);
 extern void slots_reset_stats(void);
 
 #endif							/* ADMISSION_GATE_SLOTS_H */

@@ -85,7 +85,7 @@ typedef struct SlotEntry
 	bool		is_long;		/* its statement is: lock to change */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
-	pg_atomic_uint64 own_totals[OWN_TOTALS];	/* in its pool */
+	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
 
 	int			prev;			/* links in a queue: lock */
 	int			next;			/* likewise */
@@ -139,11 +139,10 @@ typedef struct SlotPool
 	bool		defined;		/* not removed; pools_lock and lock to change */
 	PoolDefinition definition;	/* pools_lock and lock to change */
 	int			lent;			/* entries in state LENT */
-	uint64		totals[POOL_TOTALS];	/* since the reset */
-	pg_atomic_uint64 max_wait;	/* us; likewise */
+	uint64		totals[SLOT_TOTALS];	/* and of backends that left it */
+	uint64		baseline[SLOT_TOTALS];	/* all totals at the reset: pools_lock */
+	pg_atomic_uint64 max_wait;	/* us, since the reset */
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* likewise */
-	pg_atomic_uint64 past_totals[OWN_TOTALS];	/* of backends that left it */
-	uint64		own_baseline[OWN_TOTALS];	/* all own totals at the reset */
 } SlotPool;
 
 /* Its queue: see slots_hot_spot_queue() */
@@ -321,9 +320,9 @@ state_with(SlotState state, const Hold *hold)
 
 /* Add to a total of this backend.  It is the only writer unless it waits. */
 static inline void
-add_to_own(OwnTotal total, uint64 n)
+add_to_own(SlotTotal total, uint64 n)
 {
-	pg_atomic_uint64 *counter = &MySlotEntry->own_totals[total];
+	pg_atomic_uint64 *counter = &MySlotEntry->totals[total];
 
 	pg_atomic_write_u64(counter, pg_atomic_read_u64(counter) + n);
 }

@@ -3,11 +3,10 @@
  * stats.c
  *		Totals, gauges and states of backends, for the views.
  *
- * A backend keeps the totals of the hot path in its entry.  They only go up:
- * views show the difference from a baseline, which a reset renews.  When a
- * backend changes its pool, its totals stay with the old one.  Other totals
- * are in the pool.  Reading a view counts the gauges from the states of all
- * entries.
+ * A backend keeps the totals of the hot path in its entry.  When it changes
+ * its pool, they stay with the old one, which has the other totals.  Totals
+ * only go up: views show the difference from a baseline, which a reset renews.
+ * Gauges are counted from the states of all entries.
  *
  * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
  * they are added up: a reader holds it exclusively, a backend that moves its
@@ -46,19 +45,16 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * Move the totals of an entry that leaves its pool to the pool.  pools_lock is
- * held: shared for the own entry, exclusively for that of a waiter.
+ * Move the totals of an entry that leaves its pool to the pool.  The lock is
+ * held, and pools_lock: shared for the own entry, else exclusively.
  */
 void
 slots_keep_totals(SlotEntry *entry)
 {
-	SlotPool   *pool = pool_of(entry);
-
-	for (int t = 0; t < OWN_TOTALS; t++)
+	for (int t = 0; t < SLOT_TOTALS; t++)
 	{
-		pg_atomic_fetch_add_u64(&pool->past_totals[t],
-								pg_atomic_read_u64(&entry->own_totals[t]));
-		pg_atomic_write_u64(&entry->own_totals[t], 0);
+		pool_of(entry)->totals[t] += pg_atomic_read_u64(&entry->totals[t]);
+		pg_atomic_write_u64(&entry->totals[t], 0);
 	}
 }
 
@@ -103,27 +99,27 @@ slots_get_my_limit(SlotLimit *limit)
 	LockedSection section;
 	int			mine;
 
+	memset(limit, 0, sizeof(SlotLimit));
 	slots_lock(&section);
 	mine = MySlotEntry->queue;
 	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
-	limit->hot_spot.kind = HOT_SPOT_NONE;
 	if (limit->is_of_queue)
 	{
-		if (is_of_hot_spot(mine))
-			limit->hot_spot = hot_spot_at(mine)->key;
 		limit->in_use = places_in_use(mine);
 		limit->slots = pg_atomic_read_u32(&queue_at(mine)->limit);
 		if (limit->slots == NO_LIMIT)
 			limit->slots = Max(limit->in_use, 1);	/* it has just ended */
-		limit->lent = is_of_hot_spot(mine) ? 0 : pool_of(MySlotEntry)->lent;
 		limit->waiting = queue_at(mine)->waiters.length;
+		if (is_of_hot_spot(mine))
+			limit->hot_spot = hot_spot_at(mine)->key;
+		else
+			limit->lent = pool_of(MySlotEntry)->lent;
 	}
 	else
 	{
 		limit->slots = pg_atomic_read_u32(&Slots->limit);
 		limit->in_use = slots_in_use();
 		limit->lent = Slots->lent;
-		limit->waiting = 0;
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			if (queue != LONG_QUEUE)
 				limit->waiting += queue_at(queue)->waiters.length;
@@ -134,65 +130,63 @@ slots_get_my_limit(SlotLimit *limit)
 	slots_unlock(&section);
 }
 
-/* Sum up all own totals, by pool.  pools_lock is held exclusively. */
+/* Sum up all totals, by pool.  pools_lock is held exclusively. */
 static void
-sum_own_totals(uint64 sums[SLOTS_MAX_POOLS][OWN_TOTALS])
+sum_totals(uint64 sums[SLOTS_MAX_POOLS][SLOT_TOTALS])
 {
-	for (int p = 0; p < SLOTS_MAX_POOLS; p++)
-		for (int t = 0; t < OWN_TOTALS; t++)
-			sums[p][t] = pg_atomic_read_u64(&Slots->pools[p].past_totals[t]);
+	LockedSection section;
+
+	memset(sums, 0, SLOTS_MAX_POOLS * sizeof(sums[0]));
+	for (int p = 0; p < Slots->npools; p++)
+	{
+		slots_lock(&section);
+		memcpy(sums[p], Slots->pools[p].totals, sizeof(sums[p]));
+		slots_unlock(&section);
+	}
 	for (int i = 0; i < MaxBackends; i++)
-		for (int t = 0; t < OWN_TOTALS; t++)
-			sums[entry_of(i)->pool][t] += pg_atomic_read_u64(&entry_of(i)->own_totals[t]);
+		for (int t = 0; t < SLOT_TOTALS; t++)
+			sums[entry_of(i)->pool][t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
 }
 
 /*
  * Describe each pool; removed ones only if backends of them are at work.
- * Returns how many there are.
+ * Returns a palloc'd array that ends with an empty name.
  */
-int
-slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
+SlotStats *
+slots_get_stats(void)
 {
-	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
+	SlotStats  *stats = palloc0((SLOTS_MAX_POOLS + 1) * sizeof(SlotStats));
+	uint64		sums[SLOTS_MAX_POOLS][SLOT_TOTALS];
 	int			n = 0;
-	LockedSection section;
 
-	memset(stats, 0, SLOTS_MAX_POOLS * sizeof(SlotStats));
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	sum_own_totals(own);
-	for (int p = 0; p < Slots->npools; p++)
-	{
-		SlotPool   *pool = &Slots->pools[p];
-		PoolDefinition *definition = &pool->definition;
-
-		strlcpy(stats[p].pool, definition->name, sizeof(stats[p].pool));
-		stats[p].priority = definition->priority;
-		slots_lock(&section);
-		stats[p].limit = definition->max_active > 0 ?
-			definition->max_active : Slots->settings.max_active;
-		stats[p].observing = Slots->settings.observing;
-		memcpy(stats[p].pool_totals, pool->totals, sizeof(pool->totals));
-		slots_unlock(&section);
-		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);
-		stats[p].stats_reset = Slots->stats_reset;
-		for (int t = 0; t < OWN_TOTALS; t++)
-			stats[p].own_totals[t] = own[p][t] - pool->own_baseline[t];
-		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-			stats[p].wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
-	}
+	sum_totals(sums);
 	for (int i = 0; i < MaxBackends; i++)
 		stats[entry_of(i)->pool].backends[state_to_show(entry_of(i))]++;
 	for (int p = 0; p < Slots->npools; p++)
 	{
-		bool		in_use = Slots->pools[p].defined;
+		SlotPool   *pool = &Slots->pools[p];
+		int			own_limit = pool->definition.max_active;
+		bool		in_use = pool->defined;
 
+		strlcpy(stats[p].pool, pool->definition.name, sizeof(stats[p].pool));
+		stats[p].priority = pool->definition.priority;
+		stats[p].limit = own_limit > 0 ? own_limit : Slots->settings.max_active;
+		stats[p].observing = Slots->settings.observing;
+		for (int t = 0; t < SLOT_TOTALS; t++)
+			stats[p].totals[t] = sums[p][t] - pool->baseline[t];
+		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+			stats[p].wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
+		stats[p].stats_reset = Slots->stats_reset;
 		for (int state = SLOT_WAITING; state < SLOT_STATES; state++)
 			in_use |= stats[p].backends[state] > 0;
 		if (in_use)
 			stats[n++] = stats[p];
 	}
 	LWLockRelease(Slots->pools_lock);
-	return n;
+	stats[n].pool[0] = '\0';
+	return stats;
 }
 
 /*
@@ -204,20 +198,16 @@ slots_get_stats(SlotStats stats[SLOTS_MAX_POOLS])
 void
 slots_start_totals(int first, int last)
 {
-	uint64		own[SLOTS_MAX_POOLS][OWN_TOTALS];
-	LockedSection section;
+	uint64		sums[SLOTS_MAX_POOLS][SLOT_TOTALS];
 
-	sum_own_totals(own);
+	sum_totals(sums);
 	for (int p = first; p <= last; p++)
 	{
 		SlotPool   *pool = &Slots->pools[p];
 
-		slots_lock(&section);
-		memcpy(pool->own_baseline, own[p], sizeof(pool->own_baseline));
-		pool->own_baseline[TOTAL_ADMITTED] = own[p][TOTAL_COMPLETED] + own[p][TOTAL_FAILED];
-		memset(pool->totals, 0, sizeof(pool->totals));
+		memcpy(pool->baseline, sums[p], sizeof(pool->baseline));
+		pool->baseline[TOTAL_ADMITTED] = sums[p][TOTAL_COMPLETED] + sums[p][TOTAL_FAILED];
 		pg_atomic_write_u64(&pool->max_wait, 0);
-		slots_unlock(&section);
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 			pg_atomic_write_u64(&pool->wait_counts[b], 0);
 	}
