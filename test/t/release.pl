@@ -1,6 +1,6 @@
-# Proves that every place that has a version has the same, candidate, released or not, and
-# that the library exports no name but those that PostgreSQL calls, and comes without
-# bitcode.  Needs no server.
+# Proves that every place that has a version has the same, released or not, and that the
+# library exports no name but those that PostgreSQL calls, and comes without bitcode.
+# Needs no server.
 
 use strict;
 use warnings;
@@ -9,24 +9,23 @@ use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# The extension's version is the release's without the last number; "-rc1" is what semantic
-# versioning, PGXN's, has for a candidate, and "~rc1" what Debian sorts before the release.
+# The extension's version is the release's without the last number.
 my $meta = decode_json(slurp_file('META.json'));
 my $provided = $meta->{provides}{admission_gate};
 my ($version) = slurp_file('admission_gate.control') =~ /^default_version = '(.*)'$/m;
-like($meta->{version}, qr/^\Q$version\E\.\d+(?:-rc[1-9])?$/, 'META.json and the control file agree on the version');
+like($meta->{version}, qr/^\Q$version\E\.\d+$/, 'META.json and the control file agree on the version');
 is($provided->{version}, $meta->{version}, 'META.json provides the extension in it');
 is($provided->{file}, "sql/admission_gate--$version.sql", 'so does the name of the script');
 ok(-f $provided->{$_}, "the $_ that META.json names is there") foreach qw(file docfile);
 is((slurp_file('src/compat.h') =~ /\.version = "([^"]+)"/)[0], $version, 'so does src/compat.h');
-my ($latest, $unreleased) = slurp_file('CHANGELOG.md') =~ /^## (\S+)( \(unreleased\))?$/m;
+my ($latest, $date) = slurp_file('CHANGELOG.md') =~ /^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$/m;
 is($latest, $meta->{version}, 'so does CHANGELOG.md');
 my ($packaged, $distribution) = slurp_file('debian/changelog') =~ /^\S+ \((\S+)-\d+\) (\S+);/;
-is($packaged, $meta->{version} =~ s/-/~/r, 'so does debian/changelog');
+is($packaged, $meta->{version}, 'so does debian/changelog');
 
-my $testing = $unreleased || $meta->{version} =~ /-rc/;
-is($meta->{release_status}, $testing ? 'testing' : 'stable', 'META.json says whether it is stable');
-is($distribution eq 'UNRELEASED', defined $unreleased, 'debian/changelog and CHANGELOG.md agree on being released');
+my $unreleased = $date eq 'unreleased';
+is($meta->{release_status}, $unreleased ? 'testing' : 'stable', 'META.json says whether it is stable');
+is($distribution eq 'UNRELEASED', $unreleased, 'debian/changelog and CHANGELOG.md agree on being released');
 
 # The library
 chomp(my $libraries = qx(pg_config --pkglibdir));
