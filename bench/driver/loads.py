@@ -25,6 +25,13 @@ COUNTERS = [
     "INSERT INTO counters SELECT i, 0 FROM generate_series(1, {rows}) i",
 ]
 
+# About 1.6 kB each, below the size from which values are compressed.
+JSON = [
+    "CREATE TABLE test (id int PRIMARY KEY, info jsonb NOT NULL)",
+    """INSERT INTO test SELECT i, jsonb_build_object('id', i, 'name', md5(i::text), 'text', repeat(md5(i::text), 48))
+       FROM generate_series(1, {rows}) i""",
+]
+
 FACTS = [
     "CREATE TABLE dims (id int PRIMARY KEY, name text NOT NULL)",
     "INSERT INTO dims SELECT i, md5(i::text) FROM generate_series(1, {rows} / 10) i",
@@ -37,6 +44,7 @@ FACTS = [
 DATASETS = {
     "rows": (100000, ROWS),
     "counters": (5000000, COUNTERS),
+    "json": (200000, JSON),
     "facts": (1000000, FACTS),
     "tpcb_10": (1000000, None),
     "sysbench": (5000, None),
@@ -111,6 +119,8 @@ LOADS = {
     "tpcb_10": everybody("TPC-B, scale 10", "tpcb_10", "", "-b", "tpcb-like"),
     "update": everybody("two updates of a random row", "counters", UPDATE_TWICE),
     "select_only": everybody("pgbench -S, scale 10", "tpcb_10", "", "-b", "select-only"),
+    "json": everybody("1.6 kB of jsonb in a random row", "json", ID + "UPDATE test SET info = info WHERE id = :id;\n"),
+    "connect": everybody("SELECT 1, a new connection each time", "rows", "SELECT 1;\n", "-C"),
     "mixed": plain(
         "pgbench -N beside 4 analysts",
         Group("updates", "tpcb_10", arguments=("-b", "simple-update")),
@@ -164,7 +174,7 @@ STORM = "off auto gate:2 lend_after=-1:1 lend_after=-1:2 lend_after=-1:4 pgbounc
 BENCHMARKS = {
     "auto": Benchmark(
         "A limit of -1",
-        "hot_row hot_row_block tpcb_10 update select_only",
+        "hot_row hot_row_block tpcb_10 update select_only json connect",
         "off auto gate:8 gate:32 gate:128 pgbouncer:8",
         (64, 500, 1000, 4000),
     ),
