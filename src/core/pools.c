@@ -24,8 +24,8 @@
 
 MyPool		my_pool = {.generation = PG_UINT32_MAX};
 
-/* The pool that the session's setting names */
-static const char *chosen_name = POOLS_DEFAULT_NAME;
+/* The pool that the session's setting names, in lower case */
+static char chosen_name[NAMEDATALEN] = POOLS_DEFAULT_NAME;
 
 /* Fold a pool name for comparison, into a buffer of NAMEDATALEN bytes. */
 void
@@ -60,14 +60,14 @@ find_pool(const char *name)
 
 /* Warn the session, and the log once per change of pools. */
 static void
-warn_of_unknown_pool(const char *name)
+warn_of_unknown_pool(void)
 {
 	uint32		generation = pg_atomic_read_u32(&Slots->generation);
 	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
 
 	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("admission_gate: pool \"%s\" is not defined", name),
+			 errmsg("admission_gate: pool \"%s\" is not defined", chosen_name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
 }
@@ -76,17 +76,14 @@ warn_of_unknown_pool(const char *name)
 void
 slots_join_pool(void)
 {
-	char		name[NAMEDATALEN];
 	SlotPool   *pool;
 	int			index;
 	bool		unknown;
 	LockedSection section;
 
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
-	pools_fold_name(name, chosen_name);
-
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
-	index = find_pool(name);
+	index = find_pool(chosen_name);
 	unknown = index == NO_POOL || !Slots->pools[index].defined;
 	if (unknown)
 		index = DEFAULT_POOL;
@@ -104,14 +101,14 @@ slots_join_pool(void)
 	LWLockRelease(Slots->pools_lock);
 
 	if (unknown)
-		warn_of_unknown_pool(name);
+		warn_of_unknown_pool();
 }
 
-/* Use that pool from the next statement on.  name: stays where it is. */
+/* Use that pool from the next statement on. */
 void
 slots_choose_pool(const char *name)
 {
-	chosen_name = name;
+	pools_fold_name(chosen_name, name);
 	my_pool.generation = PG_UINT32_MAX;
 }
 
