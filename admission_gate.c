@@ -88,6 +88,12 @@ static int	nesting_level = 0;
  */
 static const QueryDesc *statement = NULL;
 
+/* May the transaction have run a long statement, or written? */
+static bool may_be_long = false;
+
+/* Has this client backend met the gate? */
+static bool session_has_begun = false;
+
 static shmem_request_hook_type prev_shmem_request_hook;
 static shmem_startup_hook_type prev_shmem_startup_hook;
 
@@ -119,8 +125,12 @@ gate_xact_callback(XactEvent event, void *arg)
 		my_slot_begin_commit();
 	else
 	{
+		if (unlikely(may_be_long))
+		{
+			may_be_long = false;
+			long_statements_end_transaction();
+		}
 		my_slot_end_transaction(event == XACT_EVENT_ABORT);
-		long_statements_end_transaction();
 	}
 }
 
@@ -142,30 +152,30 @@ gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		my_slot_end_statement(true);
 }
 
+/*
+ * When a session first meets the gate, look up its application name and
+ * register the callbacks that release its slots.  Not in _PG_init(): while the
+ * gate is off, transactions must cost nothing.  Returns false in other
+ * processes than client backends.
+ */
+static pg_noinline bool
+begin_session(void)
+{
+	if (MyBackendType != B_BACKEND)
+		return false;
+	bypass_look_at_name();
+	RegisterXactCallback(gate_xact_callback, NULL);
+	RegisterSubXactCallback(gate_subxact_callback, NULL);
+	session_has_begun = true;
+	return true;
+}
+
 /* Does the gate apply to this process? */
 static inline bool
 gate_is_on(void)
 {
-	return unlikely(gate_max_active_backends != 0) && MyBackendType == B_BACKEND;
-}
-
-/*
- * When the session first meets the gate, look up its application name and
- * register the callbacks that release its slots.  Not in _PG_init(): while the
- * gate is off, transactions must cost nothing.
- */
-static inline void
-register_callbacks(void)
-{
-	static bool registered = false;
-
-	if (unlikely(!registered))
-	{
-		bypass_look_at_name();
-		RegisterXactCallback(gate_xact_callback, NULL);
-		RegisterSubXactCallback(gate_subxact_callback, NULL);
-		registered = true;
-	}
+	return unlikely(gate_max_active_backends != 0) &&
+		(likely(session_has_begun) || begin_session());
 }
 
 /* A statement begins.  At top level, acquire a slot for it. */
@@ -174,8 +184,8 @@ enter_statement(QueryDesc *query, bool begins_block)
 {
 	if (nesting_level == 0)
 	{
-		register_callbacks();
-		my_slot_acquire(query, begins_block);
+		if (unlikely(!my_slot_acquire()))
+			my_slot_wait(query, begins_block);
 		statement = query;
 	}
 }
@@ -228,15 +238,21 @@ gate_planner(PLANNER_PARAMS)
 }
 
 static pg_noinline void
+ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags)
+{
+	CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
+}
+
+static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
 	enter_statement(queryDesc, false);
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
 		wanted_begin(queryDesc, eflags);
-	if (gate_scope == SCOPE_TRANSACTION)
+	if (likely(gate_scope == SCOPE_TRANSACTION))
 		next_ExecutorStart(queryDesc, eflags);
 	else
-		CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
+		ExecutorStart_one_level_down(queryDesc, eflags);
 }
 
 /* ExecutorStart_hook: for cached plans, and at any level for hot spots */
@@ -257,12 +273,20 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
+	if (!gate_is_on())
+	{
+		/* Parallel workers need no slot, but pause with their leader. */
+		if (IsParallelWorker())
+			long_statements_begin(queryDesc);
+		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+		return;
+	}
 	if (nesting_level == 0)
 	{
-		register_callbacks();
 		my_slot_resume();
 		statement = queryDesc;
 	}
+	may_be_long = true;
 	long_statements_begin(queryDesc);
 	if (gate_scope == SCOPE_TRANSACTION)
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
@@ -278,20 +302,11 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
-	if (gate_is_on())
-	{
-		if (gate_scope == SCOPE_TRANSACTION && likely(slots_is_uncounted()))
-			next_ExecutorRun(EXECUTOR_RUN_ARGS);
-		else
-			ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
-	}
-	else
-	{
-		/* Parallel workers need no slot, but pause with their leader. */
-		if (unlikely(gate_max_active_backends != 0) && IsParallelWorker())
-			long_statements_begin(queryDesc);
+	if (likely(gate_max_active_backends == 0) ||
+		(slots_is_uncounted() && gate_scope == SCOPE_TRANSACTION))
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-	}
+	else
+		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
 }
 
 static pg_noinline void
@@ -307,7 +322,7 @@ ExecutorFinish_behind_gate(QueryDesc *queryDesc)
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (gate_is_on() && gate_scope == SCOPE_STATEMENT)
+	if (unlikely(gate_scope == SCOPE_STATEMENT) && gate_is_on())
 		ExecutorFinish_behind_gate(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);
@@ -395,7 +410,6 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		(kind == UTILITY_HEAVY &&
 		 (gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()));
 
-	register_callbacks();
 	if (needs_slot)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	else if (kind == UTILITY_HEAVY && nesting_level == 0)
@@ -404,7 +418,10 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		wanted_lock_table((LockStmt *) stmt);
 	/* Other commands write only through the executor. */
 	if (kind == UTILITY_HEAVY || (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
+	{
+		may_be_long = true;
 		long_statements_note_write();
+	}
 
 	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
 

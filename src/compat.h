@@ -78,18 +78,14 @@ extern PGDLLEXPORT void _PG_init(void);
 #define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
 #define MY_TRANSACTION			(MyProc->vxid.lxid)
 #define GATE_IN_TRANSACTION(proc)	((proc)->vxid.lxid != InvalidLocalTransactionId)
-#define GATE_WAIT_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateQueue")
-#define GATE_PAUSE_EVENT_NEW()	WaitEventExtensionNew("AdmissionGatePause")
-#define GATE_WORKER_EVENT_NEW()	WaitEventExtensionNew("AdmissionGateMain")
+#define GATE_WAIT_EVENT_NEW(name)	WaitEventExtensionNew(name)
 #else
 #define MY_PROC_NUMBER			(MyProc->pgprocno)
 #define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
 #define INVALID_PROC_NUMBER		(-1)
 #define MY_TRANSACTION			(MyProc->lxid)
 #define GATE_IN_TRANSACTION(proc)	((proc)->lxid != InvalidLocalTransactionId)
-#define GATE_WAIT_EVENT_NEW()	PG_WAIT_EXTENSION
-#define GATE_PAUSE_EVENT_NEW()	PG_WAIT_EXTENSION
-#define GATE_WORKER_EVENT_NEW()	PG_WAIT_EXTENSION
+#define GATE_WAIT_EVENT_NEW(name)	PG_WAIT_EXTENSION
 #endif
 
 /* 18: ExecutorRun lost execute_once; a module declares its name and version */

@@ -19,7 +19,8 @@
 #include "core/slots.h"
 
 /* my_slot.c */
-extern void my_slot_acquire(QueryDesc *query, bool begins_block);
+extern bool my_slot_acquire(void);
+extern void my_slot_wait(QueryDesc *query, bool begins_block);
 extern void my_slot_pass(void);
 extern void my_slot_resume(void);
 extern bool my_slot_is_held(void);
@@ -65,18 +66,20 @@ typedef enum GateScope
  * This backend's copies.  A backend rereads the configuration only between
  * commands, so they change during a command only if it sets them itself.
  */
-extern int	gate_scope;			/* GateScope */
+extern GATE_HIDDEN int gate_scope;	/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern bool gate_utility;
 
 /* These are also in shared memory, where backends that wait read them. */
-extern int	gate_max_active_backends;	/* 0 = off; -1 = no limit for all */
+extern GATE_HIDDEN int gate_max_active_backends;	/* 0 = off; -1 = no limit
+													 * for all */
 extern int	gate_handoff_after; /* ms; 0 = always hand off */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 
-extern bool bypass_in_force;	/* does this session pass without a slot? */
+extern GATE_HIDDEN bool bypass_in_force;	/* does this session pass without
+											 * a slot? */
 extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);

@@ -158,7 +158,7 @@ pause_for(int procno)
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
 
 	if (wait_event == 0)
-		wait_event = GATE_PAUSE_EVENT_NEW();
+		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGatePause");
 
 	error_context_stack = &context;
 	while (slots_is_paused(procno))

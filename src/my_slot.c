@@ -3,13 +3,11 @@
  * my_slot.c
  *		Admission of one backend: does it need a slot, may it wait, and how.
  *
- * The hooks (admission_gate.c) decide when a statement meets the gate.  Here
- * its backend acquires a slot if one is free, waits if it may, and otherwise
- * enters above the limit.  It may not wait if its transaction was admitted
- * before, bypassed the gate, or began before this backend knew of a limit:
- * others may wait for that transaction already, and PostgreSQL would not
- * detect the deadlock.  Nothing else lets a transaction in; otherwise users
- * could enter at will.
+ * The hooks (admission_gate.c) decide when a statement meets the gate.  It may
+ * not wait if its transaction was admitted before, bypassed the gate, or began
+ * before this backend knew of a limit: others may wait for that transaction
+ * already, and PostgreSQL would not detect the deadlock.  Nothing else lets a
+ * transaction in; otherwise users could enter at will.
  *
  * A statement that wants a hot row or lock (wanted.c) takes a place there, at
  * any level and in the middle of its transaction.  If none is free, its
@@ -49,89 +47,27 @@
 #define FIRST_LOOK		1000	/* since its wait began */
 #define NEXT_LOOK		5000	/* since the last look */
 
-/* Is this backend admitted?  Its slot may be lent or given up. */
-static bool admitted = false;
+/* How the present transaction stands */
+typedef enum Standing
+{
+	NOT_ADMITTED,				/* it may have to wait */
+	PASSED,						/* it needed no slot, or has given it back */
+	REFUSED,					/* BEGIN failed: see refusal */
+	ADMITTED,					/* it has a slot, which may be lent */
+	LEFT						/* it has none, but its end is not counted yet */
+} Standing;
 
-/* Was it admitted, and its end is not counted yet? */
-static bool uncounted = false;
+static Standing standing = NOT_ADMITTED;
+
+/* The error of the last BEGIN that was REFUSED, to be raised later; or NULL */
+static ErrorData *refusal = NULL;
 
 /* Nesting level that took its place at a hot spot; 0 = none did */
 static int	place_level = 0;
 
-/* Does it wait for a place in the middle of its transaction? */
-static bool waits_for_place = false;
-
-/*
- * Has the transaction been admitted, even if it has no slot now, or bypassed
- * the gate, or run a command that takes locks but no slot?
- */
-static bool passed_in_xact = false;
-
-/* The error of a refused BEGIN, to be raised later; or NULL */
-static ErrorData *refusal = NULL;
-
 /* The last wait in the queue: when it began, and how many waited there then */
 static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
-
-/*
- * Describe what backends contend for.  by_name: look relations up in the
- * catalog, which may raise errors; no lock is held on them.
- */
-static const char *
-describe_hot_spot(const HotSpotKey *key, bool by_name)
-{
-	char	   *relation = NULL;
-
-	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
-		relation = get_rel_name(key->fields[0]);
-	return relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
-}
-
-/* DETAIL of the gate's errors.  hot_spot: described, if any; waited: ms. */
-static int
-errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
-{
-	if (limit->hot_spot.kind != HOT_SPOT_NONE)
-		return errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-								"Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-								limit->slots, hot_spot, limit->slots,
-								limit->in_use, limit->waiting, waited);
-	if (limit->is_of_queue)
-		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								limit->slots, limit->pool, limit->slots,
-								limit->in_use, limit->lent, limit->waiting, waited);
-	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							limit->slots, limit->slots,
-							limit->in_use, limit->lent, limit->waiting, waited);
-}
-
-/*
- * HINT of the gate's errors: increase this setting, of the pool if of_pool, or
- * the limit, unless it is that of a hot spot, which nobody has set.
- */
-static int
-errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
-{
-	if (limit->hot_spot.kind != HOT_SPOT_NONE)
-		return of_pool ?
-			errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool) :
-			errhint("Try again later, or increase admission_gate.%s.", setting);
-	if (limit->is_of_queue)
-		return of_pool ?
-			errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool) :
-			errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool);
-	return of_pool ?
-		errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
-				setting, limit->pool) :
-		errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
-				setting);
-}
 
 /* Does the pool's queue_timeout apply?  A user cannot exceed it. */
 static bool
@@ -142,12 +78,6 @@ queue_timeout_is_of_pool(void)
 	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
 }
 
-static inline void
-note_admission(void)
-{
-	admitted = passed_in_xact = uncounted = true;
-}
-
 /* The queue_timeout that applies, ms; 0 = none */
 static int
 queue_timeout(void)
@@ -155,12 +85,64 @@ queue_timeout(void)
 	return queue_timeout_is_of_pool() ? slots_my_pool()->queue_timeout : gate_queue_timeout;
 }
 
-/* Does lock_timeout end the wait first?  A place stands for a lock. */
+/*
+ * Does lock_timeout end the wait first?  A place, for which a backend waits in
+ * the middle of its transaction, stands for a lock.
+ */
 static bool
 lock_timeout_is_first(void)
 {
-	return waits_for_place && LockTimeout > 0 &&
+	return standing == LEFT && LockTimeout > 0 &&
 		(queue_timeout() == 0 || LockTimeout < queue_timeout());
+}
+
+/*
+ * Raise the error of a backend that may not enter the queue, or has waited too
+ * long.  by_name: look a hot relation up in the catalog, without a lock.
+ */
+static void
+refuse(bool is_full, const SlotLimit *limit, bool by_name)
+{
+	const HotSpotKey *key = &limit->hot_spot;
+	bool		is_hot = key->kind != HOT_SPOT_NONE;
+	bool		is_of_pool = limit->is_of_queue && !is_hot;
+	const char *setting = is_full ? "max_queue_length" : "queue_timeout";
+	bool		pool_sets = is_full ?
+	slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET : queue_timeout_is_of_pool();
+	long		waited = (monotonic_us() - wait_start) / 1000;
+	const char *what = is_of_pool ? psprintf("The limit of pool \"%s\"", limit->pool) : "The limit";
+	const char *increase = psprintf("admission_gate.%s", setting);
+	const char *or_limit = pool_sets ? ", or admission_gate.max_active_backends" :
+	" or admission_gate.max_active_backends";
+	char	   *relation = NULL;
+
+	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
+		relation = get_rel_name(key->fields[0]);
+	if (is_hot)
+		what = relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
+
+	if (pool_sets)
+		increase = psprintf("%s%s of pool \"%s\" in admission_gate.pools",
+							setting, is_of_pool ? " or max_active" : "", limit->pool);
+	if (is_hot || (is_of_pool && pool_sets))
+		or_limit = "";
+	else if (is_of_pool)
+		or_limit = psprintf(", or max_active of pool \"%s\" in admission_gate.pools", limit->pool);
+
+	ereport(ERROR,
+			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
+			 is_full ? errmsg("too many backends are waiting for admission") :
+			 errmsg("canceling statement due to admission queue timeout"),
+			 is_hot ?
+			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  limit->slots, what, limit->slots,
+							  limit->in_use, limit->waiting, waited) :
+			 errdetail_plural("%s is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							  "%s is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							  limit->slots, what, limit->slots,
+							  limit->in_use, limit->lent, limit->waiting, waited),
+			 errhint("Try again later, or increase %s%s.", increase, or_limit)));
 }
 
 /*
@@ -175,7 +157,7 @@ sleep_in_queue(SlotLimit *limit)
 	uint64		next_look = wait_start + FIRST_LOOK * 1000;
 
 	if (wait_event == 0)
-		wait_event = GATE_WAIT_EVENT_NEW();
+		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateQueue");
 
 	for (;;)
 	{
@@ -234,7 +216,6 @@ note_wait(const char *end)
 static void
 abandon_wait(int code, Datum arg)
 {
-	admitted = false;
 	if (!slots_leave_queue(TOTAL_CANCELS))
 		slots_refuse_grant();
 	note_wait("canceled");
@@ -243,13 +224,12 @@ abandon_wait(int code, Datum arg)
 /*
  * Wait in the queue for a slot, or acquire one if the limit is only observed.
  * Raises an error if the queue is full or queue_timeout expires; interrupts
- * may, too.  begins_block: for BEGIN; is_top_level: see snapshot_release().
+ * may, too.
  */
 static pg_noinline void
-wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
+wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SlotLimit	limit;
-	const char *hot_spot;
 	SlotEnqueued enqueued;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
@@ -259,29 +239,24 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 	if (enqueued == SLOT_ENQUEUE_FULL)
 	{
 		slots_get_my_limit(&limit);
-		hot_spot = describe_hot_spot(&limit.hot_spot, !begins_block);
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many backends are waiting for admission"),
-				 errdetail_gate(&limit, hot_spot, 0),
-				 errhint_gate(&limit, "max_queue_length",
-							  slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET)));
+		refuse(true, &limit, !begins_block);
 	}
 	if (enqueued != SLOT_ENQUEUED)
 	{
-		note_admission();
+		standing = ADMITTED;
 		return;
 	}
 
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		snapshot_release(query, is_top_level);
+		/* In the middle of a transaction, a function may use the snapshot. */
+		snapshot_release(query, standing != LEFT);
 		granted = sleep_in_queue(&limit);
 		error_context_stack = context.previous;
 		/* From here on, the end of the transaction releases the slot. */
 		if (granted)
-			note_admission();
+			standing = ADMITTED;
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 
@@ -291,14 +266,7 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout")));
 	if (!granted)
-	{
-		hot_spot = describe_hot_spot(&limit.hot_spot, !begins_block);
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("canceling statement due to admission queue timeout"),
-				 errdetail_gate(&limit, hot_spot, (monotonic_us() - wait_start) / 1000),
-				 errhint_gate(&limit, "queue_timeout", queue_timeout_is_of_pool())));
-	}
+		refuse(false, &limit, !begins_block);
 
 	/* Privileges may have been revoked during the wait. */
 	if (!begins_block)
@@ -307,9 +275,8 @@ wait_for_slot(QueryDesc *query, bool begins_block, bool is_top_level)
 }
 
 /*
- * wait_for_slot() for BEGIN: keep an error for the first statement of the
- * block that needs a slot.  Only the wait can fail: the transaction stays
- * intact.
+ * wait_for_slot() for BEGIN: keep its error for a later statement.  Only the
+ * wait can fail: the transaction stays intact.
  */
 static pg_noinline void
 wait_for_slot_at_begin(void)
@@ -318,17 +285,20 @@ wait_for_slot_at_begin(void)
 
 	PG_TRY();
 	{
-		wait_for_slot(NULL, true, true);
+		wait_for_slot(NULL, true);
 	}
 	PG_CATCH();
 	{
 		/* An error after admission is not a refusal. */
-		if (admitted)
+		if (standing == ADMITTED)
 			PG_RE_THROW();
 		LWLockReleaseAll();
 		pgstat_report_wait_end();
 		MemoryContextSwitchTo(TopMemoryContext);
+		if (refusal != NULL)
+			FreeErrorData(refusal);
 		refusal = CopyErrorData();
+		standing = REFUSED;
 		FlushErrorState();
 		MemoryContextSwitchTo(context);
 	}
@@ -356,76 +326,70 @@ enter_reserved(TimestampTz since)
 }
 
 /*
- * slots_try_acquire() failed.  Try these in order:
+ * A top-level statement begins: acquire a slot if one is free, unless the
+ * session bypasses the gate.  Otherwise return false: call my_slot_wait().
+ * The caller holds no LWLock.
+ */
+bool
+my_slot_acquire(void)
+{
+	if (unlikely(standing == REFUSED))
+		ReThrowError(refusal);
+	if (standing == ADMITTED)
+	{
+		slots_resume();
+		return true;
+	}
+	if (bypass_in_force)
+	{
+		my_slot_pass();
+		return true;
+	}
+	if (!slots_try_acquire(GetCurrentStatementStartTimestamp()))
+		return false;
+	standing = ADMITTED;
+	return true;
+}
+
+/*
+ * my_slot_acquire() failed.  Try these in order:
  *
  *	1. Barge: take a free slot although others wait, if handoff_after and
  *	   priorities allow it.
  *	2. If this backend may not wait, enter, above the limit if necessary.
- *	3. Yield the CPU, then barge.  If processes wait for CPUs, some of them are
- *	   holders, and one may have released its slot meanwhile: the backend has
- *	   then waited in the kernel's queue, as without the gate, and need not wait
- *	   in ours.  Otherwise this costs next to nothing.
+ *	3. Yield the CPU, then barge.  If processes wait for CPUs, a holder that got
+ *	   this one may have released its slot; otherwise this costs next to nothing.
  *	4. Take a slot of the reserve, if the session may.
- *	5. Under the lock (slots_enqueue): overtake waiters of lower priority; enter
- *	   if the gate is off by now or only observes; fail if the queue is full; or
- *	   enter the queue.
- *	6. Sleep until granted a slot or called to claim one.
+ *	5. Enter the queue (slots_enqueue), and sleep until granted a slot or called
+ *	   to claim one.
+ *
+ * query: the argument of ExecutorStart, or NULL; begins_block: it is BEGIN.
+ * May raise errors.
  */
-static pg_noinline void
-enter_or_wait(QueryDesc *query, bool begins_block, TimestampTz since)
+void
+my_slot_wait(QueryDesc *query, bool begins_block)
 {
-	admitted = slots_try_barge(since);
-	if (!admitted &&
-		(passed_in_xact || xact_predates_gate() ||
-		 !INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress))
+	TimestampTz since = GetCurrentStatementStartTimestamp();
+	bool		may_wait = standing == NOT_ADMITTED && !xact_predates_gate() &&
+	INTERRUPTS_CAN_BE_PROCESSED() && !proc_exit_inprogress;
+	bool		entered = slots_try_barge(since);
+
+	if (!entered && !may_wait)
 	{
 		slots_force(since);
-		admitted = true;
+		entered = true;
 	}
-	if (!admitted && gate_handoff_after != 0)
+	if (!entered && gate_handoff_after != 0)
 	{
 		sched_yield();
-		admitted = slots_try_barge(since);
+		entered = slots_try_barge(since);
 	}
-	if (!admitted)
-		admitted = enter_reserved(since);
-
-	if (admitted)
-		note_admission();
+	if (entered || enter_reserved(since))
+		standing = ADMITTED;
 	else if (begins_block)
 		wait_for_slot_at_begin();
 	else
-		wait_for_slot(query, false, true);
-}
-
-/*
- * A top-level statement begins: acquire a slot, unless the session bypasses
- * the gate.  query: the argument of ExecutorStart, or NULL; begins_block: it
- * is BEGIN.  May wait and raise errors.  The caller holds no LWLock.
- */
-void
-my_slot_acquire(QueryDesc *query, bool begins_block)
-{
-	TimestampTz since;
-
-	if (admitted)
-	{
-		slots_resume();
-		return;
-	}
-	if (unlikely(refusal != NULL))
-		ReThrowError(refusal);
-	if (bypass_in_force)
-	{
-		passed_in_xact = true;
-		return;
-	}
-
-	since = GetCurrentStatementStartTimestamp();
-	if (likely(slots_try_acquire(since)))
-		note_admission();
-	else
-		enter_or_wait(query, begins_block, since);
+		wait_for_slot(query, false);
 }
 
 /*
@@ -436,19 +400,20 @@ my_slot_acquire(QueryDesc *query, bool begins_block)
 void
 my_slot_pass(void)
 {
-	passed_in_xact = true;
+	if (standing == NOT_ADMITTED)
+		standing = PASSED;
 }
 
 /* A top-level statement continues: like my_slot_acquire(), but never waits. */
 void
 my_slot_resume(void)
 {
-	if (admitted)
+	if (standing == ADMITTED)
 		slots_resume();
 	else if (!bypass_in_force)
 	{
 		slots_force(GetCurrentStatementStartTimestamp());
-		note_admission();
+		standing = ADMITTED;
 	}
 }
 
@@ -459,18 +424,16 @@ my_slot_resume(void)
 static pg_noinline void
 wait_for_place(QueryDesc *query, int hot_spot)
 {
-	admitted = false;
-	waits_for_place = true;
+	standing = LEFT;
 	slots_give_up_for(hot_spot);
 	PG_TRY();
 	{
-		wait_for_slot(query, false, false);
+		wait_for_slot(query, false);
 	}
 	PG_FINALLY();
 	{
-		waits_for_place = false;
 		slots_end_readmission(GetCurrentStatementStartTimestamp());
-		admitted = true;
+		standing = ADMITTED;
 	}
 	PG_END_TRY();
 }
@@ -478,21 +441,21 @@ wait_for_place(QueryDesc *query, int hot_spot)
 bool
 my_slot_is_held(void)
 {
-	return admitted;
+	return standing == ADMITTED;
 }
 
 /* May a statement of this backend want a place?  It has at most one. */
 bool
 my_slot_may_want(void)
 {
-	return admitted && place_level == 0;
+	return standing == ADMITTED && place_level == 0;
 }
 
 /*
  * A statement, at any level, is about to want this key of a hot spot; see
  * slots_want().  If it is hot, take a place, and wait if none is free, unless
  * interrupts are held off.  Call only if my_slot_may_want().  query and
- * errors: as for my_slot_acquire().
+ * errors: as for my_slot_wait().
  */
 void
 my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
@@ -518,16 +481,6 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
 	place_level = GetCurrentTransactionNestLevel();
 }
 
-/* If this backend was admitted, count the end of its work. */
-static inline void
-count_end(bool failed)
-{
-	admitted = false;
-	if (uncounted)
-		slots_count_end(failed);
-	uncounted = false;
-}
-
 /*
  * In statement scope: release the slot, if any, but not the place.  failed:
  * count the work as failed.
@@ -535,9 +488,13 @@ count_end(bool failed)
 void
 my_slot_end_statement(bool failed)
 {
-	if (admitted)
+	if (standing == ADMITTED)
 		slots_release_slot();
-	count_end(failed);
+	if (standing >= ADMITTED)
+	{
+		slots_count_end(failed);
+		standing = PASSED;
+	}
 }
 
 /*
@@ -547,9 +504,10 @@ my_slot_end_statement(bool failed)
 void
 my_slot_begin_commit(void)
 {
-	if (unlikely(refusal != NULL))
+	if (standing == ADMITTED)
+		standing = LEFT;
+	else if (standing == REFUSED)
 		ReThrowError(refusal);
-	admitted = false;
 	slots_release();
 }
 
@@ -557,16 +515,11 @@ my_slot_begin_commit(void)
 void
 my_slot_end_transaction(bool failed)
 {
-	slots_release();
-	count_end(failed);
-	slots_end_transaction(failed);
-	passed_in_xact = false;
+	bool		was_admitted = standing >= ADMITTED;
+
+	standing = NOT_ADMITTED;
 	place_level = 0;
-	if (unlikely(refusal != NULL))
-	{
-		FreeErrorData(refusal);
-		refusal = NULL;
-	}
+	slots_end(failed, was_admitted);
 }
 
 /* The same inside a command, which keeps its slot: release only the place. */
@@ -574,10 +527,11 @@ void
 my_slot_end_inner_transaction(bool failed)
 {
 	place_level = 0;
-	if (!admitted)
-		return;
-	slots_end_transaction(failed);
-	slots_release_place();
+	if (standing == ADMITTED)
+	{
+		slots_end_transaction(failed);
+		slots_release_place();
+	}
 }
 
 /* A subtransaction has committed: its place is now its parent's. */

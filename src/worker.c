@@ -3,11 +3,10 @@
  * worker.c
  *		The background worker, the one process that samples.
  *
- * It starts with the server, even on a standby, and uses no database.  It
- * samples what backends do (sampler.c).  By these samples, it adapts limits,
- * lends slots, takes them back, and lets waiters in if a queue stands still.
- * When the configuration is reloaded, it publishes settings in shared memory.
- * While the gate is off, it sleeps.
+ * It starts with the server, even on a standby, and uses no database.  By its
+ * samples (sampler.c), it adapts limits, lends slots, takes them back, and lets
+ * waiters in if a queue stands still.  When the configuration is reloaded, it
+ * publishes settings in shared memory.  While the gate is off, it sleeps.
  *
  * Without it, backends still pass slots and places on, but nothing of the
  * above happens.  So a backend that has waited for a second enters above the
@@ -29,8 +28,6 @@
 
 #include "gate.h"
 
-#define RESTART_AFTER	1		/* s, after it was terminated */
-
 extern PGDLLEXPORT void admission_gate_worker_main(Datum arg);
 
 /* Make the postmaster start the worker.  Call from _PG_init(). */
@@ -42,7 +39,7 @@ worker_register(void)
 		.bgw_type = "admission_gate worker",
 		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_ConsistentState,
-		.bgw_restart_time = RESTART_AFTER,
+		.bgw_restart_time = 1,	/* s */
 		.bgw_library_name = "admission_gate",
 		.bgw_function_name = "admission_gate_worker_main"
 	};
@@ -53,7 +50,7 @@ worker_register(void)
 void
 admission_gate_worker_main(Datum arg)
 {
-	static uint32 wait_event = 0;
+	uint32		wait_event;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGINT, GATE_SIG_IGN);
@@ -62,8 +59,7 @@ admission_gate_worker_main(Datum arg)
 	/* Without a database: only pg_stat_activity needs this. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
-	if (wait_event == 0)
-		wait_event = GATE_WORKER_EVENT_NEW();
+	wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateMain");
 	slots_begin_sampling(usable_cpus());
 	sampler_begin();
 	/* A reload may have been signaled before there was a handler. */

@@ -55,6 +55,9 @@
 /* What this backend has just been counted for */
 static Hold next_hold;
 
+static pg_atomic_uint32 no_state;	/* SLOT_NONE */
+pg_atomic_uint32 *my_slot_state = &no_state;
+
 static void slots_at_exit(int code, Datum arg);
 
 static inline bool
@@ -71,6 +74,7 @@ attach_entry(void)
 
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
+	my_slot_state = &MySlotEntry->state;
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* An earlier process may have left these. */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
@@ -96,13 +100,6 @@ my_queue(void)
 	if (hot_spot == 0 || my_pool.has_limit)
 		return MySlotEntry->pool;
 	return slots_hot_spot_queue(hot_spot - 1);
-}
-
-/* Is this backend at work, not counted?  Then no other changes its state. */
-bool
-slots_is_uncounted(void)
-{
-	return MySlotEntry != NULL && pg_atomic_read_u32(&MySlotEntry->state) == SLOT_RUNNING;
 }
 
 /* Record the place for which this backend was counted, if at a hot spot. */
@@ -162,6 +159,20 @@ become_holder(TimestampTz since)
 	pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &next_hold));
 }
 
+/* slots_try_acquire() if something may have to be counted */
+static pg_noinline bool
+try_to_be_counted(TimestampTz since)
+{
+	if (unlikely(MySlotEntry == NULL))
+		attach_entry();
+	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
+		slots_join_pool();
+	if (!count_me_in(false))
+		return false;
+	become_holder(since);
+	return true;
+}
+
 /*
  * Acquire a slot if one is free and no backend waits: the hot path.  since:
  * when this backend's work began, for the views.
@@ -169,20 +180,20 @@ become_holder(TimestampTz since)
 bool
 slots_try_acquire(TimestampTz since)
 {
-	if (unlikely(MySlotEntry == NULL))
-		attach_entry();
-	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
-		slots_join_pool();
-	if (likely(!slots_are_limited() && !my_pool.has_limit && MySlotEntry->hot_spot == 0))
-	{
-		count_admission();
-		pg_atomic_write_u64(&MySlotEntry->since, since);
-		pg_atomic_write_u32(&MySlotEntry->state, SLOT_RUNNING);
-		return true;
-	}
-	if (!count_me_in(false))
-		return false;
-	become_holder(since);
+	SlotEntry  *me = MySlotEntry;
+
+	/* A backend is attached before it joins a pool. */
+	if (unlikely(!my_pool_is_current()) || slots_are_limited() ||
+		my_pool.has_limit || me->hot_spot != 0)
+		return try_to_be_counted(since);
+
+	/* Nothing is counted: as in become_holder(). */
+	Assert(!me->admitted_before);
+	me->statement++;
+	me->admission++;
+	add_to_own(TOTAL_ADMITTED, 1);
+	pg_atomic_write_u64(&me->since, since);
+	pg_atomic_write_u32(&me->state, SLOT_RUNNING);
 	return true;
 }
 
@@ -504,17 +515,19 @@ slots_release_slot(void)
 void
 slots_release(void)
 {
-	if (MySlotEntry == NULL)
+	SlotEntry  *me = MySlotEntry;
+
+	if (me == NULL)
 		return;
-	if (likely(slots_is_uncounted() && !has_spot(MySlotEntry)))
+	if (likely(pg_atomic_read_u32(&me->state) == SLOT_RUNNING && !has_spot(me)))
 	{
-		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
-		leave_reserve(MySlotEntry);
+		pg_atomic_write_u32(&me->state, SLOT_NONE);
+		leave_reserve(me);
 	}
-	else if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE || has_spot(MySlotEntry))
+	else if (pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me))
 	{
 		/* FATAL may come before the wait has its cleanup. */
-		if (state_of(MySlotEntry) == SLOT_WAITING && !is_paused(MySlotEntry) &&
+		if (state_of(me) == SLOT_WAITING && !is_paused(me) &&
 			!slots_leave_queue(TOTAL_CANCELS))
 			finish_handoff();
 		drop_all();
@@ -528,6 +541,13 @@ slots_count_end(bool failed)
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 }
 
+static inline bool
+has_wanted(const SlotEntry *me)
+{
+	return (me->hot_spot | me->history | me->wanted_of | me->has_wanted |
+			me->wanted_relation) != 0;
+}
+
 /*
  * The transaction has ended, and this backend has released what it had.  The
  * session stays a contender if all its last transactions were.  Completions
@@ -539,9 +559,7 @@ slots_end_transaction(bool failed)
 	SlotEntry  *me = MySlotEntry;
 	int			queue;
 
-	if (me == NULL ||
-		likely((me->hot_spot | me->history | me->wanted_of | me->wanted_relation |
-				me->has_wanted) == 0))
+	if (me == NULL || !has_wanted(me))
 		return;
 	queue = my_queue();
 	if (is_of_hot_spot(queue) && !failed)
@@ -552,6 +570,30 @@ slots_end_transaction(bool failed)
 	me->wanted_relation = InvalidOid;
 	if (me->history != ALWAYS_WANTED)
 		me->hot_spot = 0;
+}
+
+static pg_noinline void
+end_with_rest(bool failed)
+{
+	slots_release();
+	slots_end_transaction(failed);
+}
+
+/*
+ * The transaction has ended: count it if it was admitted, and release what it
+ * has left.
+ */
+void
+slots_end(bool failed, bool was_admitted)
+{
+	SlotEntry  *me = MySlotEntry;
+
+	if (me == NULL)
+		return;
+	if (was_admitted)
+		slots_count_end(failed);
+	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me) || has_wanted(me)))
+		end_with_rest(failed);
 }
 
 /* ---- Places in the middle of a transaction ---- */
@@ -602,7 +644,7 @@ slots_end_readmission(TimestampTz since)
 	if (state_of(MySlotEntry) == SLOT_NONE)
 	{
 		MySlotEntry->hot_spot = 0;
-		slots_force(since);
+		(void) barge_or_force(since);
 	}
 	MySlotEntry->admitted_before = false;
 }
@@ -637,6 +679,7 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
 	leave_reserve(MySlotEntry); /* it may exit before it has a slot */
 	MySlotEntry = NULL;
+	my_slot_state = &no_state;
 }
 
 /* ---- Settings ---- */

@@ -149,13 +149,23 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 
 /* Backends. my_slot_procno is invalid until this one meets the gate. */
 extern GATE_HIDDEN int my_slot_procno;
+extern GATE_HIDDEN pg_atomic_uint32 *my_slot_state; /* or that of none */
 extern bool slots_available(void);
-extern bool slots_is_uncounted(void);
 extern bool slots_is_holder(int procno);
 extern uint32 slots_attached(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
+
+/*
+ * Does this backend work without being counted?  If so, it has nothing to
+ * lend, and no other process changes its state.
+ */
+static inline bool
+slots_is_uncounted(void)
+{
+	return pg_atomic_read_u32(my_slot_state) == SLOT_RUNNING;
+}
 
 /* Acquire, wait, release */
 typedef enum SlotEnqueued
@@ -178,6 +188,7 @@ extern void slots_release_slot(void);
 extern void slots_release(void);
 extern void slots_count_end(bool failed);
 extern void slots_end_transaction(bool failed);
+extern void slots_end(bool failed, bool was_admitted);
 
 /* Places at hot spots, in the middle of a transaction */
 extern bool slots_has_place(void);
