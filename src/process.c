@@ -4,15 +4,14 @@
  *		What the kernel knows about another process: how much CPU time it has
  *		used, and whether it sleeps; and whether our client is still there.
  *
- * POSIX has a CPU-time clock for each process, which others can read: two
- * system calls, well under a microsecond.  Without it, as on macOS, the CPU
- * time is unknown.  Only Linux tells whether a process sleeps, in a file that
- * takes some microseconds to read.
+ * POSIX has a CPU-time clock for each process, which others read in well under
+ * a microsecond, but not on macOS.  Only Linux tells whether a process sleeps,
+ * in a file that takes some microseconds to read.
  *
- * A client that gives up and tries again leaves its first statement behind.
- * PostgreSQL would run that for nobody: it notices only when it reads or
- * writes.  A queue makes this likely, so the kernel watches the socket of a
- * waiting backend, which ends as with client_connection_check_interval.
+ * A client that gives up and tries again leaves its first statement behind,
+ * which PostgreSQL would run for nobody.  A queue makes this likely, so the
+ * kernel watches the socket of a waiting backend, which ends as with
+ * client_connection_check_interval.
  *
  * No locks.
  *
@@ -75,17 +74,16 @@ process_rests(int pid, bool if_unknown)
 {
 	char		path[64];
 	char		line[256];
-	ssize_t		length = 0;
+	ssize_t		length;
 	const char *state;
 	int			fd;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0)
-	{
-		length = read(fd, line, sizeof(line) - 1);
-		close(fd);
-	}
+	if (fd < 0)
+		return if_unknown;
+	length = read(fd, line, sizeof(line) - 1);
+	close(fd);
 	line[Max(length, 0)] = '\0';
 
 	/* proc(5): it follows the name in parentheses, which may contain some. */

@@ -4,9 +4,7 @@
  *		Samples what backends do, for hot spots and for lending.
  *
  * A sample reads each backend once: its state at the gate, its wait event and,
- * when holders are due, its CPU time.  The worker (worker.c) takes one every
- * few milliseconds while a backend waits or contends, seldom while few are at
- * work, and less often with many connections.
+ * when holders are due, its CPU time.
  *
  * Hot spots (core/hot_spots.c): the waiters for a lock form a group, whose
  * owner is looked up once.  If the owner waits, its own group decides, and so
@@ -18,10 +16,9 @@
  *
  * Lending (core/lending.c): a holder is idle if it uses next to no CPU time,
  * and does not wait for a CPU, a disk, or an LWLock.  A process that gets no
- * CPU uses no CPU time either, but the kernel says that it does not sleep; of
- * a parallel query, only the leader is asked.  A parallel query works if any
- * of its processes does.  If the kernel does not tell these things, the wait
- * event must do.
+ * CPU uses no CPU time either, but the kernel says that it does not sleep.  If
+ * the kernel does not tell these things, the wait event must do.  A parallel
+ * query works if any of its processes does.
  *
  * A sample lets in a backend that waits at the gate with a lock that others
  * want.  While VACUUM waits for a pin, or replay for a pin, a snapshot or a
@@ -30,9 +27,9 @@
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
- * group and the owners of a lock; if it is not free at once, the owners stay
- * unknown and the last verdict stands.  core/hot_spots.c and core/lending.c
- * lock what they change.
+ * group and the owners of a lock; if the latter is not free at once, the
+ * owners stay unknown and the last verdict stands.  core/hot_spots.c and
+ * core/lending.c lock what they change.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -44,7 +41,6 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "utils/memutils.h"
 
 #include "gate.h"
 
@@ -54,8 +50,8 @@
 #define GROUPS			512		/* locks that a sample tells apart */
 #define MAX_PROBES		8		/* entries tried for a lock */
 #define MAX_OWNERS		256		/* owners of a lock that are read */
-#define MAX_CHAIN		16		/* length of a chain of owners */
 #define MAX_ROWS_ASKED	16		/* backends whose row is looked up */
+#define MAX_PROCESSES	64		/* of a parallel query that are looked at */
 
 /* Bounds of the time between samples of the holders, lend_after / 2, ms */
 #define MIN_INTERVAL	5
@@ -110,15 +106,15 @@ typedef struct WaitGroup
 	Verdict		verdict;
 } WaitGroup;
 
-/* A sample that is being taken */
-typedef struct Sample
+/* The sample that is being taken */
+static struct
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
 	bool		needs_long;		/* VACUUM waits for a pin */
 	LoadSample	counts[MAX_HOT_SPOTS];
 	WaitGroup	groups[GROUPS];
-} Sample;
+}			sample;
 
 /* By proc number */
 static BackendSample *samples = NULL;
@@ -126,13 +122,9 @@ static BackendSample *samples = NULL;
 /* The backends to read, by proc number: see find_backends() */
 static int *backends;
 static int	nbackends = 0;
-static uint32 attached_seen = 0;
-static uint64 backends_found = 0;
 
 /* Number of the next past hot spot to log */
 static uint64 next_past = 0;
-
-static uint64 holders_sampled = 0;
 
 /* Call this first.  A former worker has logged all past hot spots. */
 void
@@ -140,8 +132,8 @@ sampler_begin(void)
 {
 	PastHotSpot past;
 
-	samples = MemoryContextAllocZero(TopMemoryContext, MaxBackends * sizeof(BackendSample));
-	backends = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
+	samples = palloc0(MaxBackends * sizeof(BackendSample));
+	backends = palloc(MaxBackends * sizeof(int));
 	while (slots_get_past_hot_spot(&next_past, &past))
 		next_past++;
 }
@@ -151,14 +143,16 @@ sampler_begin(void)
  * process that has exited may have left a place: see core/acquire.c.
  */
 static void
-find_backends(uint64 now)
+find_backends(void)
 {
+	static uint32 attached_seen = 0;
+	static uint64 found = 0;
 	uint32		attached = slots_attached();
 
-	if (attached == attached_seen && (int64) (now - backends_found) < FIND_BACKENDS_AFTER)
+	if (attached == attached_seen && (int64) (sample.now - found) < FIND_BACKENDS_AFTER)
 		return;
 	attached_seen = attached;
-	backends_found = now;
+	found = sample.now;
 	nbackends = 0;
 	for (int procno = 0; procno < MaxBackends; procno++)
 	{
@@ -178,16 +172,16 @@ is_for_lwlock(uint32 event)
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
-/* The group of this lock, added if necessary; NULL if there is no room. */
+/* The group of this lock, added if necessary; NULL if there is no lock or room */
 static WaitGroup *
-group_of(Sample *sample, LOCK *lock)
+group_of(LOCK *lock)
 {
 	uint64		address = (uint64) (uintptr_t) lock;
 	uint32		at = murmurhash32((uint32) address ^ (uint32) (address >> 32));
 
-	for (int i = 0; i < MAX_PROBES; i++)
+	for (int i = 0; lock != NULL && i < MAX_PROBES; i++)
 	{
-		WaitGroup  *group = &sample->groups[(at + i) % GROUPS];
+		WaitGroup  *group = &sample.groups[(at + i) % GROUPS];
 
 		if (group->lock == NULL)
 		{
@@ -202,7 +196,7 @@ group_of(Sample *sample, LOCK *lock)
 
 /* Read one backend, and remember what it waits for. */
 static void
-read_backend(int procno, Sample *sample)
+read_backend(int procno)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
@@ -212,24 +206,21 @@ read_backend(int procno, Sample *sample)
 	WaitGroup  *group = NULL;
 	bool		goes_on;
 
-	sample->needs_long |= GATE_IS_CLEANUP_WAIT(event);
+	sample.needs_long |= GATE_IS_CLEANUP_WAIT(event);
 	if (is_idle_wait(event))
 	{
 		seen.progress = slots_progress(procno);
 		seen.idle_since = last->idle_since != 0 && seen.progress == last->progress ?
-			last->idle_since : sample->now;
+			last->idle_since : sample.now;
 	}
 
-	/*
-	 * Do not go by the wait event: before a check for deadlocks, it may be
-	 * another one or none.
-	 */
+	/* The wait event may be another one before a check for deadlocks. */
 	if (proc->pid != 0)
 		seen.lock = *(LOCK *volatile *) &proc->waitLock;
 	if (seen.lock != NULL)
 	{
 		seen.since = pg_atomic_read_u64(&proc->waitStart);
-		seen.blocked = sample->now;
+		seen.blocked = sample.now;
 		seen.failures = slots_failures(procno);
 	}
 	else if (is_for_lwlock(event))
@@ -245,12 +236,12 @@ read_backend(int procno, Sample *sample)
 		seen.moved = last->moved;
 	}
 	if (goes_on || (last_lock != NULL && slots_failures(procno) == last->failures))
-		group = group_of(sample, last_lock);
+		group = group_of(last_lock);
 	if (group != NULL)
-		group->moved = Max(group->moved, goes_on ? seen.moved : sample->now);
+		group->moved = Max(group->moved, goes_on ? seen.moved : sample.now);
 	*last = seen;
 
-	group = seen.lock != NULL ? group_of(sample, seen.lock) : NULL;
+	group = group_of(seen.lock);
 	if (group != NULL)
 	{
 		group->waiter = procno;
@@ -263,50 +254,47 @@ read_backend(int procno, Sample *sample)
 
 /* ---- What they contend for ---- */
 
-/* What a lock with this tag is for; HOT_SPOT_TRANSACTION if unclear */
-static HotSpotKey
-key_of_lock(const LOCKTAG *tag)
+/*
+ * What is a lock with this tag for?  *key receives HOT_SPOT_TRANSACTION if
+ * that is unclear.  *row receives the row, if it is for one.
+ */
+static void
+read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
 {
-	HotSpotKey	vague = {HOT_SPOT_TRANSACTION};
-	HotSpotKey	relation = {HOT_SPOT_RELATION, tag->locktag_field1, {tag->locktag_field2}};
-	HotSpotKey	object = {HOT_SPOT_OBJECT, tag->locktag_field1,
-	{tag->locktag_field2, tag->locktag_field3, tag->locktag_field4}};
+	HotSpotKey	found = {HOT_SPOT_TRANSACTION};
 
 	switch ((LockTagType) tag->locktag_type)
 	{
+		case LOCKTAG_TUPLE:
+			row->block = tag->locktag_field3;
+			row->offset = tag->locktag_field4;
+			/* FALLTHROUGH */
 		case LOCKTAG_RELATION:
 		case LOCKTAG_RELATION_EXTEND:
 		case LOCKTAG_PAGE:
-		case LOCKTAG_TUPLE:
-			return relation;
+			found.kind = HOT_SPOT_RELATION;
+			found.database = tag->locktag_field1;
+			found.fields[0] = tag->locktag_field2;
+			break;
 		case LOCKTAG_ADVISORY:
-			object.kind = HOT_SPOT_ADVISORY;
-			return object;
 		case LOCKTAG_OBJECT:
-			return object;
+			found.kind = tag->locktag_type == LOCKTAG_OBJECT ?
+				HOT_SPOT_OBJECT : HOT_SPOT_ADVISORY;
+			found.database = tag->locktag_field1;
+			found.fields[0] = tag->locktag_field2;
+			found.fields[1] = tag->locktag_field3;
+			found.fields[2] = tag->locktag_field4;
+			break;
 		default:
-			return vague;
+			break;
 	}
-}
-
-/* The row that it locks, if any */
-static WantedRow
-row_of_lock(const LOCKTAG *tag)
-{
-	WantedRow	row = {0};
-
-	if (tag->locktag_type == LOCKTAG_TUPLE)
-	{
-		row.block = tag->locktag_field3;
-		row.offset = tag->locktag_field4;
-	}
-	return row;
+	*key = found;
 }
 
 /*
- * A backend waits for another transaction: which row does it want?  While it
- * waits, it holds the tuple lock of that row, in a mode that tells whether it
- * wants to share the row.  Leaves *key alone if there is no tuple lock.
+ * Which row does a backend want that waits for another transaction?  It holds
+ * the row's tuple lock, in a mode that tells whether it wants to share the row.
+ * Leaves *key alone if there is no such lock.
  */
 static void
 find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
@@ -324,8 +312,7 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
 
 			if (tag->locktag_type != LOCKTAG_TUPLE)
 				continue;
-			*key = key_of_lock(tag);
-			*row = row_of_lock(tag);
+			read_tag(tag, key, row);
 			*is_shared = (held->holdMask & ~(LOCKBIT_ON(AccessShareLock) | LOCKBIT_ON(RowShareLock))) == 0;
 		}
 		LWLockRelease(lock);
@@ -351,12 +338,12 @@ is_in_the_way(const LOCK *lock, const PROCLOCK *held, PGPROC *waiter)
 
 /* Has this backend been idle for lend_after, and at least MIN_IDLE? */
 static bool
-is_idle(int procno, const Sample *sample)
+is_idle(int procno)
 {
 	int64		idle_after = Max(slots_lend_after(), MIN_IDLE) * INT64CONST(1000);
 
 	return samples[procno].idle_since != 0 &&
-		(int64) (sample->now - samples[procno].idle_since) >= idle_after;
+		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
 }
 
 /*
@@ -365,7 +352,7 @@ is_idle(int procno, const Sample *sample)
  * leader is.  If the lock manager is busy, the last verdict stands.
  */
 static void
-find_owner(WaitGroup *group, const Sample *sample)
+find_owner(WaitGroup *group)
 {
 	LOCK	   *lock = group->lock;
 	PGPROC	   *waiter = GetPGProcByNumber(group->waiter);
@@ -380,8 +367,7 @@ find_owner(WaitGroup *group, const Sample *sample)
 	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
 		group->verdict = VERDICT_UNKNOWN;
-		group->key = key_of_lock(&tag);
-		group->row = row_of_lock(&tag);
+		read_tag(&tag, &group->key, &group->row);
 		held = gate_proclock_in(&lock->procLocks, lockLink);
 	}
 	for (int read = 0; held != NULL && read < MAX_OWNERS;
@@ -394,18 +380,17 @@ find_owner(WaitGroup *group, const Sample *sample)
 
 		if (!is_in_the_way(lock, held, waiter))
 			continue;
-		if (owner >= MaxBackends)
-		{
-			if (proc->pid == 0) /* a prepared transaction does nothing */
-				group->verdict = VERDICT_STUCK;
+		if (owner >= MaxBackends && proc->pid != 0)
 			continue;
-		}
-		if (slots_state(leader) == SLOT_WAITING)
+		/* A prepared transaction does nothing. */
+		if (owner >= MaxBackends)
+			group->verdict = VERDICT_STUCK;
+		else if (slots_state(leader) == SLOT_WAITING)
 		{
 			if (nheld_up < lengthof(held_up))
 				held_up[nheld_up++] = leader;
 		}
-		else if (is_idle(owner, sample))
+		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
 			group->owner = owner;
@@ -415,47 +400,27 @@ find_owner(WaitGroup *group, const Sample *sample)
 		slots_let_in(held_up[--nheld_up]);
 }
 
-/* The group of the lock that this group's owner waits for, or NULL */
-static WaitGroup *
-next_in_chain(const WaitGroup *group, Sample *sample)
-{
-	LOCK	   *lock = group->owner >= 0 ? samples[group->owner].lock : NULL;
-
-	return lock != NULL ? group_of(sample, lock) : NULL;
-}
-
 /*
- * Do the waiters of this group contend, or are they stuck?  Follow the chain
- * of owners to the last one; all in it share the verdict.
+ * Do the waiters of this group contend, or are they stuck?  All in a chain of
+ * owners share the verdict on its end.
  */
-static void
-judge(WaitGroup *first, Sample *sample)
+static Verdict
+judge(WaitGroup *group)
 {
-	WaitGroup  *last = first;
-	WaitGroup  *group = first;
-	Verdict		verdict = VERDICT_CONTEND;	/* in a circle or a long chain */
+	WaitGroup  *next = group->owner >= 0 ? group_of(samples[group->owner].lock) : NULL;
 
-	for (int i = 0; group != NULL && group->verdict == VERDICT_UNKNOWN && i < MAX_CHAIN; i++)
-	{
-		last = group;
-		group = next_in_chain(group, sample);
-	}
-
+	if (group->verdict != VERDICT_UNKNOWN)
+		return group->verdict;
+	group->verdict = VERDICT_CONTEND;	/* also if the chain is a circle */
+	if (next != NULL)
+		group->verdict = judge(next);
 	/* It moves if a waiter got the lock, or the owner waited, lately. */
-	if (group != NULL && group->verdict != VERDICT_UNKNOWN)
-		verdict = group->verdict;
-	else if (group == NULL && last->moved != 0 &&
-			 (int64) (sample->now - last->moved) >= STUCK_AFTER &&
-			 !(last->owner >= 0 &&
-			   (int64) (sample->now - samples[last->owner].blocked) < STUCK_AFTER))
-		verdict = VERDICT_STUCK;
-
-	group = first;
-	for (int i = 0; group != NULL && group->verdict == VERDICT_UNKNOWN && i < MAX_CHAIN; i++)
-	{
-		group->verdict = verdict;
-		group = next_in_chain(group, sample);
-	}
+	else if (group->moved != 0 &&
+			 (int64) (sample.now - group->moved) >= STUCK_AFTER &&
+			 (group->owner < 0 ||
+			  (int64) (sample.now - samples[group->owner].blocked) >= STUCK_AFTER))
+		group->verdict = VERDICT_STUCK;
+	return group->verdict;
 }
 
 /*
@@ -464,50 +429,37 @@ judge(WaitGroup *first, Sample *sample)
  * backend would not queue for it.
  */
 static Activity
-activity_of(int procno, Sample *sample, HotSpotKey *key, WantedRow *row)
+activity_of(int procno, HotSpotKey *key, WantedRow *row)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	LOCK	   *lock = samples[procno].lock;
 	uint32		lwlock = samples[procno].lwlock;
-	WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
+	WaitGroup  *group = group_of(lock);
 	LOCKMODE	mode = *(volatile LOCKMODE *) &proc->waitLockMode;
 	bool		is_shared = false;
 
 	if (lock == NULL && lwlock == 0)
-		return is_idle(procno, sample) ? ACTIVITY_IDLE :
+		return is_idle(procno) ? ACTIVITY_IDLE :
 			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
 	if (lock == NULL)
 	{
 		key->kind = HOT_SPOT_LWLOCK;
 		key->fields[0] = lwlock;
-		return ACTIVITY_CONTENDS;
 	}
-
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
-	if (group->verdict == VERDICT_UNKNOWN)
-		judge(group, sample);
-	samples[procno].verdict = group->verdict;
+	samples[procno].verdict = judge(group);
 	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
 	*key = samples[procno].key = group->key;
 	*row = group->row;
 	if (key->kind != HOT_SPOT_TRANSACTION)
 		is_shared = mode > NoLock && mode < MAX_LOCKMODES && !DoLockModesConflict(mode, mode);
-	else if (sample->rows_asked++ < MAX_ROWS_ASKED)
+	else if (sample.rows_asked++ < MAX_ROWS_ASKED)
 		find_row_wanted(proc, key, row, &is_shared);
 	else
 		key->kind = HOT_SPOT_NONE;	/* another time */
 	return is_shared ? ACTIVITY_RESTS : ACTIVITY_CONTENDS;
-}
-
-/* The time between two samples of the holders, ms */
-static long
-holders_interval(void)
-{
-	int			lend_after = slots_lend_after();
-
-	return lend_after < 0 ? MAX_INTERVAL : Min(Max(lend_after / 2, MIN_INTERVAL), MAX_INTERVAL);
 }
 
 /* Does this process certainly work?  Adds its CPU time (us) to *cpu. */
@@ -526,35 +478,44 @@ is_busy(const PGPROC *proc, uint64 *cpu)
 		GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
+/* Find the processes of a holder: itself and its parallel workers. */
+static int
+processes_of(PGPROC *leader, PGPROC *processes[MAX_PROCESSES])
+{
+	LWLock	   *lock = LockHashPartitionLockByProc(leader);
+	int			n = 0;
+	dlist_iter	iter;
+
+	processes[n++] = leader;
+	if (leader->lockGroupLeader != leader)
+		return n;
+	LWLockAcquire(lock, LW_SHARED);
+	dlist_foreach(iter, &leader->lockGroupMembers)
+	{
+		PGPROC	   *proc = dlist_container(PGPROC, lockGroupLink, iter.cur);
+
+		if (proc != leader && n < MAX_PROCESSES)
+			processes[n++] = proc;
+	}
+	LWLockRelease(lock);
+	return n;
+}
+
 /* Find out what a holder has done: lend its slot, or take a lent one back. */
 static void
 sample_holder(int procno, bool is_stuck)
 {
-	PGPROC	   *proc = GetPGProcByNumber(procno);
+	PGPROC	   *processes[MAX_PROCESSES];
+	int			n = processes_of(GetPGProcByNumber(procno), processes);
 	uint64		cpu = 0;
-	bool		busy = is_busy(proc, &cpu);
+	bool		busy = false;
 
-	if (!busy && proc->lockGroupLeader == proc)
-	{
-		LWLock	   *lock = LockHashPartitionLockByProc(proc);
-		dlist_iter	iter;
-
-		LWLockAcquire(lock, LW_SHARED);
-		if (proc->lockGroupLeader == proc)
-		{
-			dlist_foreach(iter, &proc->lockGroupMembers)
-			{
-				PGPROC	   *worker = dlist_container(PGPROC, lockGroupLink, iter.cur);
-
-				if (worker != proc)
-					busy |= is_busy(worker, &cpu);
-			}
-		}
-		LWLockRelease(lock);
-	}
-	/* This takes some microseconds: do it only if it matters. */
+	for (int i = 0; i < n; i++)
+		busy |= is_busy(processes[i], &cpu);
+	/* This takes some microseconds each: do it only if it matters. */
 	if (!busy && !is_stuck && slots_seems_idle(procno, cpu))
-		busy = !process_rests(proc->pid, wait_event_of(proc) != 0);
+		for (int i = 0; i < n && !busy; i++)
+			busy = !process_rests(processes[i]->pid, wait_event_of(processes[i]) != 0);
 	slots_note_holder(procno, cpu, busy, is_stuck);
 }
 
@@ -576,31 +537,26 @@ replay_waits(void)
 }
 
 static void
-find_groups(Sample *sample)
+find_groups(void)
 {
 	for (int i = 0; i < nbackends; i++)
-		read_backend(backends[i], sample);
+		read_backend(backends[i]);
 	for (int i = 0; i < nbackends; i++)
 	{
-		int			procno = backends[i];
-		BackendSample *seen = &samples[procno];
-		LOCK	   *lock = seen->lock;
-		WaitGroup  *group = lock != NULL ? group_of(sample, lock) : NULL;
+		BackendSample *seen = &samples[backends[i]];
+		WaitGroup  *group = group_of(seen->lock);
 
 		if (group == NULL)
 			continue;
 		if (group->moved == 0)
-			group->moved = seen->moved != 0 ? seen->moved : sample->now;
+			group->moved = seen->moved != 0 ? seen->moved : sample.now;
 		seen->moved = Max(seen->moved, group->moved);
-		if (group->waiter == procno)
-			find_owner(group, sample);
+		if (group->waiter == backends[i])
+			find_owner(group);
 	}
 }
 
-/*
- * Log the hot spots that have ended, if the waits there took log_min_wait or
- * longer in all.
- */
+/* Log the hot spots that have ended, if log_min_wait includes their waits. */
 static void
 log_past_hot_spots(void)
 {
@@ -622,11 +578,16 @@ log_past_hot_spots(void)
 }
 
 static bool
-holders_are_due(uint64 now)
+holders_are_due(void)
 {
-	if ((int64) (now - holders_sampled) < holders_interval() * 1000)
+	static uint64 sampled = 0;
+	int			lend_after = slots_lend_after();
+	int			interval = lend_after < 0 ? MAX_INTERVAL :
+	Min(Max(lend_after / 2, MIN_INTERVAL), MAX_INTERVAL);
+
+	if ((int64) (sample.now - sampled) < interval * INT64CONST(1000))
 		return false;
-	holders_sampled = now;
+	sampled = sample.now;
 	return true;
 }
 
@@ -649,50 +610,48 @@ next_interval(int at_work, bool matters, bool contended)
 long
 sampler_sample(void)
 {
-	static Sample sample;
 	bool		hot_spots = slots_have_hot_spots();
 	bool		holders_matter = slots_holders_matter();
 	bool		with_holders;
 	bool		contended = false;
 	int			at_work = 0;
 
+	log_past_hot_spots();
 	if (gate_max_active_backends == 0)
-	{
-		log_past_hot_spots();
 		return -1;
-	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
-	with_holders = holders_matter && holders_are_due(sample.now);
-	find_backends(sample.now);
-	find_groups(&sample);
+	with_holders = holders_matter && holders_are_due();
+	find_backends();
+	find_groups();
 	for (int i = 0; i < nbackends; i++)
 	{
 		int			procno = backends[i];
 		SlotState	state = slots_state(procno);
-		bool		is_holder = state == SLOT_RUNNING || state == SLOT_LENT;
 		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
 		WantedRow	row = {0};
-		const PGPROC *proc = GetPGProcByNumber(procno);
-		bool		waits = samples[procno].lock != NULL;
-		Activity	activity = slots_is_holder(procno) || (state == SLOT_NONE && waits) ?
-		activity_of(procno, &sample, &key, &row) : ACTIVITY_RESTS;
+		Activity	activity = ACTIVITY_RESTS;
+		bool		is_stuck;
 
+		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
+			activity = activity_of(procno, &key, &row);
+		is_stuck = activity == ACTIVITY_STUCK;
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		/* A leader that needs no more rows waits for its workers to end. */
-		if (slots_is_paused(procno) && wait_event_of(proc) == WAIT_EVENT_PARALLEL_FINISH)
+		if (slots_is_paused(procno) &&
+			wait_event_of(GetPGProcByNumber(procno)) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, &key, &row, sample.now, sample.counts);
-		if (is_holder && holders_matter && slots_may_lend(procno) &&
-			(with_holders || (activity == ACTIVITY_STUCK && state == SLOT_RUNNING &&
-							  slots_lend_after() >= 0)))
-			sample_holder(procno, activity == ACTIVITY_STUCK);
+		if (holders_matter && (state == SLOT_RUNNING || state == SLOT_LENT) &&
+			slots_may_lend(procno) &&
+			(with_holders ||
+			 (is_stuck && state == SLOT_RUNNING && slots_lend_after() >= 0)))
+			sample_holder(procno, is_stuck);
 	}
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
 		contended = slots_adapt_hot_spots(sample.counts);
-	log_past_hot_spots();
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);
