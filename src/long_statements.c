@@ -3,22 +3,17 @@
  * long_statements.c
  *		Which statement of this backend is long, and where it pauses.
  *
- * Under a limit, a few long statements would keep the slots from many short
- * ones.  So a long statement gives its slot up for others and queues again
- * (core/long_turns.c).  A timer counts the CPU time of the process in ticks.
- * A statement is long after enough of them; a process that waits sees none,
- * and short statements hardly ever see one.
- *
- * Ticks count for the outermost query in the executor, over all its calls: a
- * cursor becomes long by the sum of its FETCHes, but many short queries do
- * not.  Ticks of parallel workers count for their leader's query, and the
- * workers pause while it waits.
+ * A timer counts the CPU time of the process in ticks.  After enough of them,
+ * a statement is long: it gives its slot up for others, and queues again
+ * (core/long_turns.c).  Ticks count for the outermost query in the executor,
+ * over all its calls: a cursor becomes long by the sum of its FETCHes, but
+ * many short queries do not.  Ticks of parallel workers count for their
+ * leader's query, and the workers pause while it waits.
  *
  * A tick only sets a flag.  Plan nodes that produce tuples of their own test
  * it whenever they are asked for the next one: there, the process holds no
  * lock inside the server, and can raise errors and sleep.  Nodes that are
- * instrumented, or that another module has changed, are left alone; so is
- * SIGPROF, if anything else uses it.
+ * instrumented, or that another module has changed, are left alone.
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
  * pauses only if its transaction has run nothing but read-only queries, here
@@ -26,8 +21,7 @@
  * holds.  What a function does on another server without the executor, like
  * dblink_exec(), is not known.
  *
- * Locking: none.  All is local to the process, except the count of ticks,
- * which is atomic.
+ * Everything here is local to the process: no locks.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -44,32 +38,21 @@
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "utils/memutils.h"
 
 #include "gate.h"
 
 #define LOOK_AGAIN		500		/* ms; looks whether the worker is there */
 
-/* The last query that has used ticks and may continue, like a cursor */
-static const EState *suspended = NULL;
-static uint32 suspended_ticks;
-
-/* The query that is counted, or NULL */
+/* The query that is counted, or NULL, and the nesting level of its call */
 static const QueryDesc *volatile counted_query = NULL;
-
-/* The nesting level at which it was called */
 static int	counted_level;
 
-/*
- * May the statement have seen ticks, here or in a parallel worker?  Few short
- * ones have: the rest skip all other tests.
- */
-static volatile sig_atomic_t may_have_ticks = false;
+/* The last query that has used ticks: a cursor, for example, may continue. */
+static const QueryDesc *last_query = NULL;
+static uint32 last_ticks;
 
 static volatile sig_atomic_t tick_is_due = false;
-static volatile sig_atomic_t clock_runs = false;
-static bool query_is_long = false;
+static bool clock_runs = false;
 
 /* Has the present transaction run anything but queries that only read? */
 static bool may_have_written = false;
@@ -77,73 +60,45 @@ static bool may_have_written = false;
 /* What a node's ExecProcNode is before its first call */
 static ExecProcNodeMtd pg_first_call = NULL;
 
-/* The proc number of this process or its leader, which has the slot; or -1 */
+/* The proc number of the backend that has the slot, or -1 */
 static int
 holder(void)
 {
-	if (!IsParallelWorker())
-		return my_slot_procno;
-	return MyProc->lockGroupLeader != NULL ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : -1;
+	return IsParallelWorker() ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : my_slot_procno;
 }
 
 static inline bool
-can_be_long(void)
+is_long(uint32 ticks)
 {
-	return gate_long_after >= 0 && gate_max_active_backends > 0 && !bypass_in_force &&
-		holder() >= 0 && slots_may_be_long(holder());
+	return ticks * LONG_TICK > (uint32) gate_long_after;
 }
 
-static void
-set_clock(int interval_ms)
-{
-	struct itimerval every = {{0, interval_ms * 1000}, {0, interval_ms * 1000}};
-
-	(void) setitimer(ITIMER_PROF, &every, NULL);
-	clock_runs = interval_ms > 0;
-}
-
-/*
- * Signal handler of the timer.  Stops it if no statement can be long any more;
- * the next one that can be starts it again.
- */
+/* Signal handler of the timer */
 static void
 handle_tick(SIGNAL_ARGS)
 {
 	int			save_errno = errno;
 
-	if (proc_exit_inprogress || !can_be_long())
-		set_clock(0);
-	else if (counted_query != NULL)
-	{
-		may_have_ticks = true;
-		if (pg_atomic_fetch_add_u32(slots_ticks_of(holder()), 1) * LONG_TICK >= (uint32) gate_long_after || query_is_long)
-			tick_is_due = true;
-	}
+	if (counted_query != NULL && !proc_exit_inprogress &&
+		is_long(pg_atomic_add_fetch_u32(slots_ticks_of(holder()), 1)))
+		tick_is_due = true;
 	errno = save_errno;
 }
 
-/* Start the timer, unless something else uses it, like a profiler. */
+/* Start the timer, unless something else uses its signal, like a profiler. */
 static pg_noinline void
 start_clock(void)
 {
-	static int	is_ours = -1;	/* not known yet */
+	struct itimerval every = {{0, LONG_TICK * 1000}, {0, LONG_TICK * 1000}};
+	struct sigaction action;
+	PlanState	node = {0};
 
-	if (is_ours < 0)
-	{
-		struct itimerval present;
-		struct sigaction action;
-		PlanState	node = {0};
-
-		is_ours = getitimer(ITIMER_PROF, &present) == 0 && !timerisset(&present.it_value) &&
-			sigaction(SIGPROF, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
-			(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN);
-		if (is_ours)
-			pqsignal(SIGPROF, handle_tick);
-		ExecSetExecProcNode(&node, NULL);
-		pg_first_call = node.ExecProcNode;
-	}
-	if (is_ours)
-		set_clock(LONG_TICK);
+	ExecSetExecProcNode(&node, NULL);
+	pg_first_call = node.ExecProcNode;
+	if (sigaction(SIGPROF, NULL, &action) != 0 || action.sa_handler != SIG_DFL)
+		return;
+	pqsignal(SIGPROF, handle_tick);
+	clock_runs = setitimer(ITIMER_PROF, &every, NULL) == 0;
 }
 
 /*
@@ -153,7 +108,6 @@ start_clock(void)
 static void
 pause_for(int procno)
 {
-	ConditionVariable *turn = slots_turn_of(procno);
 	static uint32 wait_event = 0;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
 
@@ -164,7 +118,7 @@ pause_for(int procno)
 	while (slots_is_paused(procno))
 	{
 		if (IsParallelWorker())
-			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
+			(void) ConditionVariableTimedSleep(slots_turn_of(procno), LOOK_AGAIN, wait_event);
 		else
 			wait_for_latch(LOOK_AGAIN, wait_event);
 		if (!slots_are_sampled())
@@ -174,14 +128,6 @@ pause_for(int procno)
 	error_context_stack = context.previous;
 }
 
-/* on_shmem_exit callback of a parallel worker */
-static void
-worker_exits(int code, Datum leader)
-{
-	if (query_is_long)
-		slots_count_worker(DatumGetInt32(leader), false);
-}
-
 /*
  * The query of this process is long and has used another tick.  If it has no
  * turn, pause.  If the transaction has begun to write, it is no longer long.
@@ -189,28 +135,18 @@ worker_exits(int code, Datum leader)
 static pg_noinline void
 tick(void)
 {
-	int			procno = holder();
-
 	tick_is_due = false;
-	if (counted_query == NULL || procno < 0 || !INTERRUPTS_CAN_BE_PROCESSED())
+	if (counted_query == NULL || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
-	if (may_have_written || xact_predates_gate() ||
-		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (may_have_written || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
-		if (!IsParallelWorker())
-			slots_end_turns();
+		slots_end_turns();
 		return;
 	}
 	if (!IsParallelWorker())
 		slots_resume();
-	else if (!query_is_long)
-	{
-		on_shmem_exit(worker_exits, Int32GetDatum(procno));
-		slots_count_worker(procno, true);
-	}
-	query_is_long = true;
-	if (!slots_has_turn(procno))
-		pause_for(procno);
+	if (!slots_has_turn(holder()))
+		pause_for(holder());
 }
 
 /* ExecProcNode of nodes that test the flag */
@@ -227,9 +163,7 @@ static TupleTableSlot *
 exec_first_and_tick(PlanState *node)
 {
 	check_stack_depth();
-	/* Another module may have put its own function before this one. */
-	if (node->ExecProcNode == exec_first_and_tick)
-		node->ExecProcNode = exec_and_tick;
+	node->ExecProcNode = exec_and_tick;
 	return exec_and_tick(node);
 }
 
@@ -241,61 +175,21 @@ exec_first_and_tick(PlanState *node)
 static bool
 watch_nodes(PlanState *node, void *context)
 {
-	if (node == NULL)
-		return false;
-	if ((outerPlanState(node) == NULL && innerPlanState(node) == NULL) ||
-		IsA(node, BitmapHeapScanState) || IsA(node, ProjectSetState) ||
-		IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
-		IsA(node, MaterialState) || IsA(node, MemoizeState) ||
-		IsA(node, SortState) || IsA(node, IncrementalSortState))
-	{
-		if (node->instrument == NULL && node->ExecProcNode == pg_first_call)
-			node->ExecProcNode = exec_first_and_tick;
-		else if (node->instrument == NULL && node->ExecProcNode == node->ExecProcNodeReal)
-			node->ExecProcNode = exec_and_tick;
-	}
+	if (((outerPlanState(node) == NULL && innerPlanState(node) == NULL) ||
+		 IsA(node, BitmapHeapScanState) || IsA(node, ProjectSetState) ||
+		 IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
+		 IsA(node, MaterialState) || IsA(node, MemoizeState) ||
+		 IsA(node, SortState) || IsA(node, IncrementalSortState)) &&
+		node->instrument == NULL && node->ExecProcNode == pg_first_call)
+		node->ExecProcNode = exec_first_and_tick;
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 
-/* Callback of a query's memory context: the query has ended. */
+/* on_shmem_exit callback of a parallel worker */
 static void
-forget(void *estate)
+worker_exits(int code, Datum arg)
 {
-	if (suspended == estate)
-		suspended = NULL;
-}
-
-/* Remember what this query has used: it may continue. */
-static pg_noinline void
-remember(EState *estate)
-{
-	MemoryContextCallback *callback;
-
-	suspended_ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
-	if (suspended == estate)
-		return;
-	suspended = estate;
-	callback = MemoryContextAlloc(estate->es_query_cxt, sizeof(*callback));
-	callback->func = forget;
-	callback->arg = estate;
-	MemoryContextRegisterResetCallback(estate->es_query_cxt, callback);
-}
-
-/* Count this query, and add what it used before. */
-static inline void
-start_counting(const QueryDesc *query)
-{
-	uint32		before = query->estate == suspended ? suspended_ticks : 0;
-
-	if (unlikely(may_have_ticks || before > 0) && !IsParallelWorker())
-	{
-		may_have_ticks = before > 0 || query->plannedstmt->parallelModeNeeded;
-		pg_atomic_write_u32(slots_ticks_of(my_slot_procno), before);
-	}
-	query_is_long = before > 0 && (before - 1) * LONG_TICK >= (uint32) gate_long_after;
-	tick_is_due = query_is_long;
-	counted_level = GetCurrentTransactionNestLevel();
-	counted_query = query;
+	slots_count_worker(holder(), false);
 }
 
 /*
@@ -305,25 +199,31 @@ start_counting(const QueryDesc *query)
 void
 long_statements_begin(const QueryDesc *query)
 {
+	uint32		before = 0;
+
 	if (query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE ||
 		query->plannedstmt->rowMarks != NIL)
 		long_statements_note_write();
-	if (unlikely(query->plannedstmt->parallelModeNeeded) && !IsParallelWorker() &&
-		my_slot_procno >= 0)
-	{
-		/* Its workers count ticks whatever this backend knows. */
-		may_have_ticks = true;
-		if (may_have_written || xact_predates_gate())
-			long_statements_note_write();
-	}
-	if (may_have_written || !can_be_long())
+	if (may_have_written || xact_predates_gate() || bypass_in_force ||
+		!slots_may_be_long(holder()))
 		return;
 	if (counted_query == NULL)
-		start_counting(query);
-	/* Instrumentation replaces ExecProcNode, too. */
-	if (query->instrument_options != 0)
-		return;
-	if (unlikely(!clock_runs))
+	{
+		/* A new query may be at the address of an earlier one. */
+		if (query == last_query && query->already_executed)
+			before = last_ticks;
+		if (IsParallelWorker())
+		{
+			on_shmem_exit(worker_exits, (Datum) 0);
+			slots_count_worker(holder(), true);
+		}
+		else
+			slots_begin_counting(before);
+		tick_is_due = is_long(before);
+		counted_level = GetCurrentTransactionNestLevel();
+		counted_query = query;
+	}
+	if (unlikely(pg_first_call == NULL))
 		start_clock();
 	if (likely(clock_runs))
 		(void) watch_nodes(query->planstate, NULL);
@@ -333,19 +233,18 @@ long_statements_begin(const QueryDesc *query)
 void
 long_statements_leave(const QueryDesc *query)
 {
-	/* Its workers may have counted where this backend did not. */
-	if (counted_query == NULL && query->plannedstmt->parallelModeNeeded)
-		slots_end_turns();
+	uint32		ticks;
+
 	if (query != counted_query)
 		return;
-	if (unlikely(may_have_ticks) && !IsParallelWorker() &&
-		pg_atomic_read_u32(slots_ticks_of(my_slot_procno)) > 0)
-	{
-		remember(query->estate);
-		slots_end_turns();
-	}
 	counted_query = NULL;
-	query_is_long = false;
+	ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
+	if (unlikely(ticks > 0 || query == last_query))
+	{
+		last_query = query;
+		last_ticks = ticks;
+	}
+	slots_end_turns();
 }
 
 /* The transaction may write: it keeps its slot from now on. */
@@ -353,8 +252,7 @@ void
 long_statements_note_write(void)
 {
 	may_have_written = true;
-	if (my_slot_procno >= 0)
-		slots_keep_slot(true);
+	slots_end_turns();
 }
 
 /*
@@ -364,21 +262,19 @@ long_statements_note_write(void)
 void
 long_statements_abort_subtransaction(void)
 {
-	if (counted_query == NULL || counted_level >= GetCurrentTransactionNestLevel())
+	if (counted_level >= GetCurrentTransactionNestLevel())
 	{
 		counted_query = NULL;
-		query_is_long = false;
 		slots_end_turns();
 	}
-	else if (slots_is_paused(my_slot_procno))
-		slots_end_turns();
+	else if (counted_query != NULL && slots_is_paused(my_slot_procno))
+		slots_let_in(my_slot_procno);
 }
 
 void
 long_statements_end_transaction(void)
 {
-	if (may_have_written && my_slot_procno >= 0)
-		slots_keep_slot(false);
-	may_have_written = query_is_long = false;
-	counted_query = NULL;
+	slots_end_turns();
+	may_have_written = false;
+	counted_query = last_query = NULL;
 }

@@ -81,8 +81,7 @@ attach_entry(void)
 	MySlotEntry->hot_spot = MySlotEntry->wanted_of = MySlotEntry->history = 0;
 	MySlotEntry->has_wanted = MySlotEntry->admitted_before = false;
 	MySlotEntry->wanted_relation = InvalidOid;
-	MySlotEntry->keeps_slot = MySlotEntry->is_long = false;
-	pg_atomic_write_u32(&MySlotEntry->ticks, 0);
+	MySlotEntry->can_pause = false;
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 	/* More backends may follow. */

@@ -323,8 +323,8 @@ extern bool slots_has_turn(int procno);
 extern bool slots_is_paused(int procno);
 extern ConditionVariable *slots_turn_of(int procno);
 extern void slots_count_worker(int procno, bool begins);
+extern void slots_begin_counting(uint32 before);
 extern void slots_end_turns(void);
-extern void slots_keep_slot(bool keep);
 extern void slots_need_long(bool needed);
 
 /* The gauges and totals of a pool: see docs/views.md */

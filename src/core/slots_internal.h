@@ -81,10 +81,10 @@ typedef struct SlotEntry
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* counted in SlotShared.reserved; the lock
 								 * for other processes */
-	bool		keeps_slot;		/* its statement is never long */
-	bool		is_long;		/* its statement is: lock to change */
+	bool		can_pause;		/* its statement may be long */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
+	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
 
 	int			prev;			/* links in a queue: lock */
@@ -96,10 +96,8 @@ typedef struct SlotEntry
 	uint64		queued;			/* when it entered the queue: lock */
 
 	/* Of a long statement: see long_turns.c */
-	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	uint64		turn_began;		/* lock */
 	uint32		turn_ticks;		/* ticks at that time: lock */
-	uint32		had;			/* ticks, for the order in the queue: lock */
 	uint32		workers;		/* parallel workers: lock */
 	ConditionVariable turn;		/* these wait for it */
 } SlotEntry;
@@ -195,7 +193,6 @@ typedef struct SlotShared
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
 	uint64		short_waited;	/* when a short statement last queued, as no
 								 * slot was free, or entered from a queue */
-	uint32		long_had;		/* highest SlotEntry.had of a turn so far */
 	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* VACUUM or replay waits for them */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
@@ -534,7 +531,10 @@ leave_reserve(SlotEntry *entry)
 #define LONGEST_TURN	1000	/* ms, for a statement that uses little CPU */
 #define SPARE_AFTER		100		/* ms; see long_turns.c */
 
-/* How many processes of long statements may work while short ones wait? */
+/*
+ * How many processes of long statements may work while short ones wait?  Each
+ * uses a CPU all the time.
+ */
 static inline int
 long_share(void)
 {
@@ -556,21 +556,21 @@ long_may_wait(SlotEntry *entry)
 	/* The leader of a worker may be a background worker, which has no slot. */
 	return state_of(entry) != SLOT_NONE && Slots->settings.long_after >= 0 &&
 		slots_are_limited() && !Slots->settings.observing &&
-		!entry->keeps_slot && !entry->admitted_before &&
-		entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
-}
-
-/* A turn begins, or ends.  Lock held. */
-static inline void
-count_turn(const SlotEntry *entry)
-{
-	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, long_weight(entry));
+		!entry->admitted_before && entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
 }
 
 static inline void
-count_turn_out(const SlotEntry *entry)
+begin_turn(SlotEntry *entry, uint64 now)
 {
-	pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, long_weight(entry));
+	entry->turn_began = now;
+	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
+}
+
+/* A turn begins (1), or ends (-1).  Lock held. */
+static inline void
+count_turn(const SlotEntry *entry, int sign)
+{
+	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, sign * long_weight(entry));
 }
 
 /* Does its long statement wait for a turn?  Lock held, or a hint. */
@@ -602,8 +602,6 @@ extern int	slots_priority_of(int next, uint64 now);
 extern bool slots_is_its_turn(int procno, uint64 now);
 extern void slots_queue_append(int procno, LockedSection *section);
 extern void slots_queue_remove(int procno);
-extern void slots_begin_turn(SlotEntry *entry, uint64 now);
-extern void slots_end_pause(SlotEntry *entry, uint64 now);
 extern void slots_make_holder(int procno, const Hold *hold, LockedSection *section);
 extern void slots_grant_above_limit(int procno, LockedSection *section);
 extern void slots_grant_free(void);

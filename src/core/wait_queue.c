@@ -53,7 +53,6 @@ SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
 #define AGED_AFTER		1000	/* ms; see queue_has_aged() */
-#define MAX_OVERTAKEN	16		/* long statements; see next_long() */
 
 static void grant(int procno, const Hold *hold, LockedSection *section);
 
@@ -448,27 +447,6 @@ list_remove(EntryList *list, int procno)
 }
 
 /*
- * The long statement before which this one queues, or INVALID_PROC_NUMBER.
- * Most have had about the same, so search from the tail.  No statement that has
- * waited for LONGEST_TURN is overtaken.
- */
-static int
-next_long(const SlotEntry *entry)
-{
-	int			next = INVALID_PROC_NUMBER;
-	int			last = queue_at(LONG_QUEUE)->waiters.tail;
-
-	for (int i = 0; i < MAX_OVERTAKEN && last != INVALID_PROC_NUMBER &&
-		 (int32) (entry_of(last)->had - entry->had) > 0 &&
-		 !passed_since(entry_of(last)->queued, LONGEST_TURN, entry->queued); i++)
-	{
-		next = last;
-		last = entry_of(last)->prev;
-	}
-	return next;
-}
-
-/*
  * Put an entry into its queue, whose flag is set.  If slots are limited, a
  * backend that may hold locks goes before those that hold none, unless these
  * have waited for handoff_after.
@@ -478,10 +456,9 @@ slots_queue_append(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
-	int			next = entry->queue == LONG_QUEUE ? next_long(entry) :
-	*link_after(&queue->waiters, queue->last_before);
+	int			next = *link_after(&queue->waiters, queue->last_before);
 
-	if (entry->queue != LONG_QUEUE && next != INVALID_PROC_NUMBER &&
+	if (next != INVALID_PROC_NUMBER &&
 		(!entry->admitted_before || !slots_are_limited() ||
 		 passed_since(entry_of(next)->queued, Slots->settings.handoff_after, entry->queued)))
 		next = INVALID_PROC_NUMBER;
@@ -524,23 +501,6 @@ slots_return_place(int place)
 	slots_unlock(&section);
 }
 
-/* The turn of a long statement begins.  Lock held. */
-void
-slots_begin_turn(SlotEntry *entry, uint64 now)
-{
-	entry->turn_began = now;
-	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
-	if ((int32) (entry->had - Slots->long_had) > 0)
-		Slots->long_had = entry->had;
-}
-
-/* The wait of a long statement is over.  Lock held. */
-void
-slots_end_pause(SlotEntry *entry, uint64 now)
-{
-	pool_of(entry)->totals[TOTAL_PAUSE_TIME] += Max((int64) (now - entry->queued), 0);
-}
-
 /* Make a waiter a holder of what is already counted.  Lock held. */
 void
 slots_make_holder(int procno, const Hold *hold, LockedSection *section)
@@ -565,8 +525,9 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 	{
 		/* The hold counts the leader only. */
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
-		slots_end_pause(entry, section->now);
-		slots_begin_turn(entry, section->now);
+		pool_of(entry)->totals[TOTAL_PAUSE_TIME] +=
+			Max((int64) (section->now - entry->queued), 0);
+		begin_turn(entry, section->now);
 	}
 	else if (!is_of_hot_spot(entry->queue))
 		Slots->short_waited = section->now;
@@ -616,7 +577,8 @@ grant_one(void)
 	next = queue_at(LONG_QUEUE)->waiters.head;
 	if (none_may_queue())
 		queue = slots_next_queue(NO_QUEUE);
-	else if (next != INVALID_PROC_NUMBER && !long_may_wait(entry_of(next)))
+	else if (next != INVALID_PROC_NUMBER &&
+			 (Slots->long_needed || !long_may_wait(entry_of(next))))
 		queue = LONG_QUEUE;
 	if (queue != NO_QUEUE)
 	{

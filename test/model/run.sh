@@ -185,12 +185,12 @@ a long one is granted before the flag is set   |wake_next|SET_FLAG(Slots.usage)|
 no long one is granted a slot that is free     |wake_next|IS_OF_LONG(next_one)|false|states|LONG=2 BACKENDS=2 ROUNDS=2
 a backend that is queued meanwhile leaves      |MAY_DROP|!IS_WAITING(me)|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 a backend that is long meanwhile leaves        |MAY_DROP|MySlotEntry.place != LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
-a long one has a turn though it has left       |note_long|ok = IS_RUNNING(p)|ok = true|states|LONG=2 BACKENDS=2 PARALLEL=1
-the turn of a long one that waits still counts |queue_again|count_turn_out(p)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+a long one has a turn though it has left       |take_turn|ok = IS_RUNNING(p)|ok = true|states|LONG=2 BACKENDS=2 PARALLEL=1
+the turn of a long one that waits still counts |queue_again|count_turn(p, -1)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 the slot of a long one that waits still counts |queue_again|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.place = NO_QUEUE|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
-a worker counts although its leader waits      |slots_count_worker|entry_of(p).place == LONG_QUEUE|entry_of(p).is_long|states|LONG=2 BACKENDS=2 PARALLEL=1
+a worker counts although its leader waits      |slots_count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one that lends still count          |lend|COUNT_LONG(- entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2

@@ -51,7 +51,7 @@
  * here it does, and a place that is given in between is missed.
  *
  * Left out: totals; all pools but "default"; the reserve, which is a forced entry; limits
- * that are only observed; keeps_slot.  What depends on time, CPU time or shares is a
+ * that are only observed; can_pause.  What depends on time, CPU time or shares is a
  * guess: all answers are tried.  So is which of several queues goes first, whenever a
  * backend enters or leaves one.  Only where a sample is what ends the run (HOLDER), it
  * comes last.  An exit of a backend that waits takes the steps of a cancel; an error or
@@ -123,7 +123,7 @@ typedef SlotQueue {
 typedef SlotEntry {
 	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
 	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
-	byte queue, hot_spot, workers; bool admitted_before, wakeup_pending, is_long;
+	byte queue, hot_spot, workers; bool admitted_before, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -561,8 +561,7 @@ inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 	(entry_of(p).state != SLOT_NONE && slots_are_limited() && \
 	 !entry_of(p).admitted_before && !queue_has_limit(DEFAULT_POOL))
 #define is_paused(p)	(IS_WAITING(p) && entry_of(p).queue == LONG_QUEUE)
-inline count_turn(p) { COUNT_LONG(+ long_weight(p)) }
-inline count_turn_out(p) { COUNT_LONG(- long_weight(p)) }
+inline count_turn(p, sign) { COUNT_LONG(+ (sign) * long_weight(p)) }
 
 /* ok: it must; a guess, unless no other waits. */
 inline must_give_up()
@@ -577,7 +576,7 @@ inline queue_again(p)
 	d_step {
 		assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
 		counted = entry_of(p).counted; entry_of(p).counted = false;
-		had_place = LONG_QUEUE; count_turn_out(p)
+		had_place = LONG_QUEUE; count_turn(p, -1)
 	};
 	slots_hand_off();
 	atomic {
@@ -587,20 +586,20 @@ inline queue_again(p)
 }
 
 /* It is at work.  The exchange and the count are one step: both are under the lock. */
-inline note_long(p)
+inline take_turn(p)
 {
 	d_step {
-		entry_of(p).is_long = true; ok = IS_RUNNING(p);
-		WHEN(ok && entry_of(p).place != LONG_QUEUE, entry_of(p).place = LONG_QUEUE; count_turn(p))
-	};
-	WHEN(ok, must_give_up(); WHEN(ok, queue_again(p)))
+		ok = IS_RUNNING(p);
+		WHEN(ok && entry_of(p).place != LONG_QUEUE, entry_of(p).place = LONG_QUEUE; count_turn(p, 1))
+	}
 }
 
 /* ok: it has */
 inline slots_has_turn(p)
 {
 	slots_lock();
-	WHEN(IS_AT_WORK(p) && long_may_wait(p), note_long(p));
+	WHEN(IS_AT_WORK(p) && long_may_wait(p),
+		 take_turn(p); WHEN(ok, must_give_up(); WHEN(ok, queue_again(p))));
 	ok = !is_paused(p); slots_unlock()
 }
 
@@ -615,12 +614,12 @@ inline slots_count_worker(p, n)
 
 inline slots_end_turns()
 {
-	WHEN(MySlotEntry.is_long,
-		 slots_lock(); MySlotEntry.is_long = false;
+	WHEN(IS_WAITING(me) || MySlotEntry.place == LONG_QUEUE,
+		 slots_lock();
 		 if
 		 :: is_paused(me) -> slots_queue_remove(me); count_in(DEFAULT_POOL, me); SET_STATE(me)
 		 :: MySlotEntry.place == LONG_QUEUE ->
-			d_step { count_turn_out(me); MySlotEntry.place = NO_QUEUE }
+			d_step { count_turn(me, -1); MySlotEntry.place = NO_QUEUE }
 		 :: else
 		 fi;
 		 slots_unlock())
