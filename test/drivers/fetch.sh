@@ -11,7 +11,7 @@
 . "$(dirname "$0")/../setup.sh"
 
 # What a user without root could not remove, and what Java leaves in /tmp otherwise
-export GOFLAGS='-modcacherw -buildvcs=false' GOTOOLCHAIN=local GOPATH=$WORK/tmp/go GOCACHE=$WORK/tmp/go-build CGO_ENABLED=0
+export GOFLAGS='-modcacherw -buildvcs=false -mod=mod' GOTOOLCHAIN=local GOPATH=$WORK/tmp/go GOCACHE=$WORK/tmp/go-build CGO_ENABLED=0
 tidy=-XX:-UsePerfData
 export MAVEN_OPTS="$tidy -Duser.home=$WORK -Djava.io.tmpdir=$WORK/tmp"
 
@@ -37,7 +37,7 @@ fetch() {
             ;;
         node)
             COMMAND="NODE_PATH='$dir/node_modules' exec node '$PWD/client.js'"
-            cp package.json package-lock.json "$dir" && npm ci --ignore-scripts --no-audit --no-fund --prefix "$dir"
+            cp package.json "$dir" && npm install --ignore-scripts --no-audit --no-fund --prefix "$dir"
             ;;
     esac
 }
