@@ -156,6 +156,17 @@ $gate->piece(
 		$_->query('COMMIT') foreach (@idle, @more);
 	});
 
+# Each holds a slot on paper; the last ones have nobody to lend to.
+$gate->piece(
+	'sessions that sleep in a statement',
+	{ max_active_backends => 4 },
+	sub {
+		my @sleepers = map { $gate->session } 1 .. 30;
+		$_->start('SELECT pg_sleep(2000)') foreach @sleepers;
+		$gate->await('SELECT running + lent = 30 AND lent >= 26 FROM pg_stat_admission_gate');
+		works($gate->session, 'a session works beside 30 sleepers in a gate of four');
+	});
+
 # A session works beside another one, after that has done something; what comes then
 my $portal = 'SELECT id FROM t ORDER BY id';
 my $savepoint = 'BEGIN; SAVEPOINT a; UPDATE t SET v = 9 WHERE id = 9';
