@@ -16,7 +16,6 @@
 #   neighbours test/neighbours/*.pl, as tap; many packages (make neighbours)
 #   drivers    test/drivers/drivers.pl, as tap; real drivers, from their own registries, one
 #              that cannot be had has failed (make drivers)
-#   soak       test/soak/soak.pl, as tap; everything at once, for SOAK minutes, default 10
 #
 # Then, on one more major version, those that differ most between versions, if root runs
 # this and it can be had: by test/matrix, in a folder under ~/.cache that it needs some
@@ -35,9 +34,8 @@
 #   OTHER_MAJORS   further versions to test, none if empty; default 18, or 17 where 18 is
 #                  the first one, but none if any of the above is set
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1800
-#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 60
-#   GATE_SLEEPERS         how many sessions sleep beside others, default 200
-#   GATE_SEED             the random numbers of a chaos or soak test to repeat
+#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 45
+#   GATE_SEED             the random numbers of a chaos test to repeat
 #   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the oldest
 #                  installed that is older than the one tested
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
@@ -45,11 +43,11 @@
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
 
-ALL="regress tap simulator model mutants neighbours drivers soak"
+ALL="regress tap simulator model mutants neighbours drivers"
 # What the tests may see of the environment; how the registries of drivers are reached is
 # the user's affair.
 VARIABLES="TESTS VALGRIND REGRESS TAP_FILES NEIGHBOURS DRIVERS MODEL JOBS SUITE_TIMEOUT GATE_CHAOS_SECONDS
-GATE_SLEEPERS GATE_SEED SOAK OLD_PG_CONFIG PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
+GATE_SEED OLD_PG_CONFIG PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
 ${!npm_config_*} ${!NPM_CONFIG_*} GOPROXY GOSUMDB GONOSUMDB GOPRIVATE GOINSECURE JAVA_HOME MAVEN_ARGS http_proxy https_proxy
 no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 
@@ -61,7 +59,7 @@ OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings
 [ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress tap} TAP_FILES=${TAP_FILES:-test/t/snapshot.pl}
 TESTS=${TESTS:-regress tap simulator model}
 export DRIVERS=${DRIVERS:-psycopg asyncpg pgjdbc pgx node}
-SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1800 + ${GATE_CHAOS_SECONDS:-0} + ${SOAK:-10} * 60))}
+SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1800 + ${GATE_CHAOS_SECONDS:-0}))}
 PASSED=0 FAILED=0
 
 # Inner half
@@ -143,11 +141,6 @@ run_tests() {
         drivers)
             "$WORK/src/test/drivers/fetch.sh" $DRIVERS
             check drivers "${prove[@]}" PROVE_TESTS=test/drivers/drivers.pl
-            ;;
-        soak)
-            check soak "${prove[@]}" PROVE_TESTS=test/soak/soak.pl
-            # What each minute was like is shown even if all went well.
-            sed -n 's/^# \(seed:\|minute\|wait of\)/\1/p' "$WORK/log/soak.out"
             ;;
         simulator) run_suite simulator env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
         model)

@@ -130,7 +130,7 @@ missing() {
                 [ -x "$BINDIR/postgres" ] || echo "postgresql-$MAJOR"
                 has_headers || headers_package
                 ;;
-            tap | neighbours | soak | drivers) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
+            tap | neighbours | drivers) perl -MIPC::Run -MTest::More -MApp::Prove -e 1 2>/dev/null || printf '%s\n' perl libipc-run-perl ;;
             model | mutants) has_program spin || echo spin ;;
             bench) find_python >/dev/null || echo python3 ;;
             # The inner half of root cannot reach root's own Python.

@@ -21,9 +21,10 @@ use List::Util qw(max);
 # (22012, 23505); a block that is not there, or has failed (25P01, 25P02, 25001), a standby
 # (25006), a cursor or savepoint that is gone (34000, 3B001); serialization failure, deadlock;
 # tables and indexes that come and go (42...); refused by the gate (53000, 53400) or for too
-# many connections; in use (55...); cancelled (57014)
+# many connections; in use (55...); cancelled (57014); idle for too long in a transaction
+# (25P03); not prepared, because that was cancelled (26000)
 my %expected_sqlstate = map { $_ => 1 } qw(00000 08006 08001 57P01 57P02 57P03 22012 23505 25P01 25P02 25001 25006
-  34000 3B001 40001 40P01 42P01 42P07 42704 42710 53000 53400 53300 55006 55000 55P03 57014);
+  34000 3B001 40001 40P01 42P01 42P07 42704 42710 53000 53400 53300 55006 55000 55P03 57014 25P03 26000);
 
 # For a server that has to stand such a crowd
 our %settings = (
@@ -94,6 +95,9 @@ BEGIN // DECLARE c CURSOR FOR SELECT * FROM t // FETCH 10 FROM c // 100 // FETCH
 SELECT pg_advisory_lock(:few) // SELECT count(*) FROM t // SELECT pg_advisory_unlock_all()
 SET admission_gate.scope = statement // BEGIN // SELECT 1 // 50 // SELECT 2 // COMMIT // RESET admission_gate.scope
 SET admission_gate.queue_timeout = 20 // SELECT count(*) FROM t // RESET admission_gate.queue_timeout
+SELECT * FROM pg_stat_admission_gate // SELECT * FROM pg_stat_admission_gate_backends
+SELECT * FROM pg_stat_admission_gate_histogram // SELECT * FROM pg_stat_admission_gate_hot_spots
+SET client_connection_check_interval = 50 // SELECT pg_sleep(1) // RESET client_connection_check_interval
 END
 	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
 	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
@@ -109,6 +113,7 @@ UPDATE t SET v = v + 1 WHERE id = :id RETURNING v
 INSERT INTO log SELECT generate_series(1, 100)
 BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
 BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 50 // ROLLBACK
+BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 3000 // COMMIT
 BEGIN // SELECT count(*) FROM t // 200 // COMMIT AND CHAIN // SELECT 1 // COMMIT
 BEGIN ISOLATION LEVEL SERIALIZABLE // SELECT sum(v) FROM t // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
 BEGIN ISOLATION LEVEL REPEATABLE READ // SELECT sum(v) FROM t // UPDATE t SET v = v + 1 WHERE id = :few // COMMIT
@@ -131,6 +136,9 @@ DROP INDEX CONCURRENTLY IF EXISTS u_v
 REFRESH MATERIALIZED VIEW CONCURRENTLY m
 ALTER TABLE u SET (fillfactor = 80)
 BEGIN // LOCK u // 20 // COMMIT
+BEGIN // LOCK u NOWAIT // UPDATE u SET v = v + 1 WHERE id = :few // 500 // ROLLBACK
+SET lock_timeout = 30 // LOCK u // UPDATE t SET v = v + 1 WHERE id = 1 // RESET ALL
+SET idle_in_transaction_session_timeout = 500 // BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 1500 // RESET ALL
 CREATE TEMP TABLE IF NOT EXISTS x AS SELECT * FROM u // SELECT count(*) FROM x // DROP TABLE IF EXISTS x
 BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT // FETCH 10 FROM h // CLOSE h
 LISTEN x // NOTIFY x // 100 // UNLISTEN x
@@ -139,11 +147,14 @@ SET admission_gate.scope = statement // BEGIN // UPDATE t SET v = 1 WHERE id = :
 SET admission_gate.pool = a // UPDATE t SET v = v + 1 WHERE id = :few // BEGIN // SELECT count(*) FROM t // COMMIT
 SET admission_gate.pool = b // SELECT pg_sleep(0.01) // UPDATE t SET v = v + 1 WHERE id = 1 // SELECT pg_sleep(0.3)
 SET admission_gate.pool = c // BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 50 // ROLLBACK
+SET admission_gate.pool = p:few // SELECT pg_sleep(0.01) // UPDATE t SET v = v + 1 WHERE id = :few
 RESET admission_gate.pool
+SELECT pg_stat_admission_gate_reset()
 SET statement_timeout = 50 // SELECT pg_sleep(0.04) // RESET statement_timeout
 SET jit_above_cost = 0 // SELECT sum(v + 1) FROM t // RESET jit_above_cost
 BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // COMMIT PREPARED 'g:pid'
 BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // 300 // ROLLBACK PREPARED 'g:pid'
+BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'f:pid'
 END
 	[ 'REINDEX INDEX CONCURRENTLY u_id', $drop_leftovers ],
 	[ $parallel, 'BEGIN', 'SELECT sum(v) FROM t', 50, 'COMMIT', 'RESET ALL' ],
@@ -204,9 +215,6 @@ sub gate { return $_[0]->{gate}; }
 
 # Scripts, for it to do as well
 sub add_scripts { my ($self, @more) = @_; return push @{ $self->{scripts} }, @more; }
-
-# Ends that may be besides, by these SQLSTATEs, as the scripts added bring them about
-sub expect { my ($self, @more) = @_; return @expected_sqlstate{@more} = (1) x @more; }
 
 # Has the crowd work over connections to the same server, too, as far as there
 # are extensions for it.
@@ -275,9 +283,6 @@ sub disturb
 	$self->{disturbances}{$how} += keys %sessions;
 	return;
 }
-
-# How many answers there were so far, by their SQLSTATEs
-sub ends { return $_[0]->{ends}; }
 
 # For how many seconds the session has been without an answer that is so for longest
 sub longest_unanswered
