@@ -36,8 +36,6 @@
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1800
 #   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 45
 #   GATE_SEED             the random numbers of a chaos test to repeat
-#   OLD_PG_CONFIG  an older PostgreSQL that pg_upgrade is tested from, default the oldest
-#                  installed that is older than the one tested
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
 # shellcheck source=test/setup.sh
@@ -47,7 +45,7 @@ ALL="regress tap simulator model mutants neighbours drivers"
 # What the tests may see of the environment; how the registries of drivers are reached is
 # the user's affair.
 VARIABLES="TESTS VALGRIND REGRESS TAP_FILES NEIGHBOURS DRIVERS MODEL JOBS SUITE_TIMEOUT GATE_CHAOS_SECONDS
-GATE_SEED OLD_PG_CONFIG PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
+GATE_SEED PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
 ${!npm_config_*} ${!NPM_CONFIG_*} GOPROXY GOSUMDB GONOSUMDB GOPRIVATE GOINSECURE JAVA_HOME MAVEN_ARGS http_proxy https_proxy
 no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 
@@ -151,36 +149,8 @@ run_tests() {
     esac
 }
 
-# Sets up a private copy of an older PostgreSQL, with the extension, for the test of
-# pg_upgrade: OLD_PG_CONFIG.
-stage_old_postgres() {
-    local n old='' log=$WORK/log/old_build.log
-    [[ "$TESTS:${TAP_FILES:-pg_upgrade}" == *tap*:*pg_upgrade* ]] || return 0
-    if [ -n "${OLD_PG_CONFIG:-}" ]; then
-        old=$("$OLD_PG_CONFIG" --bindir) || die "OLD_PG_CONFIG=$OLD_PG_CONFIG does not work"
-    else
-        for n in $MAJORS; do
-            [ "$n" -lt "$("$BINDIR/postgres" --version | awk '{ print int($3) }')" ] && [ -x "/usr/lib/postgresql/$n/bin/postgres" ] &&
-                BINDIR=/usr/lib/postgresql/$n/bin has_headers && old=/usr/lib/postgresql/$n/bin
-        done
-    fi
-    if [ -z "$old" ]; then
-        say "pg_upgrade is not tested: there is no older PostgreSQL; name one in OLD_PG_CONFIG"
-        return
-    fi
-    BINDIR=$old STAGE=$WORK/pg$old stage_postgres
-    mkdir "$WORK/old_build"
-    export OLD_PG_CONFIG=$WORK/pg$old/pg_config
-    make -C "$WORK/old_build" -f "$WORK/src/Makefile" PG_CONFIG="$OLD_PG_CONFIG" WERROR=1 install >"$log" 2>&1 || {
-        tail -n 40 "$log" >&2
-        die "the build with the older PostgreSQL failed"
-    }
-    say "testing pg_upgrade from $("$WORK/pg$old/postgres" --version)"
-}
-
 inside() {
     local suite
-    stage_old_postgres
     stage_postgres
     WERROR=1 build_extension
     say "testing with $("$STAGE/postgres" --version)"
@@ -222,7 +192,7 @@ run_others() {
     INSIDE=
     # Job control: see run_inside.  What a build calls ARCH need not be one of Debian's.
     set -m
-    ARCH='' OLD_MAJOR='' MAJORS=$OTHER_MAJORS TESTS=$OTHER_TESTS TAP_FILES=$OTHER_TAP_FILES FIGURES=$WORK/other_figures \
+    ARCH='' MAJORS=$OTHER_MAJORS TESTS=$OTHER_TESTS TAP_FILES=$OTHER_TAP_FILES FIGURES=$WORK/other_figures \
         "$ROOT/test/matrix" </dev/null &
     OTHERS=$!
     set +m

@@ -45,15 +45,14 @@ my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_t
   gate_utility handoff_after hot_spots lend_after long_after log_min_wait mode
   pools pool bypass_application_names);
 
-# Starts a server.  settings: configuration parameters; node and init: arguments
-# for PostgreSQL::Test::Cluster->new and ->init.
+# Starts a server.  settings: configuration parameters; init: arguments for
+# PostgreSQL::Test::Cluster->init.
 sub new
 {
 	my ($class, $name, %settings) = @_;
-	my $node_param = delete $settings{node} // {};
 	my $init = delete $settings{init} // {};
 
-	my $node = PostgreSQL::Test::Cluster->new($name, %$node_param);
+	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init(%$init);
 	my $self = $class->around($node);
 	$self->configure(
@@ -179,21 +178,6 @@ sub pgbench
 {
 	my ($self, @arguments) = @_;
 	return [ 'pgbench', '-n', @arguments, '-h', $self->node->host, '-p', $self->node->port, 'postgres' ];
-}
-
-# Runs it to its end, and the code again and again meanwhile.  Returns what it says.
-sub pgbench_while
-{
-	my ($self, $code, @arguments) = @_;
-	my $pgbench =
-	  IPC::Run::start($self->pgbench(@arguments), '>&' => \my $out, IPC::Run::timeout($GateClient::patience));
-
-	# It dies of a program that has ended meanwhile.
-	$code->() while eval { $pgbench->pump_nb };
-	# Without this, nothing would end the wait for one that is stuck.
-	die $@, $self->report if $@ =~ /timeout/;
-	eval { $pgbench->finish } or diag $@, $out, $self->report;
-	return $out;
 }
 
 # So many clients begin to run a script, over and over, until they are stopped.

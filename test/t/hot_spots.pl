@@ -14,11 +14,11 @@ my $gate = GateTest->new(
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
 	init => { allows_streaming => 1 },    # so that commits wait for standbys
-	pools => 'web; batch: max_active = 16');
+	pools => 'web');
 my $node = $gate->node;
 
 # Each piece that shows that nothing forms has a table of its own.
-foreach my $table ('sale', 'stock', 'kept', 'idle', 'batch', 'other')
+foreach my $table ('sale', 'stock', 'kept', 'idle', 'other')
 {
 	$gate->value(
 		"CREATE TABLE $table (id int PRIMARY KEY, n int) WITH (fillfactor = 20)",
@@ -32,7 +32,6 @@ my $slow_row = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.03);
 my $other_row = "\\set id random(1, 100)\nUPDATE other SET n = n + 1 WHERE id = :id;";
 
 my %of_web = (session => { 'admission_gate.pool' => 'web' });
-my %of_batch = (session => { 'admission_gate.pool' => 'batch' });
 
 # Something of the hot spots for which a condition holds; of sale if none is given
 sub spots
@@ -99,11 +98,11 @@ $gate->ok_comes(
 	'its contenders wait in the queue');
 cmp_ok(meanwhile('web', 1000, 0, $somebody_waits), '>', 0, 'others work while they wait');
 is($gate->counter("concat_ws(' ', queued, forced, stalls)", 'web'), '0 0 0', 'and none of these has ever waited');
-$gate->set(handoff_after => 0, pools => 'web: priority = -1; batch: max_active = 16');
+$gate->set(handoff_after => 0, pools => 'web: priority = -1');
 meanwhile('web', 1000, 0);
 is($gate->counter('queued', 'web'), '0', 'nor does one of a lower priority where the order is strict');
 $gate->stop_crowd($bystanders);
-$gate->set(handoff_after => 20, pools => 'web; batch: max_active = 16', synchronous_standby_names => 'nobody');
+$gate->set(handoff_after => 20, pools => 'web', synchronous_standby_names => 'nobody');
 $gate->ok_comes(
 	"count(*) > 0 FROM pg_stat_activity LEFT JOIN pg_stat_admission_gate_backends USING (pid)
 	WHERE wait_event = 'SyncRep' AND gate_state IS NULL",
@@ -123,19 +122,6 @@ await_queue('a hot spot, before its sessions move on');
 $gate->value('UPDATE moved SET moved = 1');
 $gate->ok_comes(sub { spots('count(*)') eq '0' }, 'the hot spot that its sessions have left ends');
 $gate->ok_stops($crowd);
-
-# What ends a wait at a hot spot: runs the statement until it waits there, or fails.
-sub waits_at_hot_spot
-{
-	my ($session) = @_;
-	return $gate->await_true(
-		sub {
-			$session->start($slow_row) if $session->done;
-			$gate->await_true(sub { $session->done || $gate->state($session) eq 'waiting' }, 'a wait or an end');
-			return $gate->state($session) eq 'waiting';
-		},
-		'a wait at the hot spot');
-}
 
 # Runs it until it fails as a contender of this row: it may first have been seen waiting for
 # something else.  Returns the error.
@@ -162,42 +148,29 @@ my $figures = qr/\d+ (is|are) at work at a time \(\d+ in use, \d+ waiting\); thi
 like($error->{D}, $figures, 'the error of a time-out tells how many are at work');
 is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
 
-$gate->set(pools => 'web: max_queue_length = -1; batch: max_active = 16', max_queue_length => 0);
+$gate->set(pools => 'web: max_queue_length = -1', max_queue_length => 0);
 $session->query('SET admission_gate.queue_timeout = 0');
 $error = error_at_hot_spot($session, '53400');
 is($error->{H}, 'Try again later, or increase admission_gate.max_queue_length.', 'so does that of a full queue');
 is($gate->session->query('SELECT 1'), '1', 'one that does not contend is not refused');
 $gate->set(max_queue_length => -1);
-ok(waits_at_hot_spot($session), 'one that waits');
-$session->cancel;
-is($session->sqlstate, '57014', 'can be cancelled');
-# Its turn may come first.
-$gate->ok_comes(
-	sub {
-		waits_at_hot_spot($session);
-		$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
-		return $session->sqlstate eq '57P01' || !($session = $gate->session);
-	},
-	'it can be terminated');
-$session = $gate->session;
-ok(waits_at_hot_spot($session), 'another waits');
-$session->hang_up;
-# At work, with a place
-foreach my $function ('pg_cancel_backend', 'pg_terminate_backend')
+
+# One that waits in the queue, or that has its place and waits for the row, is told to end; its
+# statement may end before.
+for my $case (map { [ 'waiting', $_ ], [ 'Lock', $_ ] } 'pg_cancel_backend', 'pg_terminate_backend')
 {
+	my ($state, $function) = @$case;
 	$session = $gate->session;
 	$gate->ok_comes(
 		sub {
 			$session->start($slow_row) if $session->done;
-			# Its statement may end before.
-			return
-				 $gate->activity($session, q{wait_event_type = 'Lock'}) eq 't'
-			  && $gate->value("SELECT $function(" . $session->pid . ')')
-			  && ($session->result->{error} || !($session = $gate->session));
+			return $gate->value(
+				"SELECT count($function(pid)) FROM pg_stat_activity LEFT JOIN pg_stat_admission_gate_backends USING (pid)
+				WHERE pid = " . $session->pid . " AND '$state' IN (gate_state, wait_event_type)"
+			) && ($session->sqlstate =~ /^57(?:014|P01)$/ || !($session = $gate->session));
 		},
-		"$function ends one that is in line");
+		"$function ends a wait: $state");
 }
-
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'nobody has kept a place');
 ok_ends('the hot spot ends');
@@ -344,11 +317,6 @@ $gate->ok_comes(
 	'contenders that lend their slots keep their places');
 $gate->ok_stops($crowd);
 $gate->set(lend_after => 100, max_active_backends => -1);
-
-$crowd = $gate->crowd(24, $hot_row =~ s/sale/batch/r, %of_batch);
-meanwhile('batch', 500, 3);
-is(spots('count(*)', q{relation = 'batch'}), '0', 'sessions of a pool with max_active do not form a hot spot');
-$gate->ok_stops($crowd);
 
 # Off, and only observed
 $crowd = $gate->crowd(24, $hot_row);

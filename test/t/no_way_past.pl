@@ -310,30 +310,4 @@ $gate->set(lend_after => 10);
 	ok_keeps_slot('a holder that waits for a disk', sub { kill CONT => $worker->pid; $gate->stop_worker($worker) });
 }
 
-# And one that waits for an LWLock: here, of a page of an index, whose reader is slow to
-# compare.  From PostgreSQL 19 on, the lock of a page is no LWLock.
-SKIP:
-{
-	skip 'the lock of a page is no LWLock', 3 if $gate->value('SHOW server_version_num') >= 190000;
-
-	$gate->value(
-		'CREATE FUNCTION compares(int, int) RETURNS int LANGUAGE plpgsql AS
-			$$ BEGIN IF current_setting($a$application_name$a$) = $a$slow$a$ THEN PERFORM pg_advisory_xact_lock_shared(1); END IF; RETURN btint4cmp($1, $2); END $$',
-		'CREATE OPERATOR CLASS slow_ops FOR TYPE int USING btree AS
-			OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compares(int, int)',
-		'CREATE TABLE compared (a int)',
-		'CREATE INDEX ON compared (a slow_ops)',
-		'INSERT INTO compared VALUES (1)',
-		'SELECT pg_advisory_lock(1)');
-	my $reader = $gate->session(
-		session => { 'admission_gate.bypass' => 'on', application_name => 'slow', enable_seqscan => 'off' });
-	my $holder = $gate->session;
-	$reader->start('SELECT count(*) FROM compared WHERE a = 1');
-	$gate->await_wait_event_type($reader, 'Lock');
-	$holder->start('INSERT INTO compared VALUES (2)');
-	$gate->await_wait_event_type($holder, 'LWLock');
-	ok_keeps_slot('a holder that waits for an LWLock', sub { $gate->value('SELECT pg_advisory_unlock(1)') });
-	is($reader->finish . $holder->sqlstate, '100000', 'the reader and the holder end');
-}
-
 $gate->finish;

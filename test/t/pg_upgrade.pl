@@ -1,34 +1,21 @@
-# Proves that pg_upgrade takes a server with the gate to a newer major version: the
-# settings of roles and databases, privileges, the extension and what depends on it
-# are there afterwards, and the gate limits.  Neither a gate that refuses nearly
-# everybody is in the way, on either side, nor a new server that does not preload the
-# library yet.
-#
-# OLD_PG_CONFIG names the older PostgreSQL, which has the extension, too; `make test`
-# sets it if there is one.
+# Proves that pg_upgrade takes a server with the gate along, here to another of the same
+# version: the settings of roles and databases, privileges, the extension and what depends
+# on it are there afterwards, and the gate limits.  A gate that refuses nearly everybody, on
+# either side, is not in the way.
 
 use strict;
 use warnings;
 use lib 'test/perl';
 use GateTest;
 
-plan skip_all => 'OLD_PG_CONFIG names no older PostgreSQL' if !$ENV{OLD_PG_CONFIG};
-
-my ($old_path) = `$ENV{OLD_PG_CONFIG} --bindir` =~ m{(.*)/};
-
-# Both may have checksums, or not; a newer initdb has another default.
-my %init = (extra => ['--data-checksums']);
-
-my %preloaded = (
-	shared_preload_libraries => 'admission_gate',
-	max_active_backends => 5,
-	pools => 'batch: max_active = 1');
-
 # Nobody gets a slot without luck.
-my %narrow = (max_active_backends => 1, max_queue_length => 0, lend_after => 60_000);
-
-# The old server
-my $old = GateTest->new('old', node => { install_path => $old_path }, init => \%init, %preloaded, %narrow);
+my %settings = (
+	shared_preload_libraries => 'admission_gate',
+	pools => 'batch: max_active = 1',
+	max_active_backends => 1,
+	max_queue_length => 0,
+	lend_after => 60_000);
+my $old = GateTest->new('old', %settings);
 $old->value(
 	'CREATE ROLE monitor LOGIN',
 	'CREATE ROLE analyst LOGIN',
@@ -64,62 +51,32 @@ my $before = kept($old);
 is(scalar(grep { $_ eq '' } values %$before), 0, 'there is something to be kept of each kind');
 $old->node->stop;
 
-# Makes a new server, runs pg_upgrade with several jobs at once, and starts it.
-sub upgrade_to
-{
-	my ($name, %settings) = @_;
-	my $new = PostgreSQL::Test::Cluster->new($name);
-	my $gate = GateTest->around($new);
+my $new = GateTest->around(PostgreSQL::Test::Cluster->new('new'));
+$new->node->init;
+$new->configure(%settings);
+my @command = ('pg_upgrade', '--jobs=4', '--socketdir=' . $new->node->host);
+my %node = (old => $old->node, new => $new->node);
+push @command, "--$_-bindir=" . $node{$_}->config_data('--bindir'), "--$_-datadir=" . $node{$_}->data_dir,
+  "--$_-port=" . $node{$_}->port
+  foreach keys %node;
 
-	$new->init(%init);
-	$gate->configure(%settings);
-	my @command = ('pg_upgrade', '--jobs=4', '--socketdir=' . $new->host);
-	my %node = (old => $old->node, new => $new);
-	push @command, "--$_-bindir=" . $node{$_}->config_data('--bindir'), "--$_-datadir=" . $node{$_}->data_dir,
-	  "--$_-port=" . $node{$_}->port
-	  foreach keys %node;
-
-	# It leaves a script behind.
-	chdir $PostgreSQL::Test::Utils::tmp_check or die $!;
-	my $output;
-	ok(IPC::Run::run(\@command, '>&', \$output), "pg_upgrade to one that $name")
-	  or (diag($output), die "there is no server to go on with\n");
-	$new->start;
-	is_deeply(kept($gate), $before, "$name: settings of roles and databases, privileges, extension and views are kept");
-	return $gate;
-}
+# It leaves a script behind.
+chdir $PostgreSQL::Test::Utils::tmp_check     or die $!;
+command_ok(\@command, 'pg_upgrade does well');
+$new->node->start;
+is_deeply(kept($new), $before, 'settings of roles and databases, privileges, extension and views are kept');
 
 # By the role's setting, the limit is that of the pool.
-sub ok_limits
-{
-	my ($gate, $when) = @_;
-	my ($holder, $other) = map { $gate->session(user => 'analyst') } 1 .. 2;
-
-	$holder->start("SELECT pg_sleep(3600)");
-	$gate->await("SELECT running = 1 FROM watched WHERE pool = 'batch'", 'a session at work');
-	$gate->ok_queues($other, 'SELECT 1', "$when: a role's pool limits");
-	$gate->ok_runs(
-		$gate->session(user => 'monitor'),
-		'TABLE pg_stat_admission_gate_histogram',
-		"$when: another role bypasses the gate");
-	$gate->stop_worker($holder);
-	return is($other->result->{tags}[0], 'SELECT 1', "$when: who waited is admitted");
-}
-
-my $gate = upgrade_to('preloads', %preloaded, %narrow);
-$gate->set(max_active_backends => 5, max_queue_length => -1);
-ok_limits($gate, 'preloaded');
-$gate->node->stop;
-
-$gate = upgrade_to('does_not_preload');
-like(
-	$gate->observer->start('TABLE watched')->result->{error}{M} // '',
-	qr/must be loaded via "shared_preload_libraries"/,
-	'not preloaded: a view says what is missing');
-$gate->node->stop;
-$gate->configure(%preloaded);
-$gate->node->start;
-$gate->await_restart;
-ok_limits($gate, 'preloaded later');
-$gate->node->stop;
+$new->set(max_active_backends => 5, max_queue_length => -1);
+my ($holder, $other) = map { $new->session(user => 'analyst') } 1 .. 2;
+$holder->start('SELECT pg_sleep(3600)');
+$new->await("SELECT running = 1 FROM watched WHERE pool = 'batch'", 'a session at work');
+$new->ok_queues($other, 'SELECT 1', "a role's pool limits");
+$new->ok_runs(
+	$new->session(user => 'monitor'),
+	'TABLE pg_stat_admission_gate_histogram',
+	'another role bypasses the gate');
+$new->stop_worker($holder);
+is($other->result->{tags}[0], 'SELECT 1', 'who waited is admitted');
+$new->node->stop;
 done_testing();

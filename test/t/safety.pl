@@ -39,37 +39,9 @@ sub output_of
 }
 
 # Locked out
-$gate->value(
-	'CREATE ROLE web LOGIN',
-	'CREATE ROLE dba LOGIN SUPERUSER',
-	'CREATE ROLE passing_dba LOGIN SUPERUSER',
-	'ALTER ROLE passing_dba SET admission_gate.bypass = on');
+$gate->value('CREATE ROLE web LOGIN', 'CREATE ROLE dba LOGIN SUPERUSER');
 
-# How a superuser gets in: by the reserve, or by the bypass, in the environment or typed
-my %way_in = (
-	'by the reserve' => [ 'dba', '' ],
-	'by PGOPTIONS' => [ 'dba', '-c admission_gate.bypass=on' ],
-	'by ALTER ROLE' => [ 'passing_dba', '' ],
-	'by SET' => [ 'dba', '', 'SET admission_gate.bypass = on' ]);
-
-# What he types then, and what the holder is told, if anything
 my $holders = q{FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
-my %way_out = (
-	'cancels the holder' => [ '57014', "SELECT pg_cancel_backend(pid) $holders" ],
-	'terminates the holder' => [ '57P01', "SELECT pg_terminate_backend(pid) $holders" ],
-	'lifts the limit' => [ '', 'ALTER SYSTEM SET admission_gate.max_active_backends = 0', 'SELECT pg_reload_conf()' ],
-	'lets the limit only be observed' =>
-	  [ '', q{ALTER SYSTEM SET admission_gate.mode = 'observe'}, 'SELECT pg_reload_conf()' ]);
-
-# What he types as one of the way in says
-sub psql
-{
-	my ($way_in, @statements) = @_;
-	my ($role, $options, @typed) = @{ $way_in{$way_in} };
-
-	local @ENV{qw(PGUSER PGOPTIONS)} = ($role, $options);
-	return output_of('psql', '-XAtq', map { ('-c', $_) } @typed, @statements);
-}
 
 # A holder that never ends by itself nor lends its slot, and as many waiters as the
 # server lets connect
@@ -94,28 +66,29 @@ sub ok_free
 	return is(join(',', map { $_->done ? $_->finish : 'waits' } @waiters), join(',', (1) x @waiters), $what);
 }
 
-sub get_in_and_out
+# How a superuser, who gets in by the reserve, gets everybody out: what the holder is told, if
+# anything, and what to type
+my $reload = 'SELECT pg_reload_conf()';
+for (
+	[ 'cancels the holder', '57014', "SELECT pg_cancel_backend(pid) $holders" ],
+	[ 'terminates the holder', '57P01', "SELECT pg_terminate_backend(pid) $holders" ],
+	[ 'lifts the limit', '', 'ALTER SYSTEM SET admission_gate.max_active_backends = 0', $reload ],
+	[ 'lets the limit only be observed', '', q{ALTER SYSTEM SET admission_gate.mode = 'observe'}, $reload ])
 {
-	my ($how_in, $how_out) = @_;
-	my ($sqlstate, @statements) = @{ $way_out{$how_out} };
+	my ($what, $sqlstate, @typed) = @$_;
 	my ($holder, @waiters) = fill_the_server();
 
-	is( psql($how_in, 'SELECT waiting FROM pg_stat_admission_gate', "SELECT pid $holders"),
-		join("\n", scalar @waiters, $holder->pid),
-		"$how_in, a superuser connects and sees the pool and its holder");
-	is(psql($how_in, @statements), 't', "and $how_out");
+	my @look = ('SELECT waiting FROM pg_stat_admission_gate', "SELECT pid $holders");
+	is( output_of('psql', '-XAtq', '-U', 'dba', map { ('-c', $_) } @look, @typed),
+		join("\n", scalar @waiters, $holder->pid, 't'),
+		"a superuser connects, sees the pool and its holder, and $what");
 	ok_free('which lets everybody in', @waiters);
 	$sqlstate
 	  ? is($holder->sqlstate, $sqlstate, 'and the holder is told')
 	  : ok(!$holder->done, 'while the holder goes on');
 	$gate->end_sessions;
 	$gate->set(max_active_backends => 1, mode => 'enforce');
-	return $gate->ok_quiet("after one who $how_out");
-}
-
-for my $how_in (sort keys %way_in)
-{
-	get_in_and_out($how_in, $_) foreach sort keys %way_out;
+	$gate->ok_quiet("after one who $what");
 }
 
 # Without a connection, as docs/faq.md has it
