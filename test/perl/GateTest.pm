@@ -97,8 +97,8 @@ sub set_soon
 	return %settings;
 }
 
-# The same, and waits until the server works by them: new sessions have them,
-# and the limit holds for all.
+# The same, and waits until the server works by them: new sessions have them, and the
+# worker has published them.
 sub set
 {
 	my ($self, @settings) = @_;
@@ -112,7 +112,22 @@ sub set
 		my %shown = (max_active_backends => "max_active = $value OR pool <> 'default'", mode => "mode = '$value'");
 		$self->await("SELECT bool_and($shown{$name}) FROM pg_stat_admission_gate") if $shown{$name};
 	}
-	return;
+	return $self->await(sub { $self->_has_published }, 'the worker to publish the settings');
+}
+
+# Once a session has reread the configuration, has the worker, too?  The postmaster signals
+# all and sleeps; then no signal is on its way to the worker, which sleeps as well.  Not every
+# kernel tells.
+sub _has_published
+{
+	my ($self) = @_;
+	my $worker = $self->value('SELECT pid FROM pg_stat_admission_gate_worker');
+
+	return 1 if !-r "/proc/$worker/status";
+	return eval {
+		my ($postmaster) = slurp_file("/proc/$worker/status") =~ /^PPid:\s*(\d+)/m;
+		!grep { slurp_file("/proc/$_/status") !~ /^State:\s*S.*^SigPnd:\s*0+\nShdPnd:\s*0+$/ms } $postmaster, $worker;
+	};
 }
 
 # Sessions

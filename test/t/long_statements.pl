@@ -30,11 +30,11 @@ $gate->value(
 
 # Reads rows for ever, and for long
 my $endless = 'SELECT count(*) FROM numbers a, numbers b, numbers c';
-my $long = 'SELECT count(*) FROM numbers a, numbers b';
-my $rows = 5000 * 5000;
+my $long = 'SELECT count(*) FROM numbers a, numbers b WHERE a.i <= 2500';
+my $rows = 2500 * 5000;
 
 # Is long, and then sleeps with its slot: where it does, it cannot pause.
-my $sleeps = 'SELECT pg_sleep(3600) FROM (SELECT count(*) FROM numbers a, numbers b) n';
+my $sleeps = 'SELECT pg_sleep(3600) FROM (SELECT count(*) FROM numbers a, numbers b WHERE a.i <= 1000) n';
 
 # In pg_stat_activity
 my $pauses = q{wait_event_type = 'Extension' AND wait_event IN ('AdmissionGatePause', 'Extension')};
@@ -301,6 +301,7 @@ sub ok_never_pauses
 	my $last = pop @sql;
 	$session->query($_) foreach @sql;
 	$session->start($last);
+	$gate->await(sub { $gate->state($session) }, 'its slot');
 	my $waiter = $gate->waiter('SELECT 1');
 	await_used(0.4, $session->pid);
 	is($gate->state($session), 'running', "does not pause: $what");

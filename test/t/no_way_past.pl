@@ -253,7 +253,7 @@ sub ok_keeps_slot
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$other->start('SELECT 1');
 	$gate->await_true(sub { $gate->counter('queued') eq '1' }, 'a waiting session');
-	usleep(500_000);
+	sleep 1;
 	my $counts = $gate->counter('ARRAY[waiting, lends, stalls]');
 	$end->();
 	is($counts, '{1,0,0}', "$what keeps its slot");
@@ -261,7 +261,7 @@ sub ok_keeps_slot
 }
 
 # The leader does nothing, its workers do.
-$gate->set(max_active_backends => 1, lend_after => 100);
+$gate->set(max_active_backends => 1, lend_after => 300);
 {
 	my $query = $gate->session;
 	$gate->value(
