@@ -168,8 +168,14 @@ sub most
 		my @had = map { used($sessions[$_]->pid) - $before[$_] } 0 .. $#sessions;
 		return min(@had) / max(sum(@had) / @had, 0.2);
 	};
-	$gate->ok_comes(sub { $part->() > 0.5 }, 'and each has its part of that');
-	is($gate->value("SELECT $settled"), 't', 'but no more');
+	my ($looks, $settled_at) = (0, 0);
+	my $have_parts = sub {
+		$looks++;
+		$settled_at++ if $gate->value("SELECT $settled") eq 't';
+		return $looks >= 20 && $part->() > 0.5;
+	};
+	$gate->ok_comes($have_parts, 'and each has its part of that');
+	cmp_ok($settled_at, '>', $looks / 2, 'but no more');
 	stop(@short);
 	$gate->ok_comes('running = 6 AND paused = 0 FROM pg_stat_admission_gate', 'then all go on');
 	stop(@sessions);
