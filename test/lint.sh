@@ -10,8 +10,7 @@
 #   ruff-format    lays out the Python files: ruff.toml
 #   clang          the extension is built by clang, warnings are errors
 #   layers         no arrow upward between its source files: test/layers.pl
-#   cppcheck       checks the C sources, too
-#   scan-build     the same by clang's static analyzer
+#   scan-build     clang's static analyzer checks the C sources, too
 # and ends with a line `N passed, M failed`.  It changes no file; `make format`, which is
 # FORMAT=1, checks nothing and lays out the C, Perl and Python files anew, in place.
 #
@@ -25,7 +24,7 @@
 . "$(dirname "$0")/setup.sh"
 
 FORMATTERS="pgindent perltidy ruff-format"
-LINT=${LINT:-white-space shell ruff $FORMATTERS clang layers cppcheck scan-build}
+LINT=${LINT:-white-space shell ruff $FORMATTERS clang layers scan-build}
 [ -z "${FORMAT:-}" ] || LINT=$FORMATTERS
 
 # Other versions of these two would lay out some lines differently.
@@ -73,16 +72,6 @@ run_layers() { build_in layers make && perl "$WORK/src/test/layers.pl" "$WORK/bu
 
 # PostgreSQL's build files do not take the compiler from the environment.
 run_scan_build() { build_in scan-build scan-build --override-compiler --use-cc=clang --status-bugs -o "$WORK/log" make; }
-
-# It does not see through PG_TRY what is set, nor through dlist_container that nothing is
-# read; the others do.
-run_cppcheck() {
-    local headers
-    headers=$("$BINDIR/pg_config" --includedir-server)
-    cppcheck -j "$(nproc)" --quiet --error-exitcode=1 --enable=warning,portability,performance \
-        --max-configs=1 -I src -I "$headers" --suppress="*:$headers/*" --suppress=toomanyconfigs \
-        --suppress=uninitvar --suppress=nullPointer ./*.c src
-}
 
 run_pgindent() { formatted format_c '*.[ch]'; }
 run_perltidy() { formatted format_perl '*.p[lm]'; }

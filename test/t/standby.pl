@@ -122,15 +122,6 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->set(max_active_backends => 1);
 }
 
-# Lending
-$standby->set(lend_after => 100);
-{
-	my $holder = $standby->holder;
-	is($standby->session->query('SELECT 1'), '1', 'on a standby, an idle holder lends its slot');
-	is($standby->counter('lends'), '1', 'and is counted');
-}
-$standby->set(lend_after => 60_000);
-
 # Restart of the primary, restart of the standby, promotion
 {
 	my $worker = $standby->worker;
