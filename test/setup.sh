@@ -153,7 +153,7 @@ missing() {
             python3-etcd) find_python etcd >/dev/null || echo python3-etcd ;;
             # An extension: the end of its package's name, and of its control file's
             *:*) [ -e "$("$BINDIR/pg_config" --sharedir)/extension/${name#*:}.control" ] || echo "postgresql-$MAJOR-${name%:*}" ;;
-            clang | perltidy | valgrind | pgbouncer | odyssey | patroni | sysbench | mmdebstrap)
+            clang | perltidy | valgrind | pgbouncer | patroni | sysbench | mmdebstrap)
                 has_program "$name" || echo "$name"
                 ;;
         esac
