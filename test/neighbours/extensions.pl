@@ -165,19 +165,6 @@ says t SELECT count(*) > 1 FROM timescaledb_information.chunks
 wait SELECT time_bucket('1 day', at), sum(v) FROM metrics GROUP BY 1
 says t SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type LIKE 'TimescaleDB%Scheduler'
 says 0 SELECT count(*) FROM pg_stat_admission_gate_backends JOIN pg_stat_activity USING (pid) WHERE backend_type LIKE 'TimescaleDB%'
-
-do SET pgaudit.log = 'none'
-extension postgis
-do CREATE TABLE places AS SELECT i AS id, ST_SetSRID(ST_MakePoint(i % 100, i / 100), 4326) AS at FROM generate_series(0, 9999) i
-wait CREATE INDEX ON places USING gist (at)
-wait SELECT count(*) AS places FROM places WHERE ST_DWithin(at, ST_SetSRID(ST_MakePoint(5, 5), 4326), 2.5)
-says 1 SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS places%'
-
-extension vector
-do CREATE TABLE items AS SELECT i AS id, ARRAY[i % 7, i % 11, i % 13]::vector(3) AS v FROM generate_series(1, 5000) i
-wait CREATE INDEX ON items USING ivfflat (v vector_l2_ops) WITH (lists = 10)
-wait SELECT id AS nearest FROM items ORDER BY v <-> '[1,2,3]' LIMIT 5
-says 1 SELECT calls FROM pg_stat_statements WHERE query LIKE '%AS nearest%'
 END
 
 sub test_case

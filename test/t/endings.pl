@@ -1,6 +1,6 @@
-# Proves that no slot is left behind and no wake-up lost, however a statement,
-# a transaction, a session or the server ends: after each ending all gauges are
-# zero and the next session is admitted at once.
+# Proves that no slot is left behind and no wake-up lost, however a statement, a transaction
+# or a session ends: after each ending all gauges are zero and the next session is admitted
+# at once.  For the end of a server, see chaos.pl and standby.pl.
 
 use strict;
 use warnings;
@@ -427,26 +427,4 @@ SKIP:
 	clean('after client_connection_check_interval met grants');
 }
 
-# The whole server
-
-# Ends with a holder and several waiters in it.
-sub crash_round
-{
-	my ($what, $crash) = @_;
-
-	my $holder = $gate->holder;
-	my @waiters = map { $gate->session } 1 .. 5;
-	$_->start('SELECT 1') foreach @waiters;
-	$gate->await_waiting(5);
-	$crash->($holder, $waiters[2]);
-	my %end = map { $_->sqlstate => 1 } @waiters;
-	is(join(',', grep { !/^(57P0[1-3]|08006)$/ } keys %end), '', "$what: every session is told");
-	ok($gate->await_restart, "$what: the server is back");
-	return clean("after $what");
-}
-
-crash_round('a crash of the holder', sub { kill KILL => $_[0]->pid });
-crash_round('a crash of a waiter', sub { kill KILL => $_[1]->pid });
-crash_round('a fast restart', sub { $gate->restart('fast') });
-crash_round('an immediate restart', sub { $gate->restart('immediate') });
 $gate->finish;

@@ -61,7 +61,7 @@ push @command, "--$_-bindir=" . $node{$_}->config_data('--bindir'), "--$_-datadi
   foreach keys %node;
 
 # It leaves a script behind.
-chdir $PostgreSQL::Test::Utils::tmp_check     or die $!;
+chdir $PostgreSQL::Test::Utils::tmp_check or die $!;
 command_ok(\@command, 'pg_upgrade does well');
 $new->node->start;
 is_deeply(kept($new), $before, 'settings of roles and databases, privileges, extension and views are kept');

@@ -101,18 +101,6 @@ ok_logged($wait, '', 'log_min_wait can be set for a role');
 		'INSERT INTO arrived VALUES (now())',
 		sub { $after = $gate->value('SELECT clock_timestamp()') });
 	is($session->query("SELECT at BETWEEN '$begun' AND '$after' FROM arrived"), 't', 'now() is the time of arrival');
-
-	# It has been looked up before the wait.
-	my $seven = 'FUNCTION seven() RETURNS int LANGUAGE sql AS $$ SELECT 7 $$';
-	$gate->value("CREATE $seven");
-	my $call_while = sub {
-		my @ddl = @_;
-		return wait_that_ends_by($session, 'SELECT seven()', sub { $gate->value(@ddl) });
-	};
-	ok(!$call_while->("CREATE OR REPLACE $seven")->{error}, 'a function can be replaced during the wait');
-	like($call_while->('DROP FUNCTION seven()', "CREATE $seven")->{error}{C},
-		qr/^(?:XX000|42704|42883)$/, 'one that is dropped and created anew is not found');
-	is($session->query('SELECT seven()'), '7', 'the statement succeeds when it is repeated');
 }
 
 # However they ended, and without a slot as well
