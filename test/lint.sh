@@ -93,7 +93,7 @@ formatted() {
 
 # Lists the types, without which pg_bsd_indent takes some declarations for expressions:
 # those of the server's headers and those of the sources, but not the names that pgindent
-# excludes, as they are those of variables, too.
+# excludes, because variables have them, too.
 list_types() {
     {
         find "$("$BINDIR/pg_config" --includedir-server)" -name '*.h' -print0

@@ -13,7 +13,7 @@
 #             outside of malloc.
 #           What else is found in PostgreSQL and its libraries is not ours.
 #
-# A packaged PostgreSQL does not tell valgrind about palloc, so that errors within
+# A packaged PostgreSQL does not tell valgrind about palloc: errors within
 # the blocks of a memory context go unseen.
 
 set -eu

@@ -93,7 +93,7 @@ sub duration
 	return $duration;
 }
 
-# How the time of a statement that waited is accounted for.  Who was preloaded
+# How the time of a statement that waited is accounted for.  What was preloaded
 # after the gate is called before it, and has its clock running while it waits:
 # that is for planning and utility commands.  The executor's clock always starts
 # later.

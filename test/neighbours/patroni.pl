@@ -178,7 +178,7 @@ my @nodes = map {
 } 'one', 'two';
 my @gates = map { GateTest->around($_) } @nodes;
 
-# The roles are Patroni's, not named after whoever runs this.
+# The roles are Patroni's, and not that of the user of this test.
 my $tester = 'postgres';
 {
 	no warnings 'redefine';

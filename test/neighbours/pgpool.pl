@@ -1,6 +1,6 @@
 # Proves that the gate works behind pgpool-II, in its mode for streaming replication: the
 # statements of clients queue like any others, and what it asks the server for itself
-# does not, if its role bypasses the gate, so that it never takes a full server for dead.
+# does not, if its role bypasses the gate: it never takes a full server for dead.
 
 use strict;
 use warnings;

@@ -271,7 +271,7 @@ sub step
 }
 
 # Cancels, terminates or hangs up sessions at random: one, or up to three at the
-# same time, so that slots are passed on to sessions that are about to leave.
+# same time: then slots are passed on to sessions that are about to leave.
 sub disturb
 {
 	my ($self) = @_;

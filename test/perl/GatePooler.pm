@@ -193,7 +193,7 @@ sub ok_ends
 }
 
 # What waits in the queue of the server, as "role: statement".  A pooler's processes are
-# not its clients', so their statements are known by who sends them.  Some versions of
+# not its clients', so the role and the statement tell whose it is.  Some versions of
 # pgpool-II qualify names, some do not.
 sub queued
 {

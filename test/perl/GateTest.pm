@@ -497,7 +497,7 @@ sub end_sessions
 		'all sessions to end');
 }
 
-# Let this test and its servers use two CPUs at most, so that few sessions keep them busy.
+# Let this test and its servers use two CPUs at most: few sessions keep these busy.
 sub use_two_cpus
 {
 	my @cpus = map { /(\d+)-(\d+)/ ? $1 .. $2 : $_ } split /,/, (qx(taskset -cp $$) =~ /([\d,-]+)\s*$/)[0];
@@ -506,7 +506,7 @@ sub use_two_cpus
 
 # There is exactly one slot at limit 1, or in that pool, whose limit is 1: none has
 # leaked, none was made.  It goes through a long queue in which nobody arrives later
-# or may be handed the slot, so that each depends on being woken by the one before.
+# or may be handed the slot: each depends on being woken by the one before.
 sub ok_one_slot
 {
 	my ($self, $pool) = @_;
@@ -566,7 +566,7 @@ sub _try_without_lending
 {
 	my ($self, $what, $settings, $code, %option) = @_;
 
-	my $passes = $option{is_let_in} ? 'a holder waits for who is let in for that' : $option{passes_without_lending};
+	my $passes = $option{is_let_in} ? 'a holder waits for the one that is let in' : $option{passes_without_lending};
 	my $sum = 'SELECT sum(stalls) FROM pg_stat_admission_gate';
 	my $stalls = $self->value($sum);
 	my $events = Test2::API::intercept(
@@ -582,7 +582,7 @@ sub _try_without_lending
 	  : $self->value($sum) > $stalls                 ? 'is let in above the limit'
 	  :                                                'passes';
 	my $expected = $option{is_let_in} ? 'is let in above the limit' : $passes ? 'passes' : 'gets stuck';
-	return is($end, $expected, "without lending, this $expected" . ($passes ? ", as $passes" : '') . ": $what");
+	return is($end, $expected, "without lending, this $expected" . ($passes ? ", because $passes" : '') . ": $what");
 }
 
 # Ends what a piece may have left behind; then everything must be quiet.

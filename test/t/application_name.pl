@@ -56,7 +56,7 @@ waits($gate->session(user => 'named', application_name => 'another'), "a name in
 	$session->prepare('prepared', 'SELECT count(*) FROM t');
 	passes($session, "a $_ plan of a prepared statement", sub { $session->start_prepared('prepared') })
 	  foreach ('new', 'cached');
-	is($gate->gauges, '1|0|0', 'nobody who passes is counted');
+	is($gate->gauges, '1|0|0', 'a session that passes is not counted');
 	$session->query('SET admission_gate.scope = statement');
 	passes($session, 'a statement in statement scope');
 }

@@ -158,7 +158,7 @@ sub stop_some
 	kill STOP => @pids;
 	@stopped{@pids} = (time + 8 * rand() * rand() * rand()) x @pids;
 
-	# Whoever has woken up meanwhile goes on.
+	# Those that have woken up meanwhile go on.
 	my %sleeps = map { $_ => 1 } split /\n/, $primary->value("$sleepers pid IN (" . join(',', @pids) . ')');
 	my @awake = grep { !$sleeps{$_} } @pids;
 	kill CONT => @awake;
@@ -235,7 +235,7 @@ continue_due('inf');
 $pgbench->kill_kill if $pgbench;
 note 'what happened: ', join ', ', map { "$_ $times{$_}" } sort keys %times;
 
-# The readers first, as the promotion may still be going on.
+# The readers first, because the promotion may still be going on.
 foreach my $sessions ($readers, $crowd)
 {
 	my $gate = $sessions->gate;

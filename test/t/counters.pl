@@ -98,7 +98,7 @@ for (
 	gauges_are("$running|0|0", $sql);
 }
 $gate->value('SELECT count(*) FROM pg_class');
-grew('who bypasses');
+grew('a session that bypasses');
 
 # queued, total_wait_time, max_wait_time
 
@@ -236,7 +236,6 @@ sub ok_error
 	$one->result;
 	grew('a cancel of what runs', admitted => 1, failed => 1);
 
-	# So is the end of a session in its transaction.
 	$gate->holder->quit;
 	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
 	grew('a session that quits in its transaction', admitted => 1, failed => 1);
@@ -255,7 +254,7 @@ sub ok_error
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
 
-	# Whoever has written before the gate was there may not wait, either.
+	# A transaction that has written before it met the gate may not wait, either.
 	$two->query('SET admission_gate.bypass = on; BEGIN; CREATE TEMP TABLE w (a int); SET admission_gate.bypass = off');
 	$one->query('BEGIN');
 	is($two->query('SELECT 1'), '1', 'a transaction that has written does not wait');
@@ -265,13 +264,13 @@ sub ok_error
 	grew('COMMIT', completed => 2);
 }
 
-# barged.  The first in the queue is stopped, so that it cannot take the slot that it is
-# called for.  Then another one takes it, unless the order is strict or the first has waited
+# barged.  The first in the queue is stopped, and cannot take the slot that it is called
+# for.  Then another one takes it, unless the order is strict or the first has waited
 # for handoff_after.
 for (
-	[ 3_600_000, 0, 'a slot is free to whoever comes first', queued => 1, barged => 1 ],
+	[ 3_600_000, 0, 'the first to come takes a free slot', queued => 1, barged => 1 ],
 	[ 0, 0, 'with handoff_after = 0, a slot goes to the first in the queue', queued => 2 ],
-	[ 20, 20, 'whoever has waited for handoff_after gets the next slot', queued => 2 ])
+	[ 20, 20, 'the first in the queue gets the next slot when it has waited for handoff_after', queued => 2 ])
 {
 	my ($handoff_after, $ms, $what, %growth) = @$_;
 	$gate->set(handoff_after => $handoff_after);
@@ -324,12 +323,12 @@ for (
 	$_->finish foreach ($heir, $next, $two);
 	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, barged => 2);
 
-	# It is two at a time for who has waited for twice as long.
+	# Two at a time are handed over when the next one has waited for twice as long.
 	$gate->set(max_active_backends => 4);
 	my @holders = map { $gate->holder } 1 .. 4;
 	$stop_both_late->();
 	$_->query('COMMIT') foreach @holders[ 0, 1 ];
-	$gate->ok_queues($other, 'SELECT 2', 'whoever has waited for twice as long is handed a slot beside the first');
+	$gate->ok_queues($other, 'SELECT 2', 'one that has waited for twice as long is handed a slot beside the first');
 	gauges_are('4|0|1', 'meanwhile');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $other);
@@ -344,7 +343,7 @@ for (
 	my $holder = $gate->holder;
 	my ($next, $last) = map { $gate->session } 1 .. 2;
 	$next->query('BEGIN');
-	gauges_are('1|1|0', 'an idle holder and who has its slot');
+	gauges_are('1|1|0', 'an idle holder and the session that has its slot');
 	is($gate->state($holder), 'lent', 'the holder is shown as lender');
 	grew('lending', admitted => 2, queued => 1, lends => 1);
 

@@ -160,7 +160,7 @@ for my $end (sort keys %ends_holder)
 	clean("after $end");
 }
 
-# Clients that go away: of a waiter, whose statement is then for nobody
+# The client of a waiter goes away: the statement must not run for nobody.
 {
 	my $insert = 'INSERT INTO t VALUES (1000, 0)';
 	my $holder = $gate->holder;
@@ -197,7 +197,7 @@ for my $end (sort keys %ends_holder)
 	$waiter->hang_up;
 	$gate->await_waiting(1);
 	is($gate->state($next), 'waiting',
-		'client_connection_check_interval takes a waiter out of the queue whose client is gone');
+		'client_connection_check_interval takes a waiter without a client out of the queue');
 	$holder->query('COMMIT');
 	is($next->finish, '2', 'and the queue goes on');
 	clean('after client_connection_check_interval ended a wait');
@@ -285,7 +285,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 # A grant that meets a cancel, a termination or a time-out
 #
 # The waiter is hit at about the moment in which the holder lets it in.  The one
-# behind it must be admitted, whoever wins.
+# behind it must be admitted in any case.
 sub race
 {
 	my ($what, $rounds, $new_waiter, $hit, @expected) = @_;
@@ -293,7 +293,7 @@ sub race
 	my %seen;
 	for my $round (1 .. $rounds)
 	{
-		# The holder comes from the queue itself, as its slot may do then.
+		# The holder comes from the queue itself, because its slot may do so then.
 		my $first = $gate->holder;
 		my ($holder, $next) = map { $gate->session } 1 .. 2;
 		my $waiter = $gate->session(@$new_waiter);
@@ -374,11 +374,10 @@ for my $handoff_after (0, 1000)
 
 # A grant that meets client_connection_check_interval
 #
-# To look after its client, a waiter resets its latch.  If a grant came between
-# its question for a slot and that, the waiter would sleep on.  So it is stopped
-# before its timer fires, let go for some microseconds then, so that it is
-# stopped again somewhere on its way, and granted a slot.  The interval is a long
-# one afterwards, so that the timer does not wake it again.
+# To look after its client, a waiter resets its latch.  If a grant came between its question
+# for a slot and that, the waiter would sleep on.  So the test stops it before its timer fires,
+# lets it go for some microseconds, stops it somewhere on its way, and grants it a slot.  The
+# interval is a long one afterwards: the timer must not wake it again.
 
 # Is there an alarm signal for a session that is stopped?
 sub alarm_is_pending
@@ -420,7 +419,7 @@ SKIP:
 		$gate->set(max_active_backends => 0);
 		$gate->await('SELECT waiting = 0 FROM pg_stat_admission_gate');
 		kill CONT => map { $_->pid } @waiters;
-		$gate->ok_all_done('nobody misses a grant while looking after his client', @waiters);
+		$gate->ok_all_done('no waiter misses a grant while it looks after its client', @waiters);
 		$gate->set(max_active_backends => 1);
 	}
 	note "$tries tries";

@@ -1,6 +1,6 @@
-# Proves that those who contend for something queue for that, and nobody else; that it
-# ends with the contention; and that whoever waits there can be refused, cancelled and
-# terminated like everybody else.
+# Proves that sessions which contend for something queue for that, and no others do; that the
+# queue ends with the contention; and that a session there can be refused, cancelled and
+# terminated like any other.
 
 use strict;
 use warnings;
@@ -13,7 +13,7 @@ my $gate = GateTest->new(
 	max_connections => 150,
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
-	init => { allows_streaming => 1 },    # so that commits wait for standbys
+	init => { allows_streaming => 1 },    # commits wait for standbys
 	pools => 'web');
 my $node = $gate->node;
 
@@ -25,8 +25,8 @@ foreach my $table ('sale', 'stock', 'kept', 'idle', 'other')
 		"INSERT INTO $table SELECT id, 0 FROM generate_series(1, 100) id");
 }
 
-# Each holds the row while it sleeps, so that others are blocked even where there is one
-# CPU; the slow ones for so long that a wait in the queue can be met.
+# Each holds the row while it sleeps: others are blocked even where there is one CPU.  The
+# slow ones do so for long enough to meet a wait in the queue.
 my $hot_row = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.002);';
 my $slow_row = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.03);';
 my $other_row = "\\set id random(1, 100)\nUPDATE other SET n = n + 1 WHERE id = :id;";
@@ -80,7 +80,7 @@ sub ok_ends
 
 is(spots('count(*)', 'true'), '0', 'at first, there is no hot spot');
 
-# A row that all want, and others who do not
+# A row that some want, and others do not
 my $bystanders = $gate->crowd(4, $other_row, %of_web);
 is(meanwhile('web', 2000, 1, $somebody_waits), '0', 'while nobody contends, nobody waits');
 is(spots('count(*)', 'max_active > 0'), '0', 'nor is there a limit');
@@ -229,8 +229,8 @@ for my $bypass ('off', 'on')
 	my $others = $gate->crowd(4, "\\set id random(2, 100)\nUPDATE $table SET n = n + 1 WHERE id = :id;", %of_web);
 	my $forms = "count(*) > 0 FROM pg_stat_admission_gate_hot_spots
 		WHERE relation = '$table' AND (max_active > 0 OR waiting > 0)";
-	is(meanwhile('web', 2000, 3, $forms), 0, "those who wait for a lock that $who keeps do not queue for it");
-	is($gate->counter('queued', 'web'), $queued, 'nor do others who want the same table');
+	is(meanwhile('web', 2000, 3, $forms), 0, "sessions that wait for a lock that $who keeps do not queue for it");
+	is($gate->counter('queued', 'web'), $queued, 'nor do others that want the same table');
 	$gate->stop_crowd($others, $waiters);
 	$locker->query('COMMIT');
 	$gate->ok_quiet("after $who");
@@ -299,7 +299,7 @@ $gate->ok_comes(
 	'others have the slots that it leaves');
 $gate->stop_crowd($bystanders);
 
-# Contenders who wait for each other for long lend their slots, but keep their places.
+# Contenders that wait for each other for long lend their slots, but keep their places.
 $gate->ok_stops($crowd);
 $gate->set(lend_after => 10);
 $crowd = $gate->crowd(24, $slow_row);

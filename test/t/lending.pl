@@ -1,5 +1,5 @@
-# Proves that nothing hangs behind the gate: whoever holds a slot but waits, for
-# its client or for somebody in the queue, lends it; and a transaction that was
+# Proves that nothing hangs behind the gate: a backend that holds a slot but waits, for
+# its client or for one in the queue, lends it; and a transaction that was
 # admitted once never waits at the gate again.
 #
 # Each piece gets stuck when lending is off, but for those which say that something
@@ -67,7 +67,7 @@ for (
 			$waiter->query(@of_waiter);
 			$waiter->start($waits);
 			$gate->await_wait_event_type($waiter, $waits_for);
-			works($owner, "$what: its owner goes on beside the one who waits for it");
+			works($owner, "$what: its owner goes on beside the one that waits for it");
 			$owner->query('COMMIT');
 			is($waiter->sqlstate, '00000', 'and the waiter has it when it commits');
 		},

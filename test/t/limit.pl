@@ -268,11 +268,6 @@ $gate->ok_quiet('after the limit was set anew');
 		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
 		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
 	}
-	$gate->ok_runs(
-		$session,
-		sub { $session->start_extended('SELECT * FROM t WHERE id < $1', 10) },
-		'nor does it in the extended protocol');
-	is($gate->gauges, '1|0|0', 'where its slot goes back as well');
 	$session->query('COMMIT');
 }
 

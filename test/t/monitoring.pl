@@ -108,7 +108,7 @@ with_full_gate(
 		  or diag $screen;
 		is($pool->{'admitted/s'}, undef, 'without rates when it looks for the first time');
 		my @pids = $screen =~ /^ +(\d+) +\d+\.\d  .* SELECT 'a waiter'$/mg;
-		is_deeply(\@pids, [ map { $_->pid } @waiters ], 'and the waiters, who has waited longest first')
+		is_deeply(\@pids, [ map { $_->pid } @waiters ], 'and the waiters, the longest wait first')
 		  or diag $screen;
 		@pids = screen('-v', 'waiters=1') =~ /SELECT 'a waiter'$/mg;
 		is(scalar @pids, 1, 'or as many of them as it is told');

@@ -1,5 +1,5 @@
-# Proves that nothing stays stuck behind the gate: not by a holder whose wait nobody
-# can see through, nor by a stopped process, nor when the gate is switched off; and that
+# Proves that nothing stays stuck behind the gate: not by a holder that waits for something
+# unknown, nor by a stopped process, nor when the gate is switched off; and that
 # there is always a way in for the administrator.
 
 use strict;
@@ -74,7 +74,7 @@ $gate->set(lend_after => 60_000);
 }
 $gate->ok_quiet('after the last resort');
 
-# Forced entries beside one that stays, so that no slot is ever free
+# Forced entries beside one that stays: no slot is ever free
 {
 	$gate->value(q{ALTER ROLE plain SET admission_gate.scope = 'statement'});
 	my @forced = map { plain() } 1 .. 2;

@@ -1,4 +1,4 @@
-# Proves that with mode = observe nobody waits, that those who would have are counted,
+# Proves that with mode = observe nobody waits, that those that would have are counted,
 # and that a reload switches between the modes at any time.
 
 use strict;
@@ -29,7 +29,7 @@ sub would_have_queued
 
 is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe|1', 'the mode holds from the start');
 
-# Who would have queued
+# What would have queued
 {
 	my ($one, $two, $three, $four) = map { $gate->session } 1 .. 4;
 
@@ -45,7 +45,7 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 
 	$gate->set(max_queue_length => 0);
 	$gate->ok_runs($four, 'SELECT 1', 'nobody is refused either');
-	would_have_queued(1, 'who would have been refused counts as well');
+	would_have_queued(1, 'one that would have been refused counts as well');
 	$gate->set(max_queue_length => -1);
 
 	$two->query('COMMIT');
@@ -64,7 +64,7 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	is($gate->counter('ARRAY[would_queue, forced]'), '{0,1}', 'forced admissions are counted as such');
 }
 
-# Who would have queued looks at the holders.
+# A session that would have queued looks at the holders.
 $gate->set(lend_after => 20);
 {
 	my $holder = $gate->holder;
@@ -83,7 +83,7 @@ $gate->set(lend_after => 60_000);
 	my @waiters = map { $gate->waiter('BEGIN') } 1 .. 5;
 	$gate->set(mode => 'observe');
 	$_->finish foreach @waiters;
-	is($gate->gauges, '6|0|0', 'when the limit is no longer enforced, all who wait enter');
+	is($gate->gauges, '6|0|0', 'when the limit is no longer enforced, all that wait enter');
 
 	$gate->set(mode => 'enforce');
 	my $last = $gate->session;

@@ -77,6 +77,6 @@ $new->ok_runs(
 	'TABLE pg_stat_admission_gate_histogram',
 	'another role bypasses the gate');
 $new->stop_worker($holder);
-is($other->result->{tags}[0], 'SELECT 1', 'who waited is admitted');
+is($other->result->{tags}[0], 'SELECT 1', 'the one that waited is admitted');
 $new->node->stop;
 done_testing();

@@ -1,6 +1,6 @@
 # Proves that pools keep their promises: a pool's limit is a part of the limit for all
 # and holds for its sessions alone; free slots go to the highest priority first, but
-# nobody starves; and pools come, go and change under those who wait in them.
+# nobody starves; and pools come, go and change under those that wait in them.
 
 use strict;
 use warnings;
@@ -22,8 +22,7 @@ $gate->value(
 sub web   { return $gate->session(user => 'web'); }
 sub batch { return $gate->session(user => 'batch'); }
 
-# Sets the pools and waits until they are as the view shows them: each by its name
-# and limit.
+# Sets the pools and waits until the view shows them: each by its name and limit.
 sub set_pools
 {
 	my ($pools, $shown) = @_;
@@ -62,7 +61,7 @@ is( $gate->value('SELECT pool, max_active, priority FROM pg_stat_admission_gate 
 
 	$one->query('BEGIN');
 	$gate->ok_queues($two, 'SELECT 1', 'a pool with its one slot in use lets nobody else in');
-	ok_pool($two, 'batch', 'who waits is shown in its pool');
+	ok_pool($two, 'batch', 'a waiter is shown in its pool');
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$_->query('BEGIN') foreach ($other, $third);
 	is($gate->counter('ARRAY[admitted, queued, barged]'),
@@ -243,7 +242,7 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	is( $gate->value(
 			"SELECT pool, gate_state, count(*) FROM pg_stat_admission_gate_backends GROUP BY 1, 2 ORDER BY 1, 2"),
 		"batch|running|1\ndefault|waiting|3",
-		'who waits for a pool that is removed, waits for the default pool; who is at work there goes on');
+		'those that wait for a pool that is removed wait for the default pool; those at work there go on');
 	is($gate->counter('queued') . $gate->counter('queued', 'batch'), '30', 'and is counted there');
 	$one->query('COMMIT');
 	ok_enters($_, 'and enters there') foreach ($two, $three, $default);
@@ -253,10 +252,10 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	my $admitted = $gate->counter('admitted');
 	set_pools('batch: max_active = 1', 'batch 1, default 1');
 	$one->query('SELECT 1');
-	is($gate->counter('admitted'), $admitted, 'who belongs to it uses it again when it is there again');
+	is($gate->counter('admitted'), $admitted, 'its sessions use it again when it is there again');
 }
 
-# A pool that comes back still counts those who were at work in it all the time.
+# A pool that comes back counts those that were at work in it all the time.
 {
 	$gate->set(max_active_backends => 3);
 	my ($one, $two) = map { batch() } 1 .. 2;
@@ -272,7 +271,7 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	$gate->set(max_active_backends => 2, handoff_after => 20);
 }
 
-# Who belongs where
+# Which session belongs where
 set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1');
 {
 	my ($one, $two) = map { $gate->session(session => { 'admission_gate.pool' => 'nowhere' }) } 1 .. 2;
@@ -322,7 +321,7 @@ $gate->set(max_active_backends => 4, lend_after => 50);
 
 	$one->query('BEGIN');
 	$two->start('BEGIN');
-	ok_enters($two, 'who does nothing lends a slot to its pool');
+	ok_enters($two, 'a session that does nothing lends a slot to its pool');
 	gauges_are('then', batch => '1 1 0');
 	$one->query('SELECT 1');
 	gauges_are('and has it again at once', batch => '2 0 0');

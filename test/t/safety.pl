@@ -1,7 +1,7 @@
-# Proves that a full gate locks out nobody who must not be: with one slot, a holder
-# that runs away and all connections taken by waiters, a superuser gets in, sees who
-# it is, and sets the queue free; those who docs/operations.md says need the bypass pass
-# by the line it gives; and nobody gets past the gate, or changes it, without a grant.
+# Proves that a full gate locks out no administrator: with one slot, a holder that runs away
+# and all connections taken by waiters, a superuser gets in, sees the holder, and sets the
+# queue free; the roles that need the bypass, by docs/operations.md, pass by the line it
+# gives; and nobody gets past the gate, or changes it, without a grant.
 
 use strict;
 use warnings;
@@ -66,7 +66,7 @@ sub ok_free
 	return is(join(',', map { $_->done ? $_->finish : 'waits' } @waiters), join(',', (1) x @waiters), $what);
 }
 
-# How a superuser, who gets in by the reserve, gets everybody out: what the holder is told, if
+# How a superuser, admitted by the reserve, gets everybody out: what the holder is told, if
 # anything, and what to type
 my $reload = 'SELECT pg_reload_conf()';
 for (
@@ -88,7 +88,7 @@ for (
 	  : ok(!$holder->done, 'while the holder goes on');
 	$gate->end_sessions;
 	$gate->set(max_active_backends => 1, mode => 'enforce');
-	$gate->ok_quiet("after one who $what");
+	$gate->ok_quiet("after a superuser $what");
 }
 
 # Without a connection, as docs/faq.md has it
@@ -96,13 +96,13 @@ for (
 	my ($holder, @waiters) = fill_the_server();
 	my ($commands) = slurp_file('docs/faq.md') =~ /^## I am locked out\n.*?\n\n((?:    [^\n]*\n)+)/ms;
 	output_of('sh', '-euc', $commands);
-	ok_free('whoever owns the files gets everybody out without a connection', @waiters);
+	ok_free('the owner of the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
 	$gate->end_sessions;
 	$gate->set(max_active_backends => 1);
 }
 
-# Those who need the bypass
+# Roles that need the bypass
 #
 # Each waits when the gate is full, and passes by the line for it.
 my %line =
@@ -132,7 +132,7 @@ for my $role (sort keys %line)
 	like(output_of('pg_isready'), qr/accepting connections/, 'pg_isready passes a full gate');
 	like(output_of('pg_dump', '-U', 'backup'), qr/PostgreSQL database dump complete/, 'pg_dump passes by its line');
 }
-$gate->ok_quiet('after those who bypass the gate');
+$gate->ok_quiet('after those that bypass the gate');
 
 # Grants
 #

@@ -1,5 +1,5 @@
-# Proves that a hot standby has a gate like a primary: reads are capped, those
-# who wait are cancelled by recovery conflicts only if they are in the way, and
+# Proves that a hot standby has a gate like a primary: reads are capped, recovery
+# conflicts cancel waiters only if they are in the way, and
 # the queue outlives a restart of the primary and a promotion.
 
 use strict;
@@ -64,7 +64,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	my $holder = $standby->holder;
 	my ($reader, $repeatable, $last) = map { $standby->session } 1 .. 3;
 
-	# Rows that a snapshot may see are removed: whoever has none is not in the way.
+	# Rows that a snapshot may see are removed: a waiter that has none is not in the way.
 	$repeatable->query('SET default_transaction_isolation = "repeatable read"');
 	$standby->queue($_, 'SELECT count(*) FROM t') foreach ($reader, $repeatable);
 	$primary->value('UPDATE t SET v = v + 1', 'VACUUM t');

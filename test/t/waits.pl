@@ -49,7 +49,8 @@ ok_logged($wait, '', 'by default, no wait is logged');
 $gate->set(log_min_wait => 3_600_000);
 ok_logged($wait, '', 'a shorter wait than log_min_wait is not logged');
 $gate->set(log_min_wait => 0);
-ok_logged(sub { $session->query('SELECT 1') }, '', 'with log_min_wait = 0, who does not wait is not logged');
+ok_logged(sub { $session->query('SELECT 1') },
+	'', 'with log_min_wait = 0, a statement that does not wait is not logged');
 {
 	my $begin = time;
 	my $log = logged_by(sub { wait_that_ends_by($session, 'SELECT 1 AS marked') });

@@ -37,7 +37,7 @@ $gate->value(
 	'CREATE PROCEDURE sell_and_rest(item int) LANGUAGE plpgsql AS
 		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = item; COMMIT; PERFORM pg_sleep(0.2); END $$');
 
-# The hot row.  Its crowd holds it while it sleeps, so that others find no place free.
+# The hot row.  Its crowd holds it while it sleeps: others find no place free.
 my %of_crowd = (session => { 'admission_gate.pool' => 'crowd' });
 my $hot_row = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.01);';
 my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
@@ -101,7 +101,6 @@ $gate->ok_comes(
 for (
 	[ 'an UPDATE', $want ],
 	[ 'an UPDATE with other conditions', "$want AND n >= 0 AND code = 'c1'" ],
-	[ 'an UPDATE of another column', 'UPDATE sale SET code = code WHERE id = 1' ],
 	[ 'a DELETE', 'DELETE FROM sale WHERE id = 1 AND n < 0' ],
 	[ 'SELECT FOR UPDATE', 'SELECT n FROM sale WHERE 1 = id FOR UPDATE' ],
 	[ 'SELECT FOR NO KEY UPDATE', 'SELECT n FROM sale WHERE id = 1 FOR NO KEY UPDATE' ],
@@ -110,7 +109,6 @@ for (
 	[ 'an UPDATE in a function of SQL', 'SELECT sell_sql(1)' ],
 	[ 'an UPDATE in a trigger', 'INSERT INTO log VALUES (1)' ],
 	[ 'an UPDATE in a procedure that commits', 'CALL sell_all(1)' ],
-	[ 'an UPDATE in DO', "DO \$\$ BEGIN PERFORM 1; $want; END \$\$" ],
 	[ 'a CTE', "WITH c AS ($want RETURNING n) SELECT n FROM c" ],
 	[ 'a cursor', 'BEGIN; SELECT 1; DECLARE c CURSOR FOR SELECT n FROM sale WHERE id = 1 FOR UPDATE' ],
 	[ 'INSERT ... ON CONFLICT', 'INSERT INTO sale VALUES (1, 0) ON CONFLICT (id) DO UPDATE SET n = sale.n + 1' ],
@@ -131,7 +129,6 @@ for (
 	[ 'an INSERT', 'INSERT INTO sale SELECT max(id) + 1 FROM sale' ],
 	[ 'another table', 'UPDATE other SET n = n + 1 WHERE id = 1' ],
 	[ 'a foreign key', 'INSERT INTO child VALUES (1)' ],
-	[ 'a child of another row', 'INSERT INTO child VALUES (2)' ],
 	[ 'FOR KEY SHARE', 'SELECT n FROM sale WHERE id = 1 FOR KEY SHARE' ],
 	[ 'SKIP LOCKED', 'SELECT n FROM sale WHERE id = 1 FOR UPDATE SKIP LOCKED' ],
 	[ 'an unknown row', 'UPDATE sale SET n = n + 1 WHERE id = (SELECT min(id) FROM other)' ],
@@ -245,7 +242,7 @@ $session = $gate->session(%waits);
 ok(waits_for_place($session), 'another waits');
 $session->hang_up;
 
-# Who waits for a lock of one in the queue lets it in.
+# A session that waits for a lock of one in the queue lets that in.
 my $lets_in = $gate->session;
 $session = $gate->session(%waits);
 $gate->ok_comes(
@@ -318,7 +315,7 @@ sub forget
 	return $gate->ok_comes(sub { $session->query('SELECT 1'); spot('count(*)') eq '0' }, 'the hot spot ends');
 }
 
-# A limit for all: whoever has a place there does not wait for a slot with its locks.
+# A limit for all: one that has a place there does not wait for a slot with its locks.
 $gate->set(max_active_backends => 8, max_queue_length => -1, handoff_after => 0);
 forget();
 $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");

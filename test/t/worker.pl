@@ -101,7 +101,7 @@ sub ok_lends
 	my $lends = $gate->counter('lends');
 	my $holder = $gate->holder;
 	is($gate->session->query('SELECT 1'), '1', "$when, a session comes in behind an idle transaction");
-	is($gate->counter("lends > $lends"), 't', 'as that lends its slot');
+	is($gate->counter("lends > $lends"), 't', 'because that lends its slot');
 	return $holder->query('COMMIT');
 }
 
