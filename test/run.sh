@@ -79,7 +79,6 @@ run_suite() {
     local suite=$1 log=$WORK/log/$1 status=0 passed failed start=$SECONDS
     shift
     timeout --foreground -k 10 "$SUITE_TIMEOUT" "$@" >"$log.out" 2>"$log.err" || status=$?
-    stop_servers
     read -r passed failed < <(count_results "$log.out")
     # A suite that died, or that ran nothing, has not passed.
     if [ "$failed" = 0 ] && { [ "$status" != 0 ] || [ "$passed" = 0 ]; }; then
@@ -91,8 +90,8 @@ run_suite() {
     PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
 }
 
-# The ends of the logs of the suite that just ran, and at last, as a CI shows the end only,
-# which tests have failed.  Why a TAP file died is only in its own log.
+# The ends of the logs of the suite that just ran, and at last, because a CI shows the end
+# only, which tests have failed.  Why a TAP file died is only in its own log.
 show_failure() {
     local file logs=$WORK/src/tmp_check/log
     for file in "$1".{out,err,log} "$WORK/src/regression.diffs" "$logs"/*.log \
@@ -112,6 +111,7 @@ check() {
     local suite=$1
     shift
     run_suite "$suite" make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck "$@"
+    stop_servers "$WORK/pg"
 }
 
 # The regression tests, on a server with initdb's settings that preloads the library, as make
@@ -134,7 +134,11 @@ run_tests() {
     # shellcheck disable=SC2086
     case $1 in
         regress) run_regress ${REGRESS:+"REGRESS=$REGRESS"} ;;
-        tap) check tap "${prove[@]}" ${TAP_FILES:+"PROVE_TESTS=$TAP_FILES"} ;;
+        tap)
+            # The longest first
+            TAP_FILES=${TAP_FILES:-$(cd "$WORK/src" && echo test/t/{chaos,long_statements,nothing_stuck,hot_spots,wanted}.pl test/t/*.pl)}
+            check tap "${prove[@]}" PROVE_TESTS="$(tr ' ' '\n' <<<"$TAP_FILES" | awk '!seen[$0]++' | xargs)"
+            ;;
         neighbours) check neighbours "${prove[@]}" PROVE_TESTS="${NEIGHBOURS:-test/neighbours/*.pl}" ;;
         drivers)
             "$WORK/src/test/drivers/fetch.sh" $DRIVERS
@@ -149,8 +153,15 @@ run_tests() {
     esac
 }
 
+# Adds the figures in a file.  Without the file, whatever should have written it has failed.
+add_figures() {
+    local passed=0 failed=1
+    [ ! -e "$1" ] || read -r passed failed <"$1"
+    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
+}
+
 inside() {
-    local suite
+    local suite without_server
     stage_postgres
     WERROR=1 build_extension
     say "testing with $("$STAGE/postgres" --version)"
@@ -159,9 +170,20 @@ inside() {
         printf '#!/bin/sh\nexec "%s" server "%s" "$@"\n' "$WORK/src/test/valgrind.sh" "$STAGE/postgres-itself" >"$STAGE/postgres"
         chmod +x "$STAGE/postgres"
     fi
+    # Those without a server take what the others leave of the CPUs.
+    (
+        renice -n 19 "$BASHPID" >/dev/null
+        for suite in $TESTS; do
+            [[ $suite != @(simulator|model|mutants) ]] || run_tests "$suite"
+        done
+        echo "$PASSED $FAILED" >"$WORK/without_server"
+    ) &
+    without_server=$!
     for suite in $TESTS; do
-        run_tests "$suite"
+        [[ $suite == @(simulator|model|mutants) ]] || run_tests "$suite"
     done
+    wait "$without_server"
+    add_figures "$WORK/without_server"
     [ -z "${VALGRIND:-}" ] || run_suite valgrind "$WORK/src/test/valgrind.sh" errors
     echo "$PASSED $FAILED" >"$WORK/figures"
 }
@@ -203,13 +225,6 @@ run_others() {
 # Called at the end
 stop_others() {
     [ -z "${OTHERS:-}" ] || { kill -TERM "$OTHERS" 2>/dev/null; wait "$OTHERS"; }
-}
-
-# Adds the figures in a file.  Without the file, whatever should have written it has failed.
-add_figures() {
-    local passed=0 failed=1
-    [ ! -e "$1" ] || read -r passed failed <"$1"
-    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
 }
 
 outside() {

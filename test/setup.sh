@@ -247,7 +247,7 @@ clean_up() {
 }
 
 # Stops the inner half: its process group, then the servers it started, which have
-# sessions of their own.  It is frozen first, so that nothing starts unnoticed in between.
+# sessions of their own.  It is frozen first: nothing starts unnoticed in between.
 # A server frees its shared memory when it is shut down, but initdb does not.
 stop_inside() {
     local pid memory
@@ -265,12 +265,12 @@ stop_inside() {
     done
 }
 
-# Stops every process whose program lies in the throw-away directory: SIGQUIT is an
-# immediate shutdown for a postmaster, SIGKILL for what is still there after five seconds.
+# Stops every process whose program lies in a directory, by default the throw-away one: SIGQUIT
+# is an immediate shutdown for a postmaster, SIGKILL for what is still there after five seconds.
 stop_servers() {
     local n pids
     for n in {0..50}; do
-        mapfile -t pids < <(server_pids)
+        mapfile -t pids < <(server_pids "$@")
         [ ${#pids[@]} != 0 ] || return 0
         [ "$n" != 0 ] || kill -QUIT "${pids[@]}" 2>/dev/null
         sleep 0.1
@@ -280,11 +280,11 @@ stop_servers() {
 
 # A server in valgrind is known by its working directory.
 server_pids() {
-    local link program
+    local link program dir=${1:-${WORK:?}}
     find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/exe' -printf '%p %l\0' 2>/dev/null |
         while read -r -d '' link program; do
             case $program in
-                "${WORK:?}"/*) ;;
+                "$dir"/*) ;;
                 */memcheck-*) [[ $(readlink "${link%/exe}/cwd") == "$WORK"/* ]] || continue ;;
                 *) continue ;;
             esac

@@ -116,11 +116,7 @@ sub change_settings
 	return;
 }
 
-sub crash
-{
-	my ($sessions) = @_;
-	return kill KILL => map { $_->pid } grep { $_ } $sessions->any_session;
-}
+sub crash { return kill KILL => map { $_->pid } grep { $_ } $_[0]->any_session; }
 
 # Stopped processes, and until when.  They go on when it is time, even if the test is stuck
 # then.

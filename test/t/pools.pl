@@ -87,15 +87,6 @@ $gate->set(max_active_backends => 2);
 	$one->query('COMMIT');
 	ok_enters($three, 'a slot that one pool gives back is free to another');
 	$two->query('COMMIT');
-
-	# A limit above that for all adds nothing.
-	set_pools('web: priority = 10; batch: max_active = 400', 'batch 400, default 2, web 2');
-	($one, $two, $three) = map { batch() } 1 .. 3;
-	$_->query('BEGIN') foreach ($one, $two);
-	$gate->ok_queues($three, 'SELECT 1', "a pool's limit is a part of the limit for all");
-	$gate->set(max_active_backends => 0);
-	ok_enters($three, 'but none while the gate is off');
-	$_->query('COMMIT') foreach ($one, $two);
 }
 
 # Priority
