@@ -32,7 +32,7 @@ my $primary = GateTest->new(
 	max_standby_streaming_delay => '500ms',
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
-my $crowd = GateCrowd->new($primary, 300);
+my $crowd = GateCrowd->new($primary, 200);
 $crowd->connect_to_itself;
 
 # Logical replication, into another database of the same server
@@ -240,7 +240,7 @@ foreach my $sessions ($readers, $crowd)
 	ok($gate->await_restart, "$name: the server is there after the chaos");
 	$gate->set(pools => '');
 	$gate->set(
-		max_active_backends => 2,
+		max_active_backends => 4,
 		lend_after => 100,
 		mode => 'enforce',
 		handoff_after => 20,

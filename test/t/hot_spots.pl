@@ -209,7 +209,7 @@ my $of_both = q{kind = 'relation' AND relation IN ('sale', 'stock')};
 $gate->ok_comes(
 	sub { spots('count(*) = 2 AND count(max_active) > 0', $of_both) eq 't' },
 	'where transactions want rows of two tables in any order, both are hot spots');
-meanwhile('default', 1000, 0);
+meanwhile('default', 300, 0);
 $gate->ok_stops($crowd);
 ok_ends('the hot spots of several tables end');
 

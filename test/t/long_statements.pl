@@ -139,7 +139,7 @@ sub most
 {
 	my $pauses = $gate->counter('pauses');
 	my @sessions = map { begin($endless) } 1 .. 4;
-	await_used(0.7, $_->pid) foreach @sessions;
+	await_used(0.5, $_->pid) foreach @sessions;
 	is($gate->counter("ARRAY[running, pauses - $pauses]"), '{4,0}', 'while nobody waits, no long statement pauses');
 	my $short = $gate->session;
 	is($short->query('SELECT sold FROM sale WHERE id = 1'), '0', 'for a short one, one of them does') foreach 1 .. 3;
@@ -195,7 +195,7 @@ sub most
 	await_used(0.3, $_->pid) foreach @sessions;
 	is($gate->session->query('SELECT 1'), '1', 'at limit 1, a short statement passes long ones') foreach 1 .. 5;
 	my $crowd = $gate->crowd(8, 'SELECT count(*) FROM sale;');
-	await_used(0.5, $_->pid) foreach @sessions;
+	await_used(0.3, $_->pid) foreach @sessions;
 	pass('and these go on beside a crowd');
 	$gate->stop_crowd($crowd);
 	ok_ends('after limit 1', @sessions);
@@ -401,7 +401,7 @@ for my $way (
 	$gate->ok_comes("count(*) = 0 FROM pg_stat_activity WHERE leader_pid = $pid AND NOT coalesce($pauses, false)",
 		"$name: its workers pause as well");
 	my $before = used($pid, @workers);
-	await_used(0.5, $short->pid);
+	await_used(0.3, $short->pid);
 	cmp_ok(used($pid, @workers), '<', $before + 0.1, "$name: it uses nothing in its pause") if -r '/proc/self/stat';
 	stop($short);
 	await_used(0.2, $pid, @workers);
@@ -417,7 +417,7 @@ for my $way (
 	$cursor->query('BEGIN', 'DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0');
 	my $waiter = begin('SELECT 1');
 	my $pauses = $gate->counter('pauses');
-	my $is_long = sub { $cursor->query('MOVE 5000 FROM c'); $gate->counter("pauses > $pauses") eq 't' };
+	my $is_long = sub { $cursor->query('MOVE 50000 FROM c'); $gate->counter("pauses > $pauses") eq 't' };
 	$gate->ok_comes($is_long, 'a cursor is long by all that was fetched');
 	is($waiter->finish, '1', 'short ones pass');
 	ok_ends('after a cursor', $sleeper, $cursor);
