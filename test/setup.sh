@@ -258,14 +258,14 @@ stop_inside() {
     done | sort -u)
     kill -TERM -- "-$INSIDE" 2>/dev/null
     kill -CONT -- "-$INSIDE" 2>/dev/null
-    stop_servers
+    stop_servers "$WORK"
     kill -KILL -- "-$INSIDE" 2>/dev/null
     for pid in "${memory[@]}"; do
         if [[ $pid == /* ]]; then rm -f "$pid"; else ipcrm -m "$pid" 2>/dev/null; fi
     done
 }
 
-# Stops every process whose program lies in a directory, by default the throw-away one: SIGQUIT
+# Stops every process whose program lies in that directory: SIGQUIT
 # is an immediate shutdown for a postmaster, SIGKILL for what is still there after five seconds.
 stop_servers() {
     local n pids

@@ -116,7 +116,10 @@ sub change_settings
 	return;
 }
 
-sub crash { return kill KILL => map { $_->pid } grep { $_ } $_[0]->any_session; }
+sub crash
+{
+	return kill KILL => map { $_->pid } grep { $_ } $_[0]->any_session;
+}
 
 # Stopped processes, and until when.  They go on when it is time, even if the test is stuck
 # then.

@@ -226,6 +226,7 @@ sub ok_keep_slots
 		$gate->await_true(sub { $keep_busy->(@busy); $gate->gauges eq '2|0|0' }, 'two streams');
 		$_->start($sql) foreach @streams[ 2, 3 ];
 		my ($end, $now, $away) = (time + 2.5 * $lend_after, time, 0);
+
 		while ($now < $end)
 		{
 			$keep_busy->(@busy);
