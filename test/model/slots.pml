@@ -815,10 +815,14 @@ inline slots_let_in(p)
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
-#define is_free(h) \
+#define IS_FREE(h) \
 	(!IS_THERE(h) && places_in_use(QUEUE_OF(h)) == 0 && !HAS_WAITERS(QUEUE_OF(h)))
 #define UNMARK(p, h)	WHEN(MARK_OF(p) == (h) + 1, MARK_OF(p) = 0)
-inline clear_marks_for(h) { atomic { UNMARK(0, h); UNMARK(1, h); UNMARK(2, h); UNMARK(3, h) } }
+inline form(h)
+{
+	atomic { UNMARK(0, h); UNMARK(1, h); UNMARK(2, h); UNMARK(3, h) };
+	slots_lock(); hot_spots[h] = true; slots_unlock()
+}
 inline end_hot_spot(h)
 {
 	slots_lock();
@@ -829,7 +833,7 @@ inline end_hot_spot(h)
 /* The one that is there already, or a new one */
 inline find_or_form(h)
 {
-	WHEN(is_free(h), clear_marks_for(h); slots_lock(); hot_spots[h] = true; slots_unlock())
+	WHEN(IS_FREE(h), form(h))
 }
 
 /*
@@ -865,7 +869,7 @@ inline adapt(h)
 
 inline slots_end_hot_spots()
 {
-	for (h : 0 .. HOT - 1) { WHEN(IS_THERE(h), end_hot_spot(h); clear_marks_for(h)) }
+	for (h : 0 .. HOT - 1) { WHEN(IS_THERE(h), end_hot_spot(h)) }
 }
 
 /* ---- lending.c: the last resort ---- */
