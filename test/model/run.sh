@@ -71,7 +71,7 @@ hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
 hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
 *hot spot, a move, a limit|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=24
 hot spot, moves, limits   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24
-hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12
+hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12 BACKENDS=2
 hot spot, lending         |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
 hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=24 BARGING=0
 *hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZE=1 RESIZE_1=0
