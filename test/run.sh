@@ -34,7 +34,7 @@
 #   OTHER_MAJORS   further versions to test, none if empty; default 18, or 17 where 18 is
 #                  the first one, but none if any of the above is set
 #   SUITE_TIMEOUT  seconds after which a suite counts as stuck, default 1800
-#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 45
+#   GATE_CHAOS_SECONDS    how long the chaos test lasts, default 30
 #   GATE_SEED             the random numbers of a chaos test to repeat
 #   PG_CONFIG, TMPDIR, KEEP as in test/setup.sh
 
@@ -144,12 +144,12 @@ run_tests() {
             "$WORK/src/test/drivers/fetch.sh" $DRIVERS
             check drivers "${prove[@]}" PROVE_TESTS=test/drivers/drivers.pl
             ;;
-        simulator) run_suite simulator env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
+        simulator) run_suite simulator nice -n 19 env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
         model)
             MODEL=${MODEL:---quick}
-            run_suite model "$WORK/src/test/model/run.sh" ${MODEL#all}
+            run_suite model nice -n 19 "$WORK/src/test/model/run.sh" ${MODEL#all}
             ;;
-        mutants) run_suite mutants "$WORK/src/test/model/run.sh" --mutants ;;
+        mutants) run_suite mutants nice -n 19 "$WORK/src/test/model/run.sh" --mutants ;;
     esac
 }
 
@@ -172,7 +172,6 @@ inside() {
     fi
     # Those without a server take what the others leave of the CPUs.
     (
-        renice -n 19 "$BASHPID" >/dev/null
         for suite in $TESTS; do
             [[ $suite != @(simulator|model|mutants) ]] || run_tests "$suite"
         done

@@ -293,15 +293,15 @@ sub await_true
 {
 	my ($self, $function, $what) = @_;
 
-	my $deadline = time + $GateClient::patience;
+	my $start = time;
 	until ($function->())
 	{
-		if (time > $deadline)
+		if (time > $start + $GateClient::patience)
 		{
 			diag "timed out waiting for $what";
 			return 0;
 		}
-		usleep(10_000);
+		usleep(time < $start + 0.3 ? 10_000 : 30_000);
 	}
 	return 1;
 }

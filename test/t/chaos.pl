@@ -16,7 +16,7 @@ use GateCrowd;
 use GateTest;
 use Time::HiRes qw(alarm);
 
-my $seconds = $ENV{GATE_CHAOS_SECONDS} || 45;
+my $seconds = $ENV{GATE_CHAOS_SECONDS} || 30;
 
 # For how many seconds a session may be without an answer.  Where all holders wait for
 # somebody in the queue, one more is let in after 1, 2, 4 ... 60 s: four times that, and what

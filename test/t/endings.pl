@@ -360,13 +360,13 @@ for my $handoff_after (0, 1000)
 	my $how = "handoff_after = $handoff_after";
 	$gate->set(handoff_after => $handoff_after);
 
-	race("a cancel, $how", 30, [], by_signal('INT'), '00000', '57014');
-	race("a cancel and a stop, $how", 80, [], by_signal_and_stop('INT', 0.00005), '00000', '57014');
-	race("a termination, $how", 20, [], by_signal('TERM'), '00000', '57P01');
-	race("a termination and a stop, $how", 40, [], by_signal_and_stop('TERM', 0.0002), '00000', '57P01');
+	race("a cancel, $how", 20, [], by_signal('INT'), '00000', '57014');
+	race("a cancel and a stop, $how", 50, [], by_signal_and_stop('INT', 0.00005), '00000', '57014');
+	race("a termination, $how", 15, [], by_signal('TERM'), '00000', '57P01');
+	race("a termination and a stop, $how", 30, [], by_signal_and_stop('TERM', 0.0002), '00000', '57P01');
 	race(
 		"queue_timeout, $how",
-		30,
+		20,
 		[ session => { 'admission_gate.queue_timeout' => '50ms' } ],
 		sub { usleep(rand 60_000); $_[1]->start('COMMIT') },
 		'00000', '53000');
