@@ -401,7 +401,7 @@ for my $way (
 	$gate->ok_comes("count(*) = 0 FROM pg_stat_activity WHERE leader_pid = $pid AND NOT coalesce($pauses, false)",
 		"$name: its workers pause as well");
 	my $before = used($pid, @workers);
-	await_used(0.3, $short->pid);
+	await_used(0.2, $short->pid);
 	cmp_ok(used($pid, @workers), '<', $before + 0.1, "$name: it uses nothing in its pause") if -r '/proc/self/stat';
 	stop($short);
 	await_used(0.2, $pid, @workers);

@@ -7,7 +7,7 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
-my $gate = GateTest->new('refused_begin', max_active_backends => 1, lend_after => 60_000);
+my $gate = GateTest->new('refused_begin', max_active_backends => 1, lend_after => 3_600_000);
 
 $gate->value('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t VALUES (1, 0), (2, 0)');
 
@@ -60,7 +60,7 @@ sub ok_unchanged { return is($gate->value('SELECT sum(v) FROM t'), '0', "$_[0]: 
 for my $what (sort keys %refusals)
 {
 	my $refusal = $refusals{$what};
-	my $worker = $gate->worker;
+	my $holder = $gate->holder;
 	$gate->set(%{ $refusal->{server} }) if $refusal->{server};
 	my $session = $gate->session(session => $refusal->{session} // {});
 
@@ -106,7 +106,7 @@ for my $what (sort keys %refusals)
 	$session->query('ROLLBACK');
 
 	$gate->set(max_queue_length => -1) if $refusal->{server};
-	$gate->stop_worker($worker);
+	$holder->query('COMMIT');
 	$gate->ok_quiet("after $what");
 	$session->query('SET statement_timeout = 0');
 	is( answers($session, {}, 'start', 'BEGIN', 'UPDATE t SET v = v WHERE id = 1', 'COMMIT'),
@@ -115,14 +115,14 @@ for my $what (sort keys %refusals)
 }
 
 {
-	my $worker = $gate->worker;
+	my $holder = $gate->holder;
 	my $session =
 	  $gate->session(session => { 'admission_gate.scope' => 'statement', 'admission_gate.queue_timeout' => '50ms' });
 	is( answers($session, {}, 'start', 'BEGIN', $one, $two, 'COMMIT'),
 		'BEGIN T, 53000 E, 25P02 E, ROLLBACK I',
 		'in statement scope, the first statement waits and fails');
 	ok_unchanged('in statement scope');
-	$gate->stop_worker($worker);
+	$holder->query('COMMIT');
 }
 
 $gate->finish;
