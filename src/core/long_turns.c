@@ -10,7 +10,7 @@
  *	   long_share().  Under a limit of one slot, a turn begins LONGEST_TURN
  *	   after the last one;
  *	 - for another long one, when its turn is over: after TURN of CPU time, or
- *	   LONGEST_TURN.
+ *	   LONGEST_TURN, of all its processes together.
  * If no short statement has found all slots in use for SPARE_AFTER, long ones
  * may use all free slots.
  *
@@ -52,7 +52,8 @@ static bool
 must_give_up(SlotEntry *entry, uint64 now)
 {
 	uint32		used = pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
-	bool		is_over = used * LONG_TICK >= TURN || passed_since(entry->turn_began, LONGEST_TURN, now);
+	bool		is_over = used * LONG_TICK >= TURN ||
+	passed_since(entry->turn_began, LONGEST_TURN / long_weight(entry), now);
 	int			next = slots_next_waiter(now);
 	int			share = long_share();
 
