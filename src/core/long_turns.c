@@ -85,6 +85,8 @@ queue_again(int procno, LockedSection *section)
 	pg_atomic_write_u64(&entry->since, section->timestamp);
 	entry->queued = section->now;
 	entry->queue = LONG_QUEUE;
+	/* What its processes use until they pause counts for the next turn. */
+	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
 	slots_queue_append(procno, section);
 }
 
@@ -107,7 +109,8 @@ take_turn(SlotEntry *entry, uint64 now)
 	if (!pg_atomic_compare_exchange_u32(&entry->state, &state, state_with(SLOT_RUNNING, &hold)))
 		return false;
 	count_turn(entry, 1);
-	begin_turn(entry, now);
+	entry->turn_began = now;
+	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
 	return true;
 }
 

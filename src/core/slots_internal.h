@@ -97,7 +97,7 @@ typedef struct SlotEntry
 
 	/* Of a long statement: see long_turns.c */
 	uint64		turn_began;		/* lock */
-	uint32		turn_ticks;		/* ticks at that time: lock */
+	uint32		turn_ticks;		/* ticks of earlier turns: lock */
 	uint32		workers;		/* parallel workers: lock */
 	ConditionVariable turn;		/* these wait for it */
 } SlotEntry;
@@ -557,13 +557,6 @@ long_may_wait(SlotEntry *entry)
 	return state_of(entry) != SLOT_NONE && Slots->settings.long_after >= 0 &&
 		slots_are_limited() && !Slots->settings.observing &&
 		!entry->admitted_before && entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
-}
-
-static inline void
-begin_turn(SlotEntry *entry, uint64 now)
-{
-	entry->turn_began = now;
-	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
 }
 
 /* A turn begins (1), or ends (-1).  Lock held. */

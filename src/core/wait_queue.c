@@ -527,7 +527,7 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 		pool_of(entry)->totals[TOTAL_PAUSE_TIME] +=
 			Max((int64) (section->now - entry->queued), 0);
-		begin_turn(entry, section->now);
+		entry->turn_began = section->now;
 	}
 	else if (!is_of_hot_spot(entry->queue))
 		Slots->short_waited = section->now;
