@@ -111,7 +111,7 @@ check() {
     local suite=$1
     shift
     run_suite "$suite" make -C "$WORK/src" PG_CONFIG="$STAGE/pg_config" installcheck "$@"
-    stop_servers "$WORK/pg"
+    stop_servers
 }
 
 # The regression tests, on a server with initdb's settings that preloads the library, as make
@@ -170,7 +170,8 @@ inside() {
         printf '#!/bin/sh\nexec "%s" server "%s" "$@"\n' "$WORK/src/test/valgrind.sh" "$STAGE/postgres-itself" >"$STAGE/postgres"
         chmod +x "$STAGE/postgres"
     fi
-    # Those without a server take what the others leave of the CPUs.
+    # Those without a server take what the others leave of the CPUs, and go on when these end.
+    export SERVERS_IN=$WORK/pg
     (
         for suite in $TESTS; do
             [[ $suite != @(simulator|model|mutants) ]] || run_tests "$suite"

@@ -258,19 +258,19 @@ stop_inside() {
     done | sort -u)
     kill -TERM -- "-$INSIDE" 2>/dev/null
     kill -CONT -- "-$INSIDE" 2>/dev/null
-    stop_servers "$WORK"
+    stop_servers
     kill -KILL -- "-$INSIDE" 2>/dev/null
     for pid in "${memory[@]}"; do
         if [[ $pid == /* ]]; then rm -f "$pid"; else ipcrm -m "$pid" 2>/dev/null; fi
     done
 }
 
-# Stops every process whose program lies in that directory: SIGQUIT
+# Stops every process whose program lies in the throw-away directory, or in SERVERS_IN: SIGQUIT
 # is an immediate shutdown for a postmaster, SIGKILL for what is still there after five seconds.
 stop_servers() {
     local n pids
     for n in {0..50}; do
-        mapfile -t pids < <(server_pids "$@")
+        mapfile -t pids < <(server_pids)
         [ ${#pids[@]} != 0 ] || return 0
         [ "$n" != 0 ] || kill -QUIT "${pids[@]}" 2>/dev/null
         sleep 0.1
@@ -280,11 +280,11 @@ stop_servers() {
 
 # A server in valgrind is known by its working directory.
 server_pids() {
-    local link program dir=${1:-${WORK:?}}
+    local link program
     find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/exe' -printf '%p %l\0' 2>/dev/null |
         while read -r -d '' link program; do
             case $program in
-                "$dir"/*) ;;
+                "${SERVERS_IN:-${WORK:?}}"/*) ;;
                 */memcheck-*) [[ $(readlink "${link%/exe}/cwd") == "$WORK"/* ]] || continue ;;
                 *) continue ;;
             esac
