@@ -144,12 +144,12 @@ run_tests() {
             "$WORK/src/test/drivers/fetch.sh" $DRIVERS
             check drivers "${prove[@]}" PROVE_TESTS=test/drivers/drivers.pl
             ;;
-        simulator) run_suite simulator nice -n 19 env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
+        simulator) run_suite simulator env PG_CONFIG="$STAGE/pg_config" "$WORK/src/test/simulator/run.sh" ;;
         model)
             MODEL=${MODEL:---quick}
-            run_suite model nice -n 19 "$WORK/src/test/model/run.sh" ${MODEL#all}
+            run_suite model "$WORK/src/test/model/run.sh" ${MODEL#all}
             ;;
-        mutants) run_suite mutants nice -n 19 "$WORK/src/test/model/run.sh" --mutants ;;
+        mutants) run_suite mutants "$WORK/src/test/model/run.sh" --mutants ;;
     esac
 }
 
@@ -170,7 +170,7 @@ inside() {
         printf '#!/bin/sh\nexec "%s" server "%s" "$@"\n' "$WORK/src/test/valgrind.sh" "$STAGE/postgres-itself" >"$STAGE/postgres"
         chmod +x "$STAGE/postgres"
     fi
-    # Those without a server take what the others leave of the CPUs, and go on when these end.
+    # Those without a server run beside the others, which wait most of the time.
     export SERVERS_IN=$WORK/pg
     (
         for suite in $TESTS; do
