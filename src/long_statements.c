@@ -52,7 +52,7 @@ static const QueryDesc *last_query = NULL;
 static uint32 last_ticks;
 
 static volatile sig_atomic_t tick_is_due = false;
-static bool clock_runs = false;
+static volatile sig_atomic_t clock_runs = false;
 
 /* Has the present transaction run anything but queries that only read? */
 static bool may_have_written = false;
@@ -73,14 +73,27 @@ is_long(uint32 ticks)
 	return ticks * LONG_TICK > (uint32) gate_long_after;
 }
 
-/* Signal handler of the timer */
+static void
+set_clock(int interval)
+{
+	struct itimerval every = {{0, interval * 1000}, {0, interval * 1000}};
+
+	clock_runs = setitimer(ITIMER_PROF, &every, NULL) == 0 && interval > 0;
+}
+
+/*
+ * Signal handler of the timer.  Stops it if no statement can be long any more;
+ * the next one that can be starts it again.
+ */
 static void
 handle_tick(SIGNAL_ARGS)
 {
 	int			save_errno = errno;
 
-	if (counted_query != NULL && !proc_exit_inprogress &&
-		is_long(pg_atomic_add_fetch_u32(slots_ticks_of(holder()), 1)))
+	if (gate_max_active_backends <= 0 || gate_long_after < 0)
+		set_clock(0);
+	else if (counted_query != NULL && !proc_exit_inprogress &&
+			 is_long(pg_atomic_add_fetch_u32(slots_ticks_of(holder()), 1)))
 		tick_is_due = true;
 	errno = save_errno;
 }
@@ -89,16 +102,16 @@ handle_tick(SIGNAL_ARGS)
 static pg_noinline void
 start_clock(void)
 {
-	struct itimerval every = {{0, LONG_TICK * 1000}, {0, LONG_TICK * 1000}};
 	struct sigaction action;
 	PlanState	node = {0};
 
 	ExecSetExecProcNode(&node, NULL);
 	pg_first_call = node.ExecProcNode;
-	if (sigaction(SIGPROF, NULL, &action) != 0 || action.sa_handler != SIG_DFL)
+	if (sigaction(SIGPROF, NULL, &action) != 0 ||
+		(action.sa_handler != SIG_DFL && action.sa_handler != handle_tick))
 		return;
 	pqsignal(SIGPROF, handle_tick);
-	clock_runs = setitimer(ITIMER_PROF, &every, NULL) == 0;
+	set_clock(LONG_TICK);
 }
 
 /*
@@ -223,7 +236,7 @@ long_statements_begin(const QueryDesc *query)
 		counted_level = GetCurrentTransactionNestLevel();
 		counted_query = query;
 	}
-	if (unlikely(pg_first_call == NULL))
+	if (unlikely(!clock_runs))
 		start_clock();
 	if (likely(clock_runs))
 		(void) watch_nodes(query->planstate, NULL);

@@ -6,8 +6,8 @@
  * The hooks (admission_gate.c) decide when a statement meets the gate.  It may
  * not wait if its transaction was admitted before, bypassed the gate, or began
  * before this backend knew of a limit: others may wait for that transaction
- * already, and PostgreSQL would not detect the deadlock.  Nothing else lets a
- * transaction in; otherwise users could enter at will.
+ * already, and PostgreSQL would not detect the deadlock.  Nothing else exempts a
+ * transaction from waiting; otherwise users could enter at will.
  *
  * A statement that wants a hot row or lock (wanted.c) takes a place there, at
  * any level and in the middle of its transaction.  If none is free, its
@@ -96,6 +96,51 @@ lock_timeout_is_first(void)
 		(queue_timeout() == 0 || LockTimeout < queue_timeout());
 }
 
+/* DETAIL of the gate's errors.  hot_spot: described, if any; waited: ms. */
+static int
+errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
+{
+	if (limit->hot_spot.kind != HOT_SPOT_NONE)
+		return errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+								"Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+								limit->slots, hot_spot, limit->slots,
+								limit->in_use, limit->waiting, waited);
+	if (limit->is_of_queue)
+		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+								limit->slots, limit->pool, limit->slots,
+								limit->in_use, limit->lent, limit->waiting, waited);
+	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							limit->slots, limit->slots,
+							limit->in_use, limit->lent, limit->waiting, waited);
+}
+
+/*
+ * HINT of the gate's errors: increase this setting, of the pool if of_pool, or
+ * the limit, unless it is that of a hot spot, which nobody has set.
+ */
+static int
+errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
+{
+	if (limit->hot_spot.kind != HOT_SPOT_NONE)
+		return of_pool ?
+			errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool) :
+			errhint("Try again later, or increase admission_gate.%s.", setting);
+	if (limit->is_of_queue)
+		return of_pool ?
+			errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool) :
+			errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
+					setting, limit->pool);
+	return of_pool ?
+		errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
+				setting, limit->pool) :
+		errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
+				setting);
+}
+
 /*
  * Raise the error of a backend that may not enter the queue, or has waited too
  * long.  by_name: look a hot relation up in the catalog, without a lock.
@@ -104,45 +149,26 @@ static void
 refuse(bool is_full, const SlotLimit *limit, bool by_name)
 {
 	const HotSpotKey *key = &limit->hot_spot;
-	bool		is_hot = key->kind != HOT_SPOT_NONE;
-	bool		is_of_pool = limit->is_of_queue && !is_hot;
-	const char *setting = is_full ? "max_queue_length" : "queue_timeout";
-	bool		pool_sets = is_full ?
-	slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET : queue_timeout_is_of_pool();
 	long		waited = (monotonic_us() - wait_start) / 1000;
-	const char *what = is_of_pool ? psprintf("The limit of pool \"%s\"", limit->pool) : "The limit";
-	const char *increase = psprintf("admission_gate.%s", setting);
-	const char *or_limit = pool_sets ? ", or admission_gate.max_active_backends" :
-	" or admission_gate.max_active_backends";
 	char	   *relation = NULL;
+	const char *hot_spot;
 
 	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
 		relation = get_rel_name(key->fields[0]);
-	if (is_hot)
-		what = relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
+	hot_spot = relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
 
-	if (pool_sets)
-		increase = psprintf("%s%s of pool \"%s\" in admission_gate.pools",
-							setting, is_of_pool ? " or max_active" : "", limit->pool);
-	if (is_hot || (is_of_pool && pool_sets))
-		or_limit = "";
-	else if (is_of_pool)
-		or_limit = psprintf(", or max_active of pool \"%s\" in admission_gate.pools", limit->pool);
-
+	if (is_full)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many backends are waiting for admission"),
+				 errdetail_gate(limit, hot_spot, 0),
+				 errhint_gate(limit, "max_queue_length",
+							  slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET)));
 	ereport(ERROR,
-			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
-			 is_full ? errmsg("too many backends are waiting for admission") :
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("canceling statement due to admission queue timeout"),
-			 is_hot ?
-			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit->slots, what, limit->slots,
-							  limit->in_use, limit->waiting, waited) :
-			 errdetail_plural("%s is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							  "%s is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							  limit->slots, what, limit->slots,
-							  limit->in_use, limit->lent, limit->waiting, waited),
-			 errhint("Try again later, or increase %s%s.", increase, or_limit)));
+			 errdetail_gate(limit, hot_spot, waited),
+			 errhint_gate(limit, "queue_timeout", queue_timeout_is_of_pool())));
 }
 
 /*
@@ -297,6 +323,7 @@ wait_for_slot_at_begin(void)
 		MemoryContextSwitchTo(TopMemoryContext);
 		if (refusal != NULL)
 			FreeErrorData(refusal);
+		refusal = NULL;
 		refusal = CopyErrorData();
 		standing = REFUSED;
 		FlushErrorState();
@@ -393,9 +420,9 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 }
 
 /*
- * A command begins that may take strong locks, but needs no slot because it
- * seems to be alone.  In a pipeline, more statements may follow: they do not
- * wait, because the transaction keeps its locks.
+ * A transaction begins without a slot: it bypasses the gate, or begins with a
+ * command that may take strong locks and seems to be alone.  More statements
+ * may follow.  They do not wait: the transaction keeps its locks.
  */
 void
 my_slot_pass(void)
@@ -404,7 +431,10 @@ my_slot_pass(void)
 		standing = PASSED;
 }
 
-/* A top-level statement continues: like my_slot_acquire(), but never waits. */
+/*
+ * A top-level statement continues: like my_slot_acquire(), but never waits, and
+ * raises no error.
+ */
 void
 my_slot_resume(void)
 {
@@ -464,13 +494,13 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
 		return;
 	if (slots_has_place())
 	{
-		/* Taken at BEGIN, or given by a sample: keep it to the end. */
+		/* Of its pool, taken at BEGIN, or given by a sample: it lasts. */
 		place_level = 1;
 		return;
 	}
 	if (!slots_take_place(hot_spot))
 	{
-		/* It would fail when it starts: no others should wait for it. */
+		/* It cannot wait, or would fail for lack of privileges anyway. */
 		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress ||
 			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
 			return;

@@ -3,7 +3,7 @@
  * sampler.c
  *		Samples what backends do, for hot spots and for lending.
  *
- * A sample reads each backend once: its state at the gate, its wait event and,
+ * A sample reads of each backend what it waits for, its state at the gate and,
  * when holders are due, its CPU time.
  *
  * Hot spots (core/hot_spots.c): the waiters for a lock form a group, whose
@@ -616,9 +616,11 @@ sampler_sample(void)
 	bool		contended = false;
 	int			at_work = 0;
 
-	log_past_hot_spots();
 	if (gate_max_active_backends == 0)
+	{
+		log_past_hot_spots();
 		return -1;
+	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
 	with_holders = holders_matter && holders_are_due();
@@ -652,6 +654,7 @@ sampler_sample(void)
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
 		contended = slots_adapt_hot_spots(sample.counts);
+	log_past_hot_spots();
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);

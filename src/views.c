@@ -77,7 +77,10 @@ add_milliseconds(Row *row, uint64 us)
 	add(row, Float8GetDatum((double) us / 1000.0));
 }
 
-/* The row is complete, the next begins.  Older scripts declare fewer columns. */
+/*
+ * The row is complete, the next begins.  The extension's script may be older:
+ * it declares fewer columns.
+ */
 static void
 end_row(Row *row)
 {

@@ -34,7 +34,7 @@
  * exchanges it out of the spot counts it out.  When a transaction ends, its
  * backend reads its spot by a plain load, and may miss a place that the worker
  * gives it at that moment.  The end of its next transaction returns it, or a
- * sample that finds the backend waiting or in no transaction.
+ * sample does that finds the backend waiting or in no transaction.
  *
  * Locking: see slots_internal.h.
  *

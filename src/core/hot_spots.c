@@ -33,8 +33,8 @@
  * If a session's last transactions all wanted a hot spot, the next one takes
  * its place, or queues, when it begins: then it holds nothing yet.
  *
- * Locking: see slots_internal.h.  Only the worker writes marks, and a HotSpot
- * except for its key: it needs no lock.
+ * Locking: see slots_internal.h.  Only the worker writes marks and, while a hot
+ * spot lasts, the rest of its HotSpot: it needs no lock for these.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -102,7 +102,8 @@ slots_get_my_limit(SlotLimit *limit)
 	memset(limit, 0, sizeof(SlotLimit));
 	slots_lock(&section);
 	mine = MySlotEntry->queue;
-	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
+	limit->is_of_queue = (!queue_has_place_free(mine) || !slots_are_limited()) &&
+		!(is_of_hot_spot(mine) && hot_spot_at(mine)->key.kind == HOT_SPOT_NONE);
 	if (limit->is_of_queue)
 	{
 		limit->in_use = places_in_use(mine);
