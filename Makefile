@@ -9,9 +9,11 @@ CORE = acquire hot_spots lending limit_control long_turns pools stats wait_queue
 GATE = long_statements my_slot pool_parser process sampler settings snapshot views wanted worker
 OBJS = admission_gate.o $(CORE:%=src/core/%.o) $(GATE:%=src/%.o)
 
-# pg_regress drops these roles at the beginning, as it does its database.
+# pg_regress drops these roles at the beginning, as it does its database: no role is in both.
 REGRESS = pools settings views
 REGRESS_OPTS = --create-role=regress_gate_user,regress_gate_monitor
+ISOLATION = fresh_snapshot lending
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --create-role=regress_gate_waiter
 # These start servers of their own and take minutes: only TAP_TESTS=1 includes them.
 PROVE_TESTS = test/t/*.pl
 
@@ -46,7 +48,8 @@ $(CURDIR)/src/core:
 # checks the server first and cleans up last.
 installcheck: export PGOPTIONS := -c statement_timeout=90s $(PGOPTIONS)
 hash := \#
-$(eval pg_regress_installcheck = psql='$$(bindir)/psql'; . '$$(here)test/installcheck.sh' && $(subst $(hash),\$(hash),$(value pg_regress_installcheck)))
+$(foreach name,pg_regress_installcheck pg_isolation_regress_installcheck,\
+  $(eval $(name) = psql='$$(bindir)/psql'; . '$$(here)test/installcheck.sh' && $(subst $(hash),\$(hash),$(value $(name)))))
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' '$(here)Makefile' | expand -t 16
@@ -55,7 +58,7 @@ help: ## list the targets
 all: ## build against the pg_config in PATH
 install: ## install into that PostgreSQL
 clean: ## remove what was built
-installcheck: ## regression tests on a running server that preloads the library, in seconds
+installcheck: ## regression and isolation tests on a running server that preloads the library, in seconds
 test: ## from nothing to green in a throw-away directory, in minutes: see test/run.sh
 	@$(here)test/run.sh
 test-full: ## all tests there are, in hours: see test/full.sh

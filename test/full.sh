@@ -26,9 +26,9 @@ run_part() {
 }
 
 run_part "$top/lint.sh"
-run_part env TESTS='regress tap simulator model mutants neighbours drivers' MODEL=all \
+run_part env TESTS='regress isolation tap simulator model mutants neighbours drivers' MODEL=all \
     GATE_CHAOS_SECONDS="${GATE_CHAOS_SECONDS:-600}" "$top/run.sh"
-run_part env TESTS='regress tap' "$top/matrix"
+run_part env TESTS='regress isolation tap' "$top/matrix"
 run_part env VALGRIND=1 "$top/run.sh"
 
 printf '%s passed, %s failed\n' "$passed" "$failed"

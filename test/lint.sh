@@ -47,7 +47,7 @@ sources() {
 # Checkers, in a copy of the sources.  What psql prints has white space after its headings.
 run_white_space() {
     local found
-    found=$(sources '*' | grep -zvE '^\./(expected/|bench/results/)|\.svg$' | xargs -0 grep -nIE '[[:blank:]]+$')
+    found=$(sources '*' | grep -zvE '^\./((test/isolation/)?expected/|bench/results/)|\.svg$' | xargs -0 grep -nIE '[[:blank:]]+$')
     say "$found"
     [ -z "$found" ]
 }

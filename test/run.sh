@@ -7,6 +7,7 @@
 #
 # The suites run by `make installcheck` of the private installation:
 #   regress    sql/*.sql by pg_regress, on a server with default settings
+#   isolation  test/isolation/specs/*.spec by pg_isolation_regress, likewise
 #   tap        test/t/*.pl by prove, which start their own servers
 # without a server:
 #   model      test/model/run.sh, which has spin check the protocol of the queue
@@ -22,10 +23,10 @@
 # 2 GB and minutes for the first time.  What is not run counts as no test.
 #
 # From the environment (make test NAME=value):
-#   TESTS          suites to run, default "regress tap simulator model"
-#   VALGRIND=1     run the servers in valgrind, by default those of regress and snapshot.pl,
+#   TESTS          suites to run, default "regress isolation tap simulator model"
+#   VALGRIND=1     run the servers of regress and isolation, the default then, in valgrind,
 #                  and look at what that has found: see test/valgrind.sh
-#   REGRESS        tests to run, by name
+#   REGRESS, ISOLATION        tests to run, by name
 #   TAP_FILES, NEIGHBOURS     files to run, such as test/t/name.pl
 #   DRIVERS        drivers to test, default "psycopg asyncpg pgjdbc pgx node"
 #   MODEL          configurations of the model to check, by number, or all; default those
@@ -41,21 +42,21 @@
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/setup.sh"
 
-ALL="regress tap simulator model mutants neighbours drivers"
+ALL="regress isolation tap simulator model mutants neighbours drivers"
 # What the tests may see of the environment; how the registries of drivers are reached is
 # the user's affair.
-VARIABLES="TESTS VALGRIND REGRESS TAP_FILES NEIGHBOURS DRIVERS MODEL JOBS SUITE_TIMEOUT GATE_CHAOS_SECONDS
+VARIABLES="TESTS VALGRIND REGRESS ISOLATION TAP_FILES NEIGHBOURS DRIVERS MODEL JOBS SUITE_TIMEOUT GATE_CHAOS_SECONDS
 GATE_SEED PG_TEST_TIMEOUT_DEFAULT PG_TEST_EXTRA ${!PIP_*}
 ${!npm_config_*} ${!NPM_CONFIG_*} GOPROXY GOSUMDB GONOSUMDB GOPRIVATE GOINSECURE JAVA_HOME MAVEN_ARGS http_proxy https_proxy
 no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 
 # Whether nothing else is asked for, and what further versions are tested with then
-DEFAULT=$([ -n "${TESTS:-}${VALGRIND:-}${REGRESS:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}" ] || echo yes)
-OTHER_TESTS=${TESTS:-regress tap}
+DEFAULT=$([ -n "${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}" ] || echo yes)
+OTHER_TESTS=${TESTS:-regress isolation tap}
 OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,lending,refused_begin}.pl)}
 
-[ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress tap} TAP_FILES=${TAP_FILES:-test/t/snapshot.pl}
-TESTS=${TESTS:-regress tap simulator model}
+[ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
+TESTS=${TESTS:-regress isolation tap simulator model}
 export DRIVERS=${DRIVERS:-psycopg asyncpg pgjdbc pgx node}
 SUITE_TIMEOUT=${SUITE_TIMEOUT:-$((1800 + ${GATE_CHAOS_SECONDS:-0}))}
 PASSED=0 FAILED=0
@@ -94,7 +95,7 @@ run_suite() {
 # only, which tests have failed.  Why a TAP file died is only in its own log.
 show_failure() {
     local file logs=$WORK/src/tmp_check/log
-    for file in "$1".{out,err,log} "$WORK/src/regression.diffs" "$logs"/*.log \
+    for file in "$1".{out,err,log} "$WORK"/src/{,output_iso/}regression.diffs "$logs"/*.log \
         $(sed -n "s,^test/.*/\([^/]*\)\.pl *(Wstat.*,$logs/regress_log_\1,p" "$1.out") \
         $(grep -l 'Bail out!' "$logs"/regress_log_* 2>/dev/null); do
         [ -s "$file" ] && printf -- '---- %s\n' "${file#"$WORK"/}" && tail -n 60 "$file"
@@ -114,10 +115,11 @@ check() {
     stop_servers
 }
 
-# The regression tests, on a server with initdb's settings that preloads the library, as make
-# installcheck has to pass there.  Usage: run_regress NAME=VALUE...
-run_regress() {
-    local data=$WORK/server log=$WORK/log/regress.log
+# Usage: check_on_server SUITE NAME=VALUE...; on a server with initdb's settings that
+# preloads the library, as make installcheck has to pass there
+check_on_server() {
+    local data=$WORK/server log=$WORK/log/$1.log
+    rm -rf "$data"
     {
         "$STAGE/initdb" -N -D "$data" &&
             echo "shared_preload_libraries = 'admission_gate'" >>"$data/postgresql.conf" &&
@@ -126,14 +128,15 @@ run_regress() {
         tail -n 40 "$WORK/log/start.log" "$log" >&2
         die "no server started"
     }
-    PGHOST=$WORK check regress "$@"
+    PGHOST=$WORK check "$@"
 }
 
 run_tests() {
-    local prove=(REGRESS= TAP_TESTS=1 "PROVE_FLAGS=--verbose --timer -j${JOBS:-6}")
+    local prove=(REGRESS= ISOLATION= TAP_TESTS=1 "PROVE_FLAGS=--verbose --timer -j${JOBS:-6}")
     # shellcheck disable=SC2086
     case $1 in
-        regress) run_regress ${REGRESS:+"REGRESS=$REGRESS"} ;;
+        regress) check_on_server regress ISOLATION= ${REGRESS:+"REGRESS=$REGRESS"} ;;
+        isolation) check_on_server isolation REGRESS= ${ISOLATION:+"ISOLATION=$ISOLATION"} ;;
         tap)
             # The longest first
             TAP_FILES=${TAP_FILES:-$(cd "$WORK/src" && echo test/t/{chaos,long_statements,nothing_stuck,hot_spots,wanted}.pl test/t/*.pl)}

@@ -342,7 +342,7 @@ stage_postgres() {
         mkdir -p "$WORK/pg$dir"
         cp -rsf "$dir/." "$WORK/pg$dir" || die "could not mirror $dir"
     done
-    # pg_regress looks for what it runs beside itself, behind any symlink.
+    # pg_regress looks for isolationtester beside itself, behind any symlink.
     for dir in "$BINDIR" "$("$BINDIR/pg_config" --pkglibdir)/pgxs/src/test"; do
         mkdir -p "$WORK/pg$dir"
         [ ! -d "$dir" ] || cp -rL --remove-destination "$dir/." "$WORK/pg$dir" || die "could not copy $dir"
