@@ -88,7 +88,7 @@ static int	nesting_level = 0;
  */
 static const QueryDesc *statement = NULL;
 
-/* May the transaction have run a long statement, or written? */
+/* Has the transaction run what long_statements.c must forget? */
 static bool may_be_long = false;
 
 /* Has this client backend met the gate? */

@@ -94,7 +94,7 @@ extern void wait_for_latch(long timeout, uint32 wait_event);
 
 #define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */
 
-/* The wait event of a backend, or 0.  A hint, no lock. */
+/* The wait event of a backend, or 0.  A hint. */
 static inline uint32
 wait_event_of(const PGPROC *proc)
 {

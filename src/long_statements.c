@@ -21,7 +21,10 @@
  * holds.  What a function does on another server without the executor, like
  * dblink_exec(), is not known.
  *
- * Everything here is local to the process: no locks.
+ * A query that waits for a hot spot, in a function, keeps its slot afterwards.
+ *
+ * Locking: none.  All is local to the process, except the count of ticks,
+ * which is atomic.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -102,14 +105,15 @@ handle_tick(SIGNAL_ARGS)
 static pg_noinline void
 start_clock(void)
 {
+	static bool is_ours = false;
 	struct sigaction action;
 	PlanState	node = {0};
 
 	ExecSetExecProcNode(&node, NULL);
 	pg_first_call = node.ExecProcNode;
-	if (sigaction(SIGPROF, NULL, &action) != 0 ||
-		(action.sa_handler != SIG_DFL && action.sa_handler != handle_tick))
+	if (!is_ours && (sigaction(SIGPROF, NULL, &action) != 0 || action.sa_handler != SIG_DFL))
 		return;
+	is_ours = true;
 	pqsignal(SIGPROF, handle_tick);
 	set_clock(LONG_TICK);
 }
@@ -176,7 +180,9 @@ static TupleTableSlot *
 exec_first_and_tick(PlanState *node)
 {
 	check_stack_depth();
-	node->ExecProcNode = exec_and_tick;
+	/* Another module may have put its own function before this one. */
+	if (node->ExecProcNode == exec_first_and_tick)
+		node->ExecProcNode = exec_and_tick;
 	return exec_and_tick(node);
 }
 
@@ -193,8 +199,13 @@ watch_nodes(PlanState *node, void *context)
 		 IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
 		 IsA(node, MaterialState) || IsA(node, MemoizeState) ||
 		 IsA(node, SortState) || IsA(node, IncrementalSortState)) &&
-		node->instrument == NULL && node->ExecProcNode == pg_first_call)
-		node->ExecProcNode = exec_first_and_tick;
+		node->instrument == NULL)
+	{
+		if (node->ExecProcNode == pg_first_call)
+			node->ExecProcNode = exec_first_and_tick;
+		else if (node->ExecProcNode == node->ExecProcNodeReal)
+			node->ExecProcNode = exec_and_tick;
+	}
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 

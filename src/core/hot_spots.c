@@ -56,7 +56,7 @@
 
 pg_atomic_uint32 *slots_hot_kinds = NULL;
 
-/* Are hot spots enabled?  A hint, no lock. */
+/* Are hot spots enabled?  A hint. */
 bool
 slots_have_hot_spots(void)
 {
@@ -70,7 +70,7 @@ has_queue(HotSpotKind kind)
 	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
-/* Does that backend have a slot, lent or not, or a place?  A hint, no lock. */
+/* Does that backend have a slot, lent or not, or a place?  A hint. */
 bool
 slots_is_holder(int procno)
 {
@@ -569,5 +569,7 @@ slots_describe_hot_spot(const HotSpotKey *key)
 
 	if (key->kind == HOT_SPOT_RELATION)
 		return psprintf("relation %u of database %u", fields[0], key->database);
-	return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
+	if (key->kind == HOT_SPOT_ADVISORY)
+		return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
+	return pstrdup("other transactions");
 }

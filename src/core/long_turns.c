@@ -9,8 +9,8 @@
  *	 - for a short statement, if long ones have more than their share: see
  *	   long_share().  Under a limit of one slot, a turn begins LONGEST_TURN
  *	   after the last one;
- *	 - for another long one, when its turn is over: after TURN of CPU time, or
- *	   LONGEST_TURN, of all its processes together.
+ *	 - for another long one, when its turn is over: after TURN of CPU time of
+ *	   its processes together, or LONGEST_TURN divided by their number.
  * If no short statement has found all slots in use for SPARE_AFTER, long ones
  * may use all free slots.
  *
@@ -134,7 +134,7 @@ slots_has_turn(int procno)
 	return has_turn;
 }
 
-/* A hint, no lock. */
+/* A hint. */
 bool
 slots_is_paused(int procno)
 {
@@ -178,18 +178,27 @@ void
 slots_end_turns(void)
 {
 	SlotEntry  *me = MySlotEntry;
+	uint32		state;
+	uint64		moved;
 	Hold		hold;
 	LockedSection section;
 
 	if (me == NULL)
 		return;
 	me->can_pause = false;
-	if (likely(state_of(me) != SLOT_WAITING &&
-			   place_in(pg_atomic_read_u32(&me->state)) != LONG_QUEUE))
+	state = pg_atomic_read_u32(&me->state);
+
+	/*
+	 * Only parallel workers could change it now.  Most have ended; otherwise
+	 * drop_slot() looks again.
+	 */
+	if (likely(state_in(state) != SLOT_WAITING && place_in(state) != LONG_QUEUE))
 		return;
 	slots_lock(&section);
+	moved = queue_at(LONG_QUEUE)->moved;
 	if (is_paused(me))
 		slots_grant_above_limit(my_slot_procno, &section);
+	queue_at(LONG_QUEUE)->moved = moved;	/* it was no turn */
 	hold = hold_in(pg_atomic_read_u32(&me->state));
 	if (hold.place == LONG_QUEUE)
 	{

@@ -4,9 +4,9 @@
  *		Totals, gauges and states of backends, for the views.
  *
  * A backend keeps the totals of the hot path in its entry.  When it changes
- * its pool, they stay with the old one, which has the other totals.  Totals
- * only go up: views show the difference from a baseline, which a reset renews.
- * Gauges are counted from the states of all entries.
+ * its pool, they stay with the old one, which has the other totals.  Views
+ * show the difference from a baseline, which a reset renews, and count gauges
+ * from the states of all entries.
  *
  * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
  * they are added up: a reader holds it exclusively, a backend that moves its
@@ -102,8 +102,7 @@ slots_get_my_limit(SlotLimit *limit)
 	memset(limit, 0, sizeof(SlotLimit));
 	slots_lock(&section);
 	mine = MySlotEntry->queue;
-	limit->is_of_queue = (!queue_has_place_free(mine) || !slots_are_limited()) &&
-		!(is_of_hot_spot(mine) && hot_spot_at(mine)->key.kind == HOT_SPOT_NONE);
+	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
 	if (limit->is_of_queue)
 	{
 		limit->in_use = places_in_use(mine);
@@ -112,7 +111,11 @@ slots_get_my_limit(SlotLimit *limit)
 			limit->slots = Max(limit->in_use, 1);	/* it has just ended */
 		limit->waiting = queue_at(mine)->waiters.length;
 		if (is_of_hot_spot(mine))
+		{
 			limit->hot_spot = hot_spot_at(mine)->key;
+			if (limit->hot_spot.kind == HOT_SPOT_NONE)	/* likewise */
+				limit->hot_spot.kind = HOT_SPOT_TRANSACTION;
+		}
 		else
 			limit->lent = pool_of(MySlotEntry)->lent;
 	}

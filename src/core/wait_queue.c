@@ -58,7 +58,7 @@ static void grant(int procno, const Hold *hold, LockedSection *section);
 
 /* ---- The order ---- */
 
-/* The next queue with waiters after that one, or NO_QUEUE.  Lock or hint. */
+/* The next queue with waiters after that one, or NO_QUEUE.  A hint without the lock. */
 int
 slots_next_queue(int queue)
 {
@@ -447,7 +447,7 @@ list_remove(EntryList *list, int procno)
 }
 
 /*
- * Put an entry into its queue, whose flag is set.  If slots are limited, a
+ * Put an entry into its queue, whose flag is set, if it has one.  If slots are limited, a
  * backend that may hold locks goes before those that hold none, unless these
  * have waited for handoff_after.
  */

@@ -30,6 +30,28 @@ SKIP:
 	$gate->set(long_after => 50, pools => '');
 }
 
+# In a session that goes on, the timer stops where no statement can be long, and starts again.
+{
+	my ($long, $short) = map { $gate->session } 1 .. 2;
+	my $pairs = 'SELECT count(*) FROM numbers a, numbers b WHERE a.i <';
+	$gate->set(max_active_backends => 1, long_after => 50);
+	$long->query("$pairs 20");
+	$gate->set(long_after => -1);
+	$long->query("$pairs 1000");    # some ticks
+	$gate->set(long_after => 50);
+	$long->start("$pairs 100000");
+	$gate->ok_comes(
+		sub {
+			$short->start('SELECT 1') if $short->done;
+			$gate->state($long) eq 'paused';
+		},
+		'a statement is long again in a session whose timer had stopped');
+	$long->cancel;
+	$long->result;
+	$short->finish;
+	$gate->set(max_active_backends => 2);
+}
+
 my $counting_module = <<'END';
 #include "postgres.h"
 #include "executor/executor.h"
