@@ -265,13 +265,10 @@ read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
 
 	switch ((LockTagType) tag->locktag_type)
 	{
-		case LOCKTAG_TUPLE:
-			row->block = tag->locktag_field3;
-			row->offset = tag->locktag_field4;
-			/* FALLTHROUGH */
 		case LOCKTAG_RELATION:
 		case LOCKTAG_RELATION_EXTEND:
 		case LOCKTAG_PAGE:
+		case LOCKTAG_TUPLE:
 			found.kind = HOT_SPOT_RELATION;
 			found.database = tag->locktag_field1;
 			found.fields[0] = tag->locktag_field2;
@@ -287,6 +284,11 @@ read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
 			break;
 		default:
 			break;
+	}
+	if (tag->locktag_type == LOCKTAG_TUPLE)
+	{
+		row->block = tag->locktag_field3;
+		row->offset = tag->locktag_field4;
 	}
 	*key = found;
 }
