@@ -103,16 +103,20 @@ extern PGDLLEXPORT void _PG_init(void);
 #endif
 
 /*
- * 19: The planner receives the ExplainState.  There is WAIT FOR LSN.  Signal
- * handlers have another type.  Waits for a buffer's content lock moved from
- * class LWLock to the class of waits for a cleanup lock, which had class
- * BufferPin to themselves before.
+ * 19: The planner receives the ExplainState.  The relations that a plan changes
+ * are a set, not a list: gate_next_result() sets position, which is -1 at first,
+ * to the next one and returns its index in the range table, or a negative
+ * number.  There is WAIT FOR LSN.  Signal handlers have another type.  Waits for
+ * a buffer's content lock moved from class LWLock to the class of waits for a
+ * cleanup lock, which had class BufferPin to themselves before.
  */
 #if PG_VERSION_NUM >= 190000
 #define PLANNER_PARAMS \
 	Query *parse, const char *query_string, int cursorOptions, \
 	ParamListInfo boundParams, struct ExplainState *es
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams, es
+#define gate_next_result(statement, position) \
+	((position) = bms_next_member((statement)->resultRelationRelids, position))
 #define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
 #define GATE_SIG_IGN			PG_SIG_IGN
 #define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
@@ -123,6 +127,9 @@ extern PGDLLEXPORT void _PG_init(void);
 #define PLANNER_PARAMS \
 	Query *parse, const char *query_string, int cursorOptions, ParamListInfo boundParams
 #define PLANNER_ARGS	parse, query_string, cursorOptions, boundParams
+#define gate_next_result(statement, position) \
+	(++(position) < list_length((statement)->resultRelations) ? \
+	 list_nth_int((statement)->resultRelations, position) : -1)
 #define is_wait_for_lsn(stmt)	false
 #define GATE_SIG_IGN			SIG_IGN
 #define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)

@@ -31,6 +31,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_index.h"
@@ -397,13 +398,15 @@ wanted_begin(QueryDesc *query, int eflags)
 	const PlannedStmt *statement = query->plannedstmt;
 	const Plan *plan = statement->planTree;
 	int			seen = 0;
+	int			position = -1;
+	int			rti;
 	ListCell   *cell;
 
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !my_slot_is_held())
 		return;
-	foreach(cell, statement->resultRelations)
+	while ((rti = gate_next_result(statement, position)) > 0)
 	{
-		if (seen++ < MAX_RELATIONS && want_relation(query, lfirst_int(cell)))
+		if (seen++ < MAX_RELATIONS && want_relation(query, rti))
 			return;
 	}
 	foreach(cell, statement->rowMarks)
