@@ -64,12 +64,12 @@ BEGIN
   RAISE 'pools are %', found;
 END
 $$;
-ALTER SYSTEM SET admission_gate.pools = 'web: max_active=16, priority=10; batch: max_active=4, max_queue_length=100, queue_timeout=30s; default: max_active=2;';
+ALTER SYSTEM SET admission_gate.pools = 'web: max_active=16, priority=1000; batch: max_active=4, max_queue_length=100, queue_timeout=30s; default: max_active=2;';
 SELECT pg_reload_conf();
-SELECT pools_are('batch 4 0, default 2 0, web 16 10');
-ALTER SYSTEM SET admission_gate.pools = '  Web-2 :Priority= -3 ,MAX_ACTIVE =1;	no_limit; empty: ; ';
+SELECT pools_are('batch 4 0, default 2 0, web 16 1000');
+ALTER SYSTEM SET admission_gate.pools = '  Web-2 :Priority= -1000 ,MAX_ACTIVE =1;	no_limit; empty: ; ';
 SELECT pg_reload_conf();
-SELECT pools_are('default 0 0, empty 0 0, no_limit 0 0, web-2 1 -3');
+SELECT pools_are('default 0 0, empty 0 0, no_limit 0 0, web-2 1 -1000');
 SELECT pg_stat_admission_gate_reset();
 SELECT pool, mode, max_active, priority, admitted FROM pg_stat_admission_gate ORDER BY pool COLLATE "C";
 SELECT count(DISTINCT pool) FROM pg_stat_admission_gate_histogram;

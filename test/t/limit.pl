@@ -268,6 +268,11 @@ $gate->ok_quiet('after the limit was set anew');
 		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
 		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
 	}
+
+	$session->query('COMMIT', 'BEGIN');
+	$gate->ok_queues($session, 'SAVEPOINT a', 'the wait is at a savepoint and not inside it');
+	$holder->query('COMMIT');
+	$session->result;
 	$session->query('COMMIT');
 }
 
