@@ -259,6 +259,15 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	$gate->ok_one_slot('batch');
 	set_pools("$_: max_active = 1", "default 3, $_ 1") foreach ('fresh', 'fresher');
 	is($gate->counter('admitted', 'fresher'), '0', 'the totals of a new pool are its own');
+
+	# This one has no places that are counted.
+	set_pools('web', 'default 3, web 3');
+	my $web = web();
+	$web->query('BEGIN');
+	set_pools('', 'default 3, web 3');
+	set_pools(join('; ', map { "new$_" } 1 .. 8), join(', ', 'default 3', map("new$_ 3", 1 .. 8), 'web 3'));
+	ok_pool($web, 'web', 'no new pool takes the place of one in which somebody is at work');
+	$web->query('COMMIT');
 	$gate->set(max_active_backends => 2, handoff_after => 20);
 }
 
