@@ -436,7 +436,14 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 		return false;
 	}
 
-	limit_control_sample(control, &sample);
+	/*
+	 * In a dry run nobody queues, so the effect of a limit is not known.  It
+	 * stays while more than it are at work.
+	 */
+	if (Slots->settings.observing && sample.in_use > control->limit)
+		control->last = sample;
+	else
+		limit_control_sample(control, &sample);
 	if (limit_control_stood_still(control))
 		spot->circles_until = now + CIRCLES_LAST;
 	spot->in_circles = now < spot->circles_until;
