@@ -120,6 +120,8 @@ for (
 	])
 {
 	ok_queues_for(@$_);
+	# A key of its own would have become hot, too, before a refusal.
+	is(spot('hot_keys'), '1', 'and wants the same thing');
 }
 
 # What does not, what may go on beside others, and what is not known before it runs
@@ -223,10 +225,11 @@ $gate->ok_comes(
 $session->query('RESET admission_gate.queue_timeout', q{SET lock_timeout = '5ms'});
 $gate->ok_comes(
 	sub {
+		my $timeouts = $gate->counter('timeouts', 'waits');
 		$session->query('BEGIN', 'SELECT 1');
-		my $error = $session->start($want)->result->{error};
+		my $state = $session->start($want)->sqlstate;
 		$session->query('ROLLBACK');
-		return $error && $error->{C} eq '55P03' && ($error->{W} // '') !~ /while updating tuple/;
+		return $state eq '55P03' && $gate->counter('timeouts', 'waits') > $timeouts;
 	},
 	'as for the lock itself, lock_timeout counts');
 $session->query('RESET lock_timeout');
@@ -273,6 +276,11 @@ for (
 	[ 'transaction', 'a savepoint that fails gives it back', [ 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 0 ],
 	[ 'transaction', 'one that ends well does not', [ 'SAVEPOINT a', $want, 'RELEASE a' ], 1 ],
 	[ 'transaction', 'nor one after it', [ $want, 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 1 ],
+	[
+		'transaction',
+		'nor one after the one that took it',
+		[ 'SAVEPOINT a', $want, 'RELEASE a', 'SAVEPOINT b', 'ROLLBACK TO b' ], 1
+	],
 	[
 		'transaction',
 		'an inner one that fails later',
