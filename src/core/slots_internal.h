@@ -81,7 +81,8 @@ typedef struct SlotEntry
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* counted in SlotShared.reserved; the lock
 								 * for other processes */
-	bool		can_pause;		/* its statement may be long */
+	bool		can_pause;		/* its statement may be long; parallel workers
+								 * may see that it no longer may be late */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
 	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */

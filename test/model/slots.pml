@@ -398,8 +398,6 @@ inline slots_queue_append(p)
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
 	EITHER(ok, next_one = INVALID_PROC_NUMBER, LAST_BEFORE(p) = p);
-	/* next_long() */
-	WITH_LONG(if :: entry_of(p).queue == LONG_QUEUE -> next_one = HEAD(LONG_QUEUE) :: true fi);
 	list_insert(queue_at(entry_of(p).queue).waiters, p, next_one);
 	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
