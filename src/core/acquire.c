@@ -123,15 +123,14 @@ needs_place(void)
 		(unlikely(MySlotEntry->hot_spot != 0) && !has_spot(MySlotEntry));
 }
 
-/* Count this backend if a slot is free; with barge, even if others wait. */
+/* Count this backend in next_hold.  Returns false if it may not be now. */
 static inline bool
-count_me_in(bool barge)
+count_me_in(CountWhen when)
 {
 	next_hold.place = NO_QUEUE;
-	if (unlikely(needs_place()) &&
-		!count_place_if_free(my_queue(), barge, &next_hold.place))
+	if (unlikely(needs_place()) && !count_place(my_queue(), when, &next_hold.place))
 		return false;
-	if (count_slot_if_free(barge, &next_hold.counted))
+	if (count_slot(when, &next_hold.counted))
 		return true;
 	slots_return_place(next_hold.place);
 	return false;
@@ -166,7 +165,7 @@ try_to_be_counted(TimestampTz since)
 		attach_entry();
 	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
 		slots_join_pool();
-	if (!count_me_in(false))
+	if (!count_me_in(COUNT_IF_NONE_WAITS))
 		return false;
 	become_holder(since);
 	return true;
@@ -206,7 +205,7 @@ slots_try_barge(TimestampTz since)
 	if ((others_wait &&
 		 (Slots->settings.handoff_after == 0 ||
 		  my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
-		!count_me_in(true))
+		!count_me_in(COUNT_IF_FREE))
 		return false;
 	become_holder(since);
 	if (others_wait)
@@ -218,12 +217,11 @@ slots_try_barge(TimestampTz since)
 static bool
 barge_or_force(TimestampTz since)
 {
-	bool		forced = !count_me_in(true);
+	bool		forced = !count_me_in(COUNT_IF_FREE);
 
 	if (forced)
 	{
-		next_hold.place = needs_place() ? count_place(my_queue()) : NO_QUEUE;
-		next_hold.counted = count_slot();
+		(void) count_me_in(COUNT_ALWAYS);
 		add_to_own(TOTAL_FORCED, 1);
 	}
 	become_holder(since);
@@ -245,18 +243,12 @@ slots_force(TimestampTz since)
 bool
 slots_acquire_reserved(int size, TimestampTz since)
 {
-	uint32		used = pg_atomic_read_u32(&Slots->reserved);
-
-	while (used < (uint32) size)
-	{
-		if (!pg_atomic_compare_exchange_u32(&Slots->reserved, &used, used + 1))
-			continue;
-		MySlotEntry->reserved = true;
-		if (!barge_or_force(since))
-			leave_reserve(MySlotEntry); /* one was free after all */
-		return true;
-	}
-	return false;
+	if (!count_up(&Slots->reserved, size, COUNT_IF_FREE))
+		return false;
+	MySlotEntry->reserved = true;
+	if (!barge_or_force(since))
+		leave_reserve(MySlotEntry); /* one was free after all */
+	return true;
 }
 
 /* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */
@@ -270,14 +262,14 @@ enter_queue(int max_queue_length, LockedSection *section)
 	{
 		/* It may hold locks that others want: it needs only a place. */
 		if (MySlotEntry->admitted_before &&
-			count_place_if_free(MySlotEntry->queue, true, &next_hold.place))
+			count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place))
 		{
-			next_hold.counted = count_slot();
+			(void) count_slot(COUNT_ALWAYS, &next_hold.counted);
 			return SLOT_ENQUEUE_ACQUIRED;
 		}
 		/* It may overtake waiters of lower priority. */
 		if (my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
-			count_in_if_free(MySlotEntry->queue, &next_hold))
+			count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))
 			return SLOT_ENQUEUE_ACQUIRED;
 	}
 	if (none_may_queue())
@@ -288,7 +280,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 			pool->totals[TOTAL_WOULD_QUEUE]++;
 			slots_call_worker(section);
 		}
-		next_hold = count_in(MySlotEntry->queue);
+		(void) count_in(MySlotEntry->queue, COUNT_ALWAYS, &next_hold);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
 	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
@@ -372,7 +364,7 @@ claim_free_slot(void)
 	MySlotEntry->wakeup_pending = false;
 	if (state_of(MySlotEntry) == SLOT_WAITING &&
 		slots_is_its_turn(my_slot_procno, section.now) &&
-		count_in_if_free(MySlotEntry->queue, &hold))
+		count_in(MySlotEntry->queue, COUNT_IF_FREE, &hold))
 	{
 		slots_make_holder(my_slot_procno, &hold, &section);
 		Slots->moved = section.now;
@@ -611,13 +603,13 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	bool		barges = Slots->settings.handoff_after != 0;
+	CountWhen	when = Slots->settings.handoff_after == 0 ? COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
 	int			place;
 
 	slots_resume();
 	if (state_of(MySlotEntry) != SLOT_RUNNING || slots_has_place())
 		return true;
-	if (!count_place_if_free(slots_hot_spot_queue(hot_spot), barges, &place))
+	if (!count_place(slots_hot_spot_queue(hot_spot), when, &place))
 		return false;
 	MySlotEntry->hot_spot = hot_spot + 1;
 	occupy(place);

@@ -120,7 +120,7 @@ end_lending(SlotEntry *entry, TimestampTz since)
 	if (state_of(entry) != SLOT_LENT)
 		return;
 	/* After the exchange, the backend may release it and change its pool. */
-	hold = count_in(entry->pool);
+	(void) count_in(entry->pool, COUNT_ALWAYS, &hold);
 	pg_atomic_write_u64(&entry->since, since);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, state_with(SLOT_RUNNING, &hold)))
 		forget_lender(pool);

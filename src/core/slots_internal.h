@@ -374,13 +374,22 @@ passed_since(uint64 then, int interval, uint64 now)
 	return (int64) (now - then) >= interval * INT64CONST(1000);
 }
 
-/* Raise a count if it is below the limit. barge: ignore the waiters' flag. */
+/* When to count a backend */
+typedef enum CountWhen
+{
+	COUNT_IF_NONE_WAITS,		/* and one is free */
+	COUNT_IF_FREE,
+	COUNT_ALWAYS				/* above the limit if necessary */
+} CountWhen;
+
+/* Raise a count.  Returns false if it may not be raised now. */
 static inline bool
-count_up_if_free(pg_atomic_uint32 *usage, pg_atomic_uint32 *limit, bool barge)
+count_up(pg_atomic_uint32 *usage, uint32 limit, CountWhen when)
 {
 	uint32		old = pg_atomic_read_u32(usage);
 
-	while ((barge ? old & USAGE_COUNT : old) < pg_atomic_read_u32(limit))
+	while (when == COUNT_ALWAYS ||
+		   (when == COUNT_IF_FREE ? old & USAGE_COUNT : old) < limit)
 		if (pg_atomic_compare_exchange_u32(usage, &old, old + 1))
 			return true;
 	return false;
@@ -395,25 +404,15 @@ queue_counts(int queue)
 
 /* Count a place, if the queue counts.  Returns false if none is free. */
 static inline bool
-count_place_if_free(int queue, bool barge, int *place)
+count_place(int queue, CountWhen when, int *place)
 {
 	*place = NO_QUEUE;
 	if (!queue_counts(queue))
 		return true;
-	if (!count_up_if_free(&queue_at(queue)->usage, &queue_at(queue)->limit, barge))
+	if (!count_up(&queue_at(queue)->usage, pg_atomic_read_u32(&queue_at(queue)->limit), when))
 		return false;
 	*place = queue;
 	return true;
-}
-
-/* The same, above the limit if necessary.  Returns the place. */
-static inline int
-count_place(int queue)
-{
-	if (!queue_counts(queue))
-		return NO_QUEUE;
-	pg_atomic_fetch_add_u32(&queue_at(queue)->usage, 1);
-	return queue;
 }
 
 /*
@@ -434,43 +433,23 @@ count_place_out(int place)
 
 /* Count a slot, if slots are limited.  Returns false if none is free. */
 static inline bool
-count_slot_if_free(bool barge, bool *counted)
+count_slot(CountWhen when, bool *counted)
 {
 	*counted = slots_are_limited();
-	return likely(!*counted) || count_up_if_free(&Slots->usage, &Slots->limit, barge);
+	return likely(!*counted) ||
+		count_up(&Slots->usage, pg_atomic_read_u32(&Slots->limit), when);
 }
 
-/* The same, above the limit if necessary.  Returns whether it was counted. */
+/* Count both, or none.  Lock held. */
 static inline bool
-count_slot(void)
+count_in(int queue, CountWhen when, Hold *hold)
 {
-	bool		counted = slots_are_limited();
-
-	if (counted)
-		pg_atomic_fetch_add_u32(&Slots->usage, 1);
-	return counted;
-}
-
-/* Count a place and a slot if both are free.  Lock held. */
-static inline bool
-count_in_if_free(int queue, Hold *hold)
-{
-	if (!count_place_if_free(queue, true, &hold->place))
+	if (!count_place(queue, when, &hold->place))
 		return false;
-	if (count_slot_if_free(true, &hold->counted))
+	if (count_slot(when, &hold->counted))
 		return true;
 	(void) count_place_out(hold->place);
 	return false;
-}
-
-/* The same, above the limits if necessary.  Needs no lock. */
-static inline Hold
-count_in(int queue)
-{
-	Hold		hold = {.place = count_place(queue)};
-
-	hold.counted = count_slot();
-	return hold;
 }
 
 static inline void

@@ -243,9 +243,9 @@ readmit(LockedSection *section)
 
 		while (readmitted < MAX_AT_ONCE &&
 			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
-			   entry_of(head)->admitted_before && count_place_if_free(queue, true, &hold.place))
+			   entry_of(head)->admitted_before && count_place(queue, COUNT_IF_FREE, &hold.place))
 		{
-			hold.counted = count_slot();
+			(void) count_slot(COUNT_ALWAYS, &hold.counted);
 			slots_make_holder(head, &hold, section);
 			wake_later(section, head);
 			readmitted++;
@@ -272,7 +272,7 @@ wake_next(bool was_free, LockedSection *section)
 		publish_next(next, section->now);
 		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
 			break;
-		if (granted++ == MAX_AT_ONCE || !count_in_if_free(LONG_QUEUE, &hold))
+		if (granted++ == MAX_AT_ONCE || !count_in(LONG_QUEUE, COUNT_IF_FREE, &hold))
 		{
 			if (was_free)
 				readmit(section);	/* another backend has taken the slot */
@@ -556,8 +556,9 @@ void
 slots_grant_above_limit(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
-	Hold		hold = count_in(entry->queue);
+	Hold		hold;
 
+	(void) count_in(entry->queue, COUNT_ALWAYS, &hold);
 	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
 	slots_make_holder(procno, &hold, section);
 	wake_later(section, procno);
@@ -568,7 +569,7 @@ static bool
 grant_one(void)
 {
 	LockedSection section;
-	int			queue = NO_QUEUE;
+	CountWhen	when = COUNT_ALWAYS;
 	int			next;
 	Hold		hold;
 	bool		granted;
@@ -576,19 +577,15 @@ grant_one(void)
 	slots_lock(&section);
 	next = queue_at(LONG_QUEUE)->waiters.head;
 	if (none_may_queue())
-		queue = slots_next_queue(NO_QUEUE);
-	else if (next != INVALID_PROC_NUMBER &&
-			 (Slots->long_needed || !long_may_wait(entry_of(next))))
-		queue = LONG_QUEUE;
-	if (queue != NO_QUEUE)
+		next = slots_any_waits() ? queue_at(slots_next_queue(NO_QUEUE))->waiters.head :
+			INVALID_PROC_NUMBER;
+	else if (next == INVALID_PROC_NUMBER ||
+			 (!Slots->long_needed && long_may_wait(entry_of(next))))
 	{
-		next = queue_at(queue)->waiters.head;
-		hold = count_in(queue);
-	}
-	else
 		next = slots_next_waiter(section.now);
-	granted = queue != NO_QUEUE ||
-		(next != INVALID_PROC_NUMBER && count_in_if_free(entry_of(next)->queue, &hold));
+		when = COUNT_IF_FREE;
+	}
+	granted = next != INVALID_PROC_NUMBER && count_in(entry_of(next)->queue, when, &hold);
 	if (granted)
 		grant(next, &hold, &section);
 	slots_unlock(&section);
@@ -642,7 +639,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
 	if (next != INVALID_PROC_NUMBER &&
 		(!limited || (had->counted && slots_in_use() <= pg_atomic_read_u32(&Slots->limit))) &&
 		may_hand_off(next, section->now) &&
-		count_place_if_free(entry_of(next)->queue, true, &hold.place))
+		count_place(entry_of(next)->queue, COUNT_IF_FREE, &hold.place))
 	{
 		Slots->last_handoff = section->now;
 		if (entry_of(next)->queue != LONG_QUEUE)

@@ -135,9 +135,9 @@ the flag of all stays clear                    |wake_next|CLEAR_FLAG(Slots.usage
 who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
 the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
 the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
-a woken waiter enters without counting         |claim_free_slot|count_in_if_free(MySlotEntry.queue)|ok = slot_is_free()|states|ROUNDS=2
-a barging backend enters above the limit       |slots_try_barge|count_me_in(true)|counted = true; Slots.usage++; ok = true|states|ROUNDS=2
-a granted slot does not count in its queue     |slots_hand_off|count_place_if_free(entry_of(next_one).queue, true)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
+a woken waiter enters without counting         |claim_free_slot|count_in(MySlotEntry.queue, COUNT_IF_FREE, me)|ok = slot_is_free()|states|ROUNDS=2
+a barging backend enters above the limit       |slots_try_barge|count_me_in(COUNT_IF_FREE)|counted = true; Slots.usage++; ok = true|states|ROUNDS=2
+a granted slot does not count in its queue     |slots_hand_off|count_place(entry_of(next_one).queue, COUNT_IF_FREE)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
 a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZE=1 RESIZE_1=1
 a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
 a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
@@ -150,13 +150,13 @@ others barge before the next for ever          |may_hand_off|overdue|false|serve
 a hand-off stays in flight                     |finish_handoff|handoff_pending == me|false|served|FOREVER
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
-a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, p)|skip|states|SAMPLES=1 DO=2
+a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, COUNT_ALWAYS, p)|skip|states|SAMPLES=1 DO=2
 a waiter is let in though it has left          |slots_let_in|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
 no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZE=1 RESIZE_1=2
 waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
 no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
-the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, p)|skip|states|SAMPLES=2 DO=1
+the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, COUNT_ALWAYS, p)|skip|states|SAMPLES=2 DO=1
 a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
 a lender that ends still counts as one         |slots_forget_lending|forget_lender()|skip|states|BACKENDS=2 SAMPLES=1 DO=1
 a place is given where there is one            |give_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
@@ -171,7 +171,7 @@ no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RE
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 no waiter is let in for which a holder waits   |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 the same for one in the middle                 |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-a kept place is counted again with the slot    |barge_or_force|!HAS_SPOT(me)|true|states|HOT=1 KEEP=1 BYSTANDERS=1
+a kept place is counted again with the slot    |count_me_in|HAS_SPOT(me)|false|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
 none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
 no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
@@ -189,7 +189,7 @@ a long one has a turn though it has left       |take_turn|ok = IS_RUNNING(p)|ok 
 the turn of a long one that waits still counts |queue_again|count_turn(p, -1)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 the slot of a long one that waits still counts |queue_again|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.place = NO_QUEUE|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
-one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
+one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, COUNT_ALWAYS, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
 a worker counts although its leader waits      |slots_count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one that lends still count          |lend|COUNT_LONG(- entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1

@@ -212,24 +212,26 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 	byte wakes, index, next_one = INVALID_PROC_NUMBER
 
 /* ---- slots_internal.h ---- */
-inline count_up_if_free(cell, most, barge)
+#define COUNT_IF_NONE_WAITS 0
+#define COUNT_IF_FREE	1
+#define COUNT_ALWAYS	2
+inline count_up(cell, most, when)
 {
-	d_step { ok = ((barge -> cell & USAGE_COUNT : cell) < most); cell = cell + ok }
+	d_step {
+		ok = ((when) == COUNT_ALWAYS ||
+			  ((when) == COUNT_IF_FREE -> cell & USAGE_COUNT : cell) < most);
+		cell = cell + ok
+	}
 }
 
-inline count_place_if_free(i, barge)
+inline count_place(i, when)
 {
 	ok = true;
 	WHEN(PLACES,
 		 atomic {
-			WHEN(queue_counts(i), count_up_if_free(queue_at(i).usage, queue_at(i).limit, barge);
+			WHEN(queue_counts(i), count_up(queue_at(i).usage, queue_at(i).limit, when);
 				 WHEN(ok, place = i))
 		 })
-}
-
-inline count_place(i)
-{
-	WHEN(PLACES, d_step { WHEN(queue_counts(i), queue_at(i).usage++; place = i) })
 }
 
 /* told: that queue has waiters, so the caller is to take and release the lock. */
@@ -243,30 +245,24 @@ inline count_place_out(i)
 		 })
 }
 
-/* Without a limit for all, a slot is not counted. */
-inline count_slot_if_free(barge)
+/* Without a limit for all, a slot is not counted.  p: who may be counted above it */
+inline count_slot(when, p)
 {
 	STEADY {
 		counted = slots_are_limited(); ok = true;
-		WHEN(counted, count_up_if_free(Slots.usage, Slots.limit, barge); WHEN(!ok, counted = false))
+		WHEN(counted,
+			 atomic {
+				count_up(Slots.usage, Slots.limit, when); WHEN(!ok, counted = false);
+				WHEN((when) == COUNT_ALWAYS, exempt = exempt | BIT(p))
+			 })
 	}
 }
 
-/* Above the limit if need be, for p */
-inline count_slot(p)
+inline count_in(i, when, p)
 {
-	STEADY {
-		counted = slots_are_limited();
-		WHEN(counted, d_step { Slots.usage++; exempt = exempt | BIT(p) })
-	}
+	count_place(i, when);
+	WHEN(ok, count_slot(when, p); WHEN(!ok, count_place_out(place)))
 }
-
-inline count_in_if_free(i)
-{
-	count_place_if_free(i, true);
-	WHEN(ok, count_slot_if_free(true); WHEN(!ok, count_place_out(place)))
-}
-inline count_in(i, p) { count_place(i); count_slot(p) }
 inline count_out() { count_place_out(place); WHEN(counted, Slots.usage--; counted = false) }
 inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
 
@@ -322,7 +318,7 @@ inline wake_next()
 	do
 	:: IS_OF_LONG(next_one) ->
 		d_step { WHEN(slots_are_limited(), SET_FLAG(Slots.usage)) };
-		count_in_if_free(LONG_QUEUE);
+		count_in(LONG_QUEUE, COUNT_IF_FREE, next_one);
 		EITHER(ok, grant(next_one); slots_next_waiter(), break)
 	:: else -> break
 	od;
@@ -352,7 +348,7 @@ inline wake_next()
 			MAY_READMIT(i) -> \
 			next_one = HEAD(i); WHEN(queue_counts(i), queue_at(i).usage++; place = i) \
 		}; \
-		count_slot(next_one); grant(next_one)
+		count_slot(COUNT_ALWAYS, next_one); grant(next_one)
 
 /* The caller has looked whether a slot is free; if one was, the next is called. */
 inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
@@ -439,7 +435,7 @@ inline grant(p)
 
 inline slots_grant_above_limit(p)
 {
-	count_in(entry_of(p).queue, p); slots_make_holder(p); wake_later(p)
+	count_in(entry_of(p).queue, COUNT_ALWAYS, p); slots_make_holder(p); wake_later(p)
 }
 
 proctype Unlocker()
@@ -471,10 +467,10 @@ inline grant_one()
 	ok = (next_one != INVALID_PROC_NUMBER);
 	EITHER(ok,
 		   assert(!slots_are_limited() && (Slots.max_active == 0 || LONG > 0));	/* (b) */
-		   count_in(entry_of(next_one).queue, next_one),
+		   count_in(entry_of(next_one).queue, COUNT_ALWAYS, next_one),
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
-				  count_in_if_free(entry_of(next_one).queue), ok = false));
+				  count_in(entry_of(next_one).queue, COUNT_IF_FREE, next_one), ok = false));
 	EITHER(ok, grant(next_one), resizing--);
 	slots_unlock()
 }
@@ -512,7 +508,7 @@ inline slots_hand_off()
 			GRANTABLE && may_hand_off() ->
 			assert(SUM(IS_AT_WORK) < Slots.limit)	/* (b) */
 		};
-		count_place_if_free(entry_of(next_one).queue, true)
+		count_place(entry_of(next_one).queue, COUNT_IF_FREE)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
 	EITHER(ok, START_HANDOFF; grant(next_one), WHEN(counted, Slots.usage--; counted = false))
@@ -541,7 +537,7 @@ inline lend(p)
 inline end_lending(p)
 {
 	WHEN(entry_of(p).state == SLOT_LENT,
-		 count_in(DEFAULT_POOL, p);
+		 count_in(DEFAULT_POOL, COUNT_ALWAYS, p);
 		 atomic { ok = (entry_of(p).state == SLOT_LENT); WHEN(ok, SET_STATE(p)) };
 		 EITHER(ok, forget_lender(), count_out()))	/* or the backend left */
 }
@@ -615,7 +611,8 @@ inline slots_end_turns()
 	WHEN(IS_WAITING(me) || MySlotEntry.place == LONG_QUEUE,
 		 slots_lock();
 		 if
-		 :: is_paused(me) -> slots_queue_remove(me); count_in(DEFAULT_POOL, me); SET_STATE(me)
+		 :: is_paused(me) ->
+			slots_queue_remove(me); count_in(DEFAULT_POOL, COUNT_ALWAYS, me); SET_STATE(me)
 		 :: MySlotEntry.place == LONG_QUEUE ->
 			d_step { count_turn(me, -1); MySlotEntry.place = NO_QUEUE }
 		 :: else
@@ -641,27 +638,25 @@ inline occupy()
 }
 
 /* needs_place() comes to the same where there are no places */
-inline count_me_in(barge)
+inline count_me_in(when)
 {
 	WHEN(HOT > 0, index = my_queue());
-	EITHER(HAS_SPOT(me), ok = true, count_place_if_free(index, barge));
-	WHEN(ok, count_slot_if_free(barge); WHEN(!ok, slots_return_place()))
+	EITHER(HAS_SPOT(me), ok = true, count_place(index, when));
+	WHEN(ok, count_slot(when, me); WHEN(!ok, slots_return_place()))
 }
 inline become_holder() { occupy(); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
-inline slots_try_acquire() { count_me_in(false); WHEN(ok, become_holder()) }
+inline slots_try_acquire() { count_me_in(COUNT_IF_NONE_WAITS); WHEN(ok, become_holder()) }
 #define OTHERS_WAIT \
 	(waiters_flag_is_set() || (queue_at(my_queue()).usage & USAGE_WAITERS) != 0)
 
 inline slots_try_barge()
 {
-	ok = (BARGING || !OTHERS_WAIT); WHEN(ok, count_me_in(true)); WHEN(ok, become_holder())
+	ok = (BARGING || !OTHERS_WAIT); WHEN(ok, count_me_in(COUNT_IF_FREE)); WHEN(ok, become_holder())
 }
 
 inline barge_or_force()
 {
-	count_me_in(true);
-	WHEN(!ok, WHEN(!HAS_SPOT(me), index = my_queue(); count_place(index)); count_slot(me));
-	become_holder(); ok = true
+	count_me_in(COUNT_IF_FREE); WHEN(!ok, count_me_in(COUNT_ALWAYS)); become_holder()
 }
 inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 #define MY_QUEUE		MySlotEntry.queue
@@ -671,9 +666,9 @@ inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 inline enter_queue()
 {
 	EITHER(MySlotEntry.admitted_before && !HAS_WAITERS(MY_QUEUE),
-		   count_place_if_free(MY_QUEUE, true); WHEN(ok, count_slot(me)), ok = false);
-	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in_if_free(MY_QUEUE)));
-	WHEN(RESIZE, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, me); ok = true));
+		   count_place(MY_QUEUE, COUNT_IF_FREE); WHEN(ok, count_slot(COUNT_ALWAYS, me)), ok = false);
+	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in(MY_QUEUE, COUNT_IF_FREE, me)));
+	WHEN(RESIZE, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, COUNT_ALWAYS, me)));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
 		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me); ok = false);
@@ -697,7 +692,7 @@ inline claim_free_slot()
 {
 	atomic { slots_lock(); MySlotEntry.wakeup_pending = false; ok = !IS_WAITING(me) };
 	WHEN(!ok,
-		 slots_next_waiter(); WHEN(slots_is_its_turn(me), count_in_if_free(MySlotEntry.queue));
+		 slots_next_waiter(); WHEN(slots_is_its_turn(me), count_in(MySlotEntry.queue, COUNT_IF_FREE, me));
 		 WHEN(ok, assert(me == HEAD(MySlotEntry.queue)); slots_make_holder(me)));
 	slots_unlock()
 }
@@ -778,7 +773,7 @@ inline slots_take_place(h)
 	WHEN(LENDING, slots_resume());
 	ok = (!IS_RUNNING(me) || HAS_SPOT(me));
 	WHEN(!ok,
-		 count_place_if_free(slots_hot_spot_queue(h), BARGING);
+		 count_place(slots_hot_spot_queue(h), BARGING);
 		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
 }
 inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = true }
