@@ -4,11 +4,9 @@
  *		Which pools there are, and which one a backend belongs to.
  *
  * Each pool has an index in an array; the default pool has the first.  A
- * backend looks up its pool by name whenever the generation changes.  When a
- * pool is dropped, waiters in its queue move to the default pool at once,
- * other backends at their next statement.  The index can be reused once no
- * backend of the pool has a slot.  Until it is, a new pool of the same name
- * gets the index and the totals.
+ * backend looks up its pool by name at its next statement if the generation has
+ * changed.  A pool that is dropped keeps its index, limit and totals until no
+ * backend of it has a slot or waits, and another pool needs the index.
  *
  * Locking: see slots_internal.h.
  *
@@ -90,7 +88,7 @@ slots_join_pool(void)
 	if (MySlotEntry->pool != index)
 	{
 		slots_lock(&section);
-		slots_keep_totals(MySlotEntry);
+		slots_keep_totals();
 		MySlotEntry->pool = index;
 		slots_unlock(&section);
 	}
@@ -155,36 +153,16 @@ define_pool(int index, const PoolDefinition *definition)
 	slots_unlock(&section);
 }
 
-/* Drop a pool: its waiters move to the end of the default pool's queue. */
+/* Drop a pool.  Those that wait in its queue enter by its former rules. */
 static void
 drop_pool(int index)
 {
-	SlotPool   *pool = &Slots->pools[index];
-	SlotQueue  *queue = queue_at(index);
 	LockedSection section;
-	int			waiter;
 
-	do
-	{
-		slots_lock(&section);
-		pool->defined = false;
-		pg_atomic_write_u32(&queue->limit, NO_LIMIT);
-		pg_atomic_fetch_add_u32(&Slots->generation, 1);
-		waiter = queue->waiters.head;
-		if (waiter != INVALID_PROC_NUMBER)
-		{
-			slots_queue_remove(waiter);
-			slots_keep_totals(entry_of(waiter));
-			entry_of(waiter)->pool = entry_of(waiter)->queue = DEFAULT_POOL;
-			pg_atomic_fetch_or_u32(&queue_at(DEFAULT_POOL)->usage, USAGE_WAITERS);
-			slots_queue_append(waiter, &section);
-			/* Unless there was a reset. */
-			if (pool->totals[TOTAL_QUEUED] > pool->baseline[TOTAL_QUEUED])
-				pool->totals[TOTAL_QUEUED]--;
-			Slots->pools[DEFAULT_POOL].totals[TOTAL_QUEUED]++;
-		}
-		slots_unlock(&section);
-	} while (waiter != INVALID_PROC_NUMBER);
+	slots_lock(&section);
+	Slots->pools[index].defined = false;
+	pg_atomic_fetch_add_u32(&Slots->generation, 1);
+	slots_unlock(&section);
 }
 
 /*

@@ -70,7 +70,7 @@ typedef struct SlotEntry
 	uint16		admission;		/* changes with every admission */
 	uint16		statement;		/* changes with every statement */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
-	uint8		pool;			/* changed in state NONE, or under the lock */
+	uint8		pool;			/* changed in state NONE, under the lock */
 	uint8		queue;			/* its present or last one: lock */
 	uint8		hot_spot;		/* that it contends for, plus 1; or 0 */
 	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
@@ -316,7 +316,7 @@ state_with(SlotState state, const Hold *hold)
 		(uint32) (pool + 1) << PLACE_SHIFT;
 }
 
-/* Add to a total of this backend.  It is the only writer unless it waits. */
+/* Add to a total of this backend, which is the only writer. */
 static inline void
 add_to_own(SlotTotal total, uint64 n)
 {
@@ -581,7 +581,7 @@ extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section);
 
 /* stats.c, pools.c, lending.c, hot_spots.c */
-extern void slots_keep_totals(SlotEntry *entry);
+extern void slots_keep_totals(void);
 extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
 extern void slots_forget_lending(void);

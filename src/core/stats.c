@@ -45,16 +45,16 @@ slots_record_wait(uint64 waited)
 }
 
 /*
- * Move the totals of an entry that leaves its pool to the pool.  The lock is
- * held, and pools_lock: shared for the own entry, else exclusively.
+ * Move the totals of this backend, which leaves its pool, to the pool.  The lock
+ * is held, and pools_lock.
  */
 void
-slots_keep_totals(SlotEntry *entry)
+slots_keep_totals(void)
 {
 	for (int t = 0; t < SLOT_TOTALS; t++)
 	{
-		pool_of(entry)->totals[t] += pg_atomic_read_u64(&entry->totals[t]);
-		pg_atomic_write_u64(&entry->totals[t], 0);
+		pool_of(MySlotEntry)->totals[t] += pg_atomic_read_u64(&MySlotEntry->totals[t]);
+		pg_atomic_write_u64(&MySlotEntry->totals[t], 0);
 	}
 }
 
