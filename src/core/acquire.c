@@ -258,7 +258,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
-	if (queue->waiters.head == INVALID_PROC_NUMBER)
+	if (queue->nwaiters == 0)
 	{
 		/* It may hold locks that others want: it needs only a place. */
 		if (MySlotEntry->admitted_before &&
@@ -283,7 +283,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 		(void) count_in(MySlotEntry->queue, COUNT_ALWAYS, &next_hold);
 		return SLOT_ENQUEUE_ACQUIRED;
 	}
-	if (max_queue_length >= 0 && queue->waiters.length >= max_queue_length)
+	if (max_queue_length >= 0 && queue->nwaiters >= max_queue_length)
 	{
 		pool->totals[TOTAL_REJECTIONS]++;
 		return SLOT_ENQUEUE_FULL;
@@ -325,7 +325,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 	queue = queue_at(MySlotEntry->queue);
 	if (pool_of(MySlotEntry)->definition.max_queue_length != POOLS_QUEUE_LENGTH_UNSET)
 		max_queue_length = pool_of(MySlotEntry)->definition.max_queue_length;
-	*queue_length = queue->waiters.length;
+	*queue_length = queue->nwaiters;
 
 	/* Set the flags before the last look for a free slot. */
 	if (!none_may_queue())
@@ -335,7 +335,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
 	result = enter_queue(max_queue_length, &section);
-	if (queue->waiters.head == INVALID_PROC_NUMBER)
+	if (queue->nwaiters == 0)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock(&section);
 
@@ -753,7 +753,6 @@ slots_shmem_request(void)
 bool
 slots_shmem_init(void)
 {
-	const EntryList empty = {INVALID_PROC_NUMBER, INVALID_PROC_NUMBER, 0};
 	bool		found;
 	void	   *area = ShmemInitStruct("admission_gate slots",
 									   shmem_size() + PG_CACHE_LINE_SIZE, &found);
@@ -794,8 +793,8 @@ slots_shmem_init(void)
 	{
 		pg_atomic_init_u32(&queue_at(i)->usage, 0);
 		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
-		queue_at(i)->waiters = empty;
-		queue_at(i)->last_before = INVALID_PROC_NUMBER;
+		dlist_init(&queue_at(i)->waiters);
+		queue_at(i)->last_before = &queue_at(i)->waiters.head;
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{

@@ -202,7 +202,7 @@ find_free(void)
 		int			queue = slots_hot_spot_queue(i);
 
 		if (Slots->hot_spots[i].key.kind == HOT_SPOT_NONE &&
-			places_in_use(queue) == 0 && queue_at(queue)->waiters.length == 0)
+			places_in_use(queue) == 0 && queue_at(queue)->nwaiters == 0)
 			return i;
 	}
 	return -1;
@@ -427,7 +427,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
 	sample.in_use = places_in_use(index);
-	sample.waiting = *(volatile int *) &queue->waiters.length;
+	sample.waiting = *(volatile int *) &queue->nwaiters;
 	sample.contenders += sample.waiting;
 	spot->most_in_line = Max(spot->most_in_line, (int) (sample.waiting + sample.blocked));
 	if (!has_queue(spot->key.kind))
@@ -521,7 +521,7 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 	{
 		HotSpot    *spot = &Slots->hot_spots[i];
 		HotSpotView *view = &views[n];
-		EntryList  *waiters = &queue_at(slots_hot_spot_queue(i))->waiters;
+		int			queue = slots_hot_spot_queue(i);
 		LockedSection section;
 
 		slots_lock(&section);
@@ -530,10 +530,10 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 		view->since = spot->since;
 		view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
 		view->contenders = spot->control.last.contenders;
-		view->running = places_in_use(slots_hot_spot_queue(i));
+		view->running = places_in_use(queue);
 		view->blocked = spot->control.last.blocked;
-		view->waiting = waiters->length;
-		view->waiter = waiters->head;
+		view->waiting = queue_at(queue)->nwaiters;
+		view->waiter = first_waiter(queue);
 		view->admitted = pg_atomic_read_u64(&spot->admitted);
 		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
 		if (spot->key.kind != HOT_SPOT_NONE &&

@@ -236,7 +236,7 @@ relieve_next(LockedSection *section)
 		 entry_of(next)->queue == LONG_QUEUE &&
 		 (index = slots_next_queue(index)) != NO_QUEUE;)
 		if (queue_has_place_free(index))
-			next = queue_at(index)->waiters.head;
+			next = first_waiter(index);
 	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE ||
 		!enter_late(next, Slots->moved, &Slots->stall_after, section))
 		return false;
@@ -251,7 +251,7 @@ relieve_full_queue(LockedSection *section)
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
 		SlotQueue  *queue = queue_at(index);
-		int			head = queue->waiters.head;
+		int			head = first_waiter(index);
 		uint32		completed;
 
 		if (queue_has_place_free(index))

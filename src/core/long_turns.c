@@ -59,7 +59,7 @@ must_give_up(SlotEntry *entry, uint64 now)
 
 	if (Slots->long_needed)
 		return false;
-	if (is_over && queue_at(LONG_QUEUE)->waiters.head != INVALID_PROC_NUMBER)
+	if (is_over && queue_at(LONG_QUEUE)->nwaiters > 0)
 		return true;
 	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
 		return false;

@@ -37,6 +37,7 @@
 
 #include "postgres.h"
 
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
@@ -88,8 +89,7 @@ typedef struct SlotEntry
 	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
 
-	int			prev;			/* links in a queue: lock */
-	int			next;			/* likewise */
+	dlist_node	link;			/* in a queue: lock */
 	uint16		admission_seen; /* admission at quiet_since: lock */
 	pg_atomic_uint64 last_wait; /* us */
 	uint64		cpu_seen;		/* CPU time (us) at quiet_since: lock */
@@ -103,14 +103,6 @@ typedef struct SlotEntry
 	ConditionVariable turn;		/* these wait for it */
 } SlotEntry;
 
-/* A list of entries, linked by proc numbers; INVALID_PROC_NUMBER if empty */
-typedef struct EntryList
-{
-	int			head;
-	int			tail;
-	int			length;
-} EntryList;
-
 /* The queue of a pool or of a hot spot */
 typedef struct SlotQueue
 {
@@ -123,8 +115,9 @@ typedef struct SlotQueue
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
-	EntryList	waiters;
-	int			last_before;	/* the last with admitted_before, or invalid */
+	dlist_head	waiters;
+	int			nwaiters;
+	dlist_node *last_before;	/* the last with admitted_before, or the head */
 	uint64		moved;			/* when a waiter last entered or queued again */
 	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
@@ -259,6 +252,16 @@ queue_at(int queue)
 {
 	Assert(queue >= 0 && queue < SLOTS_QUEUES);
 	return &Slots->queues[queue];
+}
+
+/* The proc number of the first waiter, or INVALID_PROC_NUMBER.  Lock held. */
+static inline int
+first_waiter(int queue)
+{
+	SlotQueue  *q = queue_at(queue);
+
+	return q->nwaiters == 0 ? INVALID_PROC_NUMBER :
+		dlist_head_element(SlotEntry, link, &q->waiters) - Slots->entries;
 }
 
 static inline bool

@@ -109,7 +109,7 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->slots = pg_atomic_read_u32(&queue_at(mine)->limit);
 		if (limit->slots == NO_LIMIT)
 			limit->slots = Max(limit->in_use, 1);	/* it has just ended */
-		limit->waiting = queue_at(mine)->waiters.length;
+		limit->waiting = queue_at(mine)->nwaiters;
 		if (is_of_hot_spot(mine))
 		{
 			limit->hot_spot = hot_spot_at(mine)->key;
@@ -126,7 +126,7 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->lent = Slots->lent;
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			if (queue != LONG_QUEUE)
-				limit->waiting += queue_at(queue)->waiters.length;
+				limit->waiting += queue_at(queue)->nwaiters;
 	}
 	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;

@@ -115,7 +115,7 @@ slots_next_waiter(uint64 now)
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
-		int			head = queue_at(queue)->waiters.head;
+		int			head = first_waiter(queue);
 
 		if (!queue_has_place_free(queue))
 			continue;
@@ -149,7 +149,7 @@ note_passed_over(int priority, uint64 since)
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
 		SlotQueue  *queue = queue_at(index);
-		SlotEntry  *head = entry_of(queue->waiters.head);
+		SlotEntry  *head = entry_of(first_waiter(index));
 
 		if (queue->passed_over_since == 0 && since > head->queued &&
 			pool_of(head)->definition.priority < priority && queue_has_place_free(index))
@@ -190,7 +190,7 @@ head_to_call(void)
 {
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
-		int			head = queue_at(queue)->waiters.head;
+		int			head = first_waiter(queue);
 
 		if (queue != LONG_QUEUE && queue_has_place_free(queue) && !entry_of(head)->wakeup_pending)
 			return head;
@@ -204,7 +204,7 @@ slots_is_its_turn(int procno, uint64 now)
 {
 	if (slots_are_limited())
 		return slots_next_waiter(now) == procno;
-	return queue_at(entry_of(procno)->queue)->waiters.head == procno;
+	return first_waiter(entry_of(procno)->queue) == procno;
 }
 
 /*
@@ -242,7 +242,7 @@ readmit(LockedSection *section)
 		Hold		hold;
 
 		while (readmitted < MAX_AT_ONCE &&
-			   (head = queue_at(queue)->waiters.head) != INVALID_PROC_NUMBER &&
+			   (head = first_waiter(queue)) != INVALID_PROC_NUMBER &&
 			   entry_of(head)->admitted_before && count_place(queue, COUNT_IF_FREE, &hold.place))
 		{
 			(void) count_slot(COUNT_ALWAYS, &hold.counted);
@@ -410,61 +410,28 @@ slots_get_worker(WorkerStats *stats)
 
 /* ---- The queues: the lock is held ---- */
 
-/* Where the list names its entry after prev, and before next; -1 = its ends */
-static inline int *
-link_after(EntryList *list, int prev)
-{
-	return prev == INVALID_PROC_NUMBER ? &list->head : &entry_of(prev)->next;
-}
-
-static inline int *
-link_before(EntryList *list, int next)
-{
-	return next == INVALID_PROC_NUMBER ? &list->tail : &entry_of(next)->prev;
-}
-
-/* Insert an entry before another, or at the end. */
-static void
-list_insert(EntryList *list, int procno, int before)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	entry->next = before;
-	entry->prev = *link_before(list, before);
-	*link_after(list, entry->prev) = *link_before(list, before) = procno;
-	list->length++;
-}
-
-static void
-list_remove(EntryList *list, int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	*link_after(list, entry->prev) = entry->next;
-	*link_before(list, entry->next) = entry->prev;
-	list->length--;
-	Assert((list->length == 0) == (list->head == INVALID_PROC_NUMBER));
-}
-
 /*
- * Put an entry into its queue, whose flag is set, if it has one.  If slots are limited, a
- * backend that may hold locks goes before those that hold none, unless these
- * have waited for handoff_after.
+ * Put an entry into its queue, whose flag is set, if it has one.  If slots are
+ * limited, a backend that may hold locks goes before those that hold none,
+ * unless these have waited for handoff_after.
  */
 void
 slots_queue_append(int procno, LockedSection *section)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
-	int			next = *link_after(&queue->waiters, queue->last_before);
+	dlist_node *end = &queue->waiters.head;
+	dlist_node *next = queue->last_before->next;
 
-	if (next != INVALID_PROC_NUMBER &&
+	if (next != end &&
 		(!entry->admitted_before || !slots_are_limited() ||
-		 passed_since(entry_of(next)->queued, Slots->settings.handoff_after, entry->queued)))
-		next = INVALID_PROC_NUMBER;
-	list_insert(&queue->waiters, procno, next);
-	if (entry->admitted_before && entry->prev == queue->last_before)
-		queue->last_before = procno;
+		 passed_since(dlist_container(SlotEntry, link, next)->queued,
+					  Slots->settings.handoff_after, entry->queued)))
+		next = end;
+	dlist_insert_before(next, &entry->link);
+	queue->nwaiters++;
+	if (entry->admitted_before && entry->link.prev == queue->last_before)
+		queue->last_before = &entry->link;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 	entry->wakeup_pending = false;
 	slots_call_worker(section);
@@ -473,13 +440,14 @@ slots_queue_append(int procno, LockedSection *section)
 void
 slots_queue_remove(int procno)
 {
-	int			index = entry_of(procno)->queue;
+	SlotEntry  *entry = entry_of(procno);
+	int			index = entry->queue;
 	SlotQueue  *queue = queue_at(index);
 
-	if (queue->last_before == procno)
-		queue->last_before = entry_of(procno)->prev;
-	list_remove(&queue->waiters, procno);
-	if (queue->waiters.head == INVALID_PROC_NUMBER)
+	if (queue->last_before == &entry->link)
+		queue->last_before = entry->link.prev;
+	dlist_delete(&entry->link);
+	if (--queue->nwaiters == 0)
 	{
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 		queue->passed_over_since = 0;
@@ -575,10 +543,9 @@ grant_one(void)
 	bool		granted;
 
 	slots_lock(&section);
-	next = queue_at(LONG_QUEUE)->waiters.head;
+	next = first_waiter(LONG_QUEUE);
 	if (none_may_queue())
-		next = slots_any_waits() ? queue_at(slots_next_queue(NO_QUEUE))->waiters.head :
-			INVALID_PROC_NUMBER;
+		next = slots_any_waits() ? first_waiter(slots_next_queue(NO_QUEUE)) : INVALID_PROC_NUMBER;
 	else if (next == INVALID_PROC_NUMBER ||
 			 (!Slots->long_needed && long_may_wait(entry_of(next))))
 	{
@@ -635,7 +602,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
 	note_passed_over(pool_of(holder)->definition.priority,
 					 section->now - Min((uint64) Max(held, 0), section->now));
 	next = had->place != NO_QUEUE && !limited ?
-		queue_at(had->place)->waiters.head : slots_next_waiter(section->now);
+		first_waiter(had->place) : slots_next_waiter(section->now);
 	if (next != INVALID_PROC_NUMBER &&
 		(!limited || (had->counted && slots_in_use() <= pg_atomic_read_u32(&Slots->limit))) &&
 		may_hand_off(next, section->now) &&

@@ -266,12 +266,12 @@ inline count_in(i, when, p)
 inline count_out() { count_place_out(place); WHEN(counted, Slots.usage--; counted = false) }
 inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
 
-/* ---- wait_queue.c: lists ---- */
+/* ---- PostgreSQL's lists, without the circle ---- */
 #define PREV(p)			entry_of(p).prev
 #define NEXT(p)			entry_of(p).next
 
 /* At the end, if there is none to go before */
-inline list_insert(list, p, before)
+inline LIST_INSERT(list, p, before)
 {
 	NEXT(p) = before;
 	EITHER(before == INVALID_PROC_NUMBER,
@@ -281,7 +281,7 @@ inline list_insert(list, p, before)
 }
 
 /* Old links are wiped: fewer states. */
-inline list_remove(list, p)
+inline LIST_REMOVE(list, p)
 {
 	EITHER(PREV(p) == INVALID_PROC_NUMBER, list.head = NEXT(p), NEXT(PREV(p)) = NEXT(p));
 	EITHER(NEXT(p) == INVALID_PROC_NUMBER, list.tail = PREV(p), PREV(NEXT(p)) = PREV(p));
@@ -394,7 +394,7 @@ inline slots_queue_append(p)
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
 	EITHER(ok, next_one = INVALID_PROC_NUMBER, LAST_BEFORE(p) = p);
-	list_insert(queue_at(entry_of(p).queue).waiters, p, next_one);
+	LIST_INSERT(queue_at(entry_of(p).queue).waiters, p, next_one);
 	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
 		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_LAST);	/* (f) */
@@ -410,7 +410,7 @@ inline slots_queue_remove(p)
 {
 	atomic {
 		assert(IS_WAITING(p)); WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
-		list_remove(queue_at(entry_of(p).queue).waiters, p);
+		LIST_REMOVE(queue_at(entry_of(p).queue).waiters, p);
 		WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage));
 		has_waited = has_waited & ~BIT(p); ORDER_QUEUES
 	}
