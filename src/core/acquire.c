@@ -520,7 +520,7 @@ slots_release(void)
 		/* FATAL may come before the wait has its cleanup. */
 		if (state_of(me) == SLOT_WAITING && !is_paused(me) &&
 			!slots_leave_queue(TOTAL_CANCELS))
-			finish_handoff();
+			slots_refuse_grant();
 		drop_all();
 	}
 }
@@ -657,18 +657,9 @@ slots_release_place(void)
 static void
 slots_at_exit(int code, Datum arg)
 {
-	if (state_of(MySlotEntry) == SLOT_WAITING && !slots_leave_queue(TOTAL_CANCELS))
-		slots_refuse_grant();
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
-	{
-		pg_read_barrier();		/* as in slots_claim() */
-		finish_handoff();		/* a slot may have been granted meanwhile */
-		slots_count_end(true);
-	}
 	slots_release();
-
-	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->handoff_pending);
-	leave_reserve(MySlotEntry); /* it may exit before it has a slot */
+	finish_handoff();
+	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->reserved);
 	MySlotEntry = NULL;
 	my_slot_state = &no_state;
 }
