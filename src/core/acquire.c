@@ -456,7 +456,7 @@ drop_slot(int spot)
 	leave_reserve(MySlotEntry);
 
 	if (state_in(held) == SLOT_LENT)
-		slots_forget_lending();
+		pg_atomic_fetch_sub_u32(&Slots->lent, 1);
 	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
 	{
@@ -755,6 +755,7 @@ slots_shmem_init(void)
 
 	memset(Slots, 0, shmem_size());
 	pg_atomic_init_u32(&Slots->usage, 0);
+	pg_atomic_init_u32(&Slots->lent, 0);
 	pg_atomic_init_u32(&Slots->limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);

@@ -48,27 +48,7 @@ bool
 slots_holders_matter(void)
 {
 	return slots_any_waits() || Slots->settings.observing ||
-		*(volatile int *) &Slots->lent > 0;
-}
-
-/* A backend of that pool no longer lends.  Lock held. */
-static void
-forget_lender(SlotPool *pool)
-{
-	pool->lent--;
-	Slots->lent--;
-	Assert(pool->lent >= 0);
-}
-
-/* This backend has ended while its slot was lent. */
-void
-slots_forget_lending(void)
-{
-	LockedSection section;
-
-	slots_lock(&section);
-	forget_lender(pool_of(MySlotEntry));
-	slots_unlock(&section);
+		pg_atomic_read_u32(&Slots->lent) > 0;
 }
 
 /* Does this state have a counted slot, or a place in a pool, to lend? */
@@ -87,10 +67,7 @@ slots_may_lend(int procno)
 	return state_in(state) == SLOT_LENT || is_of_use(state);
 }
 
-/*
- * Lend an entry's slot: it counts as free.  If its backend leaves, it waits
- * for the lock before it changes its pool.  Lock held.
- */
+/* Lend an entry's slot: it counts as free.  Lock held. */
 static void
 lend(SlotEntry *entry, TimestampTz since)
 {
@@ -100,8 +77,7 @@ lend(SlotEntry *entry, TimestampTz since)
 	if (state_in(running) != SLOT_RUNNING || !is_of_use(running) ||
 		!pg_atomic_compare_exchange_u32(&entry->state, &running, SLOT_LENT))
 		return;
-	Slots->lent++;
-	pool_of(entry)->lent++;
+	pg_atomic_fetch_add_u32(&Slots->lent, 1);
 	pool_of(entry)->totals[TOTAL_LENDS]++;
 	if (had.place == LONG_QUEUE)
 		pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
@@ -114,16 +90,15 @@ static void
 end_lending(SlotEntry *entry, TimestampTz since)
 {
 	uint32		lent = SLOT_LENT;
-	SlotPool   *pool = pool_of(entry);
 	Hold		hold;
 
 	if (state_of(entry) != SLOT_LENT)
 		return;
-	/* After the exchange, the backend may release it and change its pool. */
+	/* Count first: after the exchange, the backend may release it. */
 	(void) count_in(entry->pool, COUNT_ALWAYS, &hold);
 	pg_atomic_write_u64(&entry->since, since);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, state_with(SLOT_RUNNING, &hold)))
-		forget_lender(pool);
+		pg_atomic_fetch_sub_u32(&Slots->lent, 1);
 	else
 		count_out(&hold);		/* the backend left */
 }

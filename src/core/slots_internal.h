@@ -130,7 +130,6 @@ typedef struct SlotPool
 {
 	bool		defined;		/* not removed; pools_lock and lock to change */
 	PoolDefinition definition;	/* pools_lock and lock to change */
-	int			lent;			/* entries in state LENT */
 	uint64		totals[SLOT_TOTALS];	/* and of backends that left it */
 	uint64		baseline[SLOT_TOTALS];	/* all totals at the reset: pools_lock */
 	pg_atomic_uint64 max_wait;	/* us, since the reset */
@@ -182,7 +181,7 @@ typedef struct SlotShared
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;
-	int			lent;			/* entries in state LENT; a hint without lock */
+	pg_atomic_uint32 lent;		/* entries in state LENT: a hint */
 	uint64		moved;			/* when a waiter last entered: see lending.c */
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
 	uint64		short_waited;	/* when a short statement last queued, as no
@@ -587,7 +586,6 @@ extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *se
 extern void slots_keep_totals(void);
 extern void slots_start_totals(int first, int last);
 extern void slots_join_pool(void);
-extern void slots_forget_lending(void);
 extern void slots_end_hot_spots(void);
 extern void slots_return_place(int place);
 

@@ -116,14 +116,11 @@ slots_get_my_limit(SlotLimit *limit)
 			if (limit->hot_spot.kind == HOT_SPOT_NONE)	/* likewise */
 				limit->hot_spot.kind = HOT_SPOT_TRANSACTION;
 		}
-		else
-			limit->lent = pool_of(MySlotEntry)->lent;
 	}
 	else
 	{
 		limit->slots = pg_atomic_read_u32(&Slots->limit);
 		limit->in_use = slots_in_use();
-		limit->lent = Slots->lent;
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			if (queue != LONG_QUEUE)
 				limit->waiting += queue_at(queue)->nwaiters;
@@ -132,6 +129,9 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->waiting--;
 	strlcpy(limit->pool, pool_of(MySlotEntry)->definition.name, sizeof(limit->pool));
 	slots_unlock(&section);
+	for (int i = 0; i < MaxBackends; i++)
+		limit->lent += state_of(entry_of(i)) == SLOT_LENT &&
+			(!limit->is_of_queue || entry_of(i)->pool == MySlotEntry->pool);
 }
 
 /* Sum up all totals, by pool.  pools_lock is held exclusively. */

@@ -158,7 +158,7 @@ a backend queues although the gate is off      |enter_queue|!ok && Slots.max_act
 no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
 the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, COUNT_ALWAYS, p)|skip|states|SAMPLES=2 DO=1
 a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
-a lender that ends still counts as one         |slots_forget_lending|forget_lender()|skip|states|BACKENDS=2 SAMPLES=1 DO=1
+a lender that ends still counts as one         |drop_slot|Slots.lent--|skip|states|BACKENDS=2 SAMPLES=1 DO=1
 a place is given where there is one            |give_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
 a place is given uncounted                     |give_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8

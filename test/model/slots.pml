@@ -37,9 +37,9 @@
  *	   that begin theirs, unless these have waited for handoff_after.
  * (g) A hot spot that is gone has no limit.
  *
- * How to read it: an inline, or a macro in lower case, is the function of its name in
+ * How to read it: an inline or macro in lower case is the function of its name in
  * src (run.sh checks that there is one); members and constants have their names, too.
- * Macros in capitals are the model's own.  What a C function returns is in "ok", or in
+ * Those in capitals are the model's own.  What a C function returns is in "ok", or in
  * the local variable of that name in its caller.  Every atomic instruction on a count,
  * and every look at a state, a limit, a mark or a wake-up without the lock, is one step.
  * A step has more only where the rest is local or guarded by the lock, or where that is
@@ -515,8 +515,6 @@ inline slots_hand_off()
 }
 
 /* ---- lending.c: lenders ---- */
-inline forget_lender() { Slots.lent-- }
-inline slots_forget_lending() { slots_lock(); forget_lender(); slots_unlock() }
 #define is_of_use(p) \
 	((entry_of(p).counted && slots_are_limited()) || entry_of(p).place != NO_QUEUE)
 
@@ -539,7 +537,7 @@ inline end_lending(p)
 	WHEN(entry_of(p).state == SLOT_LENT,
 		 count_in(DEFAULT_POOL, COUNT_ALWAYS, p);
 		 atomic { ok = (entry_of(p).state == SLOT_LENT); WHEN(ok, SET_STATE(p)) };
-		 EITHER(ok, forget_lender(), count_out()))	/* or the backend left */
+		 EITHER(ok, Slots.lent--, count_out()))	/* or the backend left */
 }
 
 inline slots_note_holder(p, worked)
@@ -748,7 +746,7 @@ inline drop_slot()
 		:: !MAY_DROP
 		fi
 	od;
-	WHEN(ok, slots_forget_lending());
+	WHEN(ok, Slots.lent--);
 	release()
 }
 
