@@ -258,20 +258,17 @@ enter_queue(int max_queue_length, LockedSection *section)
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
 
-	if (queue->nwaiters == 0)
-	{
-		/* It may hold locks that others want: it needs only a place. */
-		if (MySlotEntry->admitted_before &&
-			count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place))
-		{
-			(void) count_slot(COUNT_ALWAYS, &next_hold.counted);
-			return SLOT_ENQUEUE_ACQUIRED;
-		}
-		/* It may overtake waiters of lower priority. */
-		if (my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
-			count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))
-			return SLOT_ENQUEUE_ACQUIRED;
-	}
+	/*
+	 * A backend that may hold locks needs only a place.  Others may overtake
+	 * waiters of lower priority.
+	 */
+	if (queue->nwaiters == 0 &&
+		((MySlotEntry->admitted_before &&
+		  count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place) &&
+		  count_slot(COUNT_ALWAYS, &next_hold.counted)) ||
+		 (my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
+		  count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))))
+		return SLOT_ENQUEUE_ACQUIRED;
 	if (none_may_queue())
 	{
 		/* If the gate is off, this backend does not know it yet. */
@@ -733,7 +730,7 @@ shmem_size(void)
 void
 slots_shmem_request(void)
 {
-	RequestAddinShmemSpace(shmem_size() + PG_CACHE_LINE_SIZE);
+	RequestAddinShmemSpace(shmem_size());
 	RequestNamedLWLockTranche(SLOTS_TRANCHE, 1);
 }
 
@@ -745,10 +742,9 @@ bool
 slots_shmem_init(void)
 {
 	bool		found;
-	void	   *area = ShmemInitStruct("admission_gate slots",
-									   shmem_size() + PG_CACHE_LINE_SIZE, &found);
 
-	Slots = (SlotShared *) TYPEALIGN(PG_CACHE_LINE_SIZE, area);
+	/* It begins on a cache line. */
+	Slots = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 	slots_hot_kinds = &Slots->hot_kinds;
 	if (found)
 		return false;

@@ -243,9 +243,10 @@ readmit(LockedSection *section)
 
 		while (readmitted < MAX_AT_ONCE &&
 			   (head = first_waiter(queue)) != INVALID_PROC_NUMBER &&
-			   entry_of(head)->admitted_before && count_place(queue, COUNT_IF_FREE, &hold.place))
+			   entry_of(head)->admitted_before &&
+			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
+			   count_slot(COUNT_ALWAYS, &hold.counted))
 		{
-			(void) count_slot(COUNT_ALWAYS, &hold.counted);
 			slots_make_holder(head, &hold, section);
 			wake_later(section, head);
 			readmitted++;
