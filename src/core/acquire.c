@@ -70,8 +70,6 @@ my_pool_is_current(void)
 static pg_noinline void
 attach_entry(void)
 {
-	LockedSection section;
-
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	my_slot_state = &MySlotEntry->state;
@@ -85,9 +83,9 @@ attach_entry(void)
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 	/* More backends may follow. */
-	slots_lock(&section);
-	slots_call_worker(&section);
-	slots_unlock(&section);
+	slots_lock();
+	slots_call_worker();
+	slots_unlock();
 }
 
 /* The queue in which this backend counts and waits */
@@ -253,7 +251,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 
 /* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */
 static SlotEnqueued
-enter_queue(int max_queue_length, LockedSection *section)
+enter_queue(int max_queue_length)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
@@ -266,7 +264,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 		((MySlotEntry->admitted_before &&
 		  count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place) &&
 		  count_slot(COUNT_ALWAYS, &next_hold.counted)) ||
-		 (my_pool.priority > slots_priority_of(slots_next_waiter(section->now), section->now) &&
+		 (my_pool.priority > slots_priority_of(slots_next_waiter()) &&
 		  count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))))
 		return SLOT_ENQUEUE_ACQUIRED;
 	if (none_may_queue())
@@ -275,7 +273,7 @@ enter_queue(int max_queue_length, LockedSection *section)
 		if (Slots->settings.max_active != 0)
 		{
 			pool->totals[TOTAL_WOULD_QUEUE]++;
-			slots_call_worker(section);
+			slots_call_worker();
 		}
 		(void) count_in(MySlotEntry->queue, COUNT_ALWAYS, &next_hold);
 		return SLOT_ENQUEUE_ACQUIRED;
@@ -288,11 +286,11 @@ enter_queue(int max_queue_length, LockedSection *section)
 
 	pool->totals[TOTAL_QUEUED]++;
 	if (!slot_is_free())
-		Slots->short_waited = section->now;
-	pg_atomic_write_u64(&MySlotEntry->since, section->timestamp);
-	MySlotEntry->queued = section->now;
+		Slots->short_waited = locked.now;
+	pg_atomic_write_u64(&MySlotEntry->since, locked.timestamp);
+	MySlotEntry->queued = locked.now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
-	slots_queue_append(my_slot_procno, section);
+	slots_queue_append(my_slot_procno);
 	return SLOT_ENQUEUED;
 }
 
@@ -306,16 +304,15 @@ slots_enqueue(int max_queue_length, int *queue_length)
 {
 	SlotEnqueued result;
 	SlotQueue  *queue;
-	LockedSection section;
 
-	slots_lock(&section);
+	slots_lock();
 
 	/* One admitted before ends in the pool that counted it. */
 	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
 	{
-		slots_unlock(&section);
+		slots_unlock();
 		slots_join_pool();
-		slots_lock(&section);
+		slots_lock();
 	}
 
 	MySlotEntry->queue = my_queue();
@@ -331,13 +328,13 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		if (slots_are_limited())
 			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
-	result = enter_queue(max_queue_length, &section);
+	result = enter_queue(max_queue_length);
 	if (queue->nwaiters == 0)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
-	slots_unlock(&section);
+	slots_unlock();
 
 	if (result == SLOT_ENQUEUE_ACQUIRED)
-		become_holder(section.timestamp);
+		become_holder(locked.timestamp);
 	return result;
 }
 
@@ -354,20 +351,19 @@ finish_handoff(void)
 static void
 claim_free_slot(void)
 {
-	LockedSection section;
 	Hold		hold;
 
-	slots_lock(&section);
+	slots_lock();
 	MySlotEntry->wakeup_pending = false;
 	if (state_of(MySlotEntry) == SLOT_WAITING &&
-		slots_is_its_turn(my_slot_procno, section.now) &&
+		slots_is_its_turn(my_slot_procno) &&
 		count_in(MySlotEntry->queue, COUNT_IF_FREE, &hold))
 	{
-		slots_make_holder(my_slot_procno, &hold, &section);
-		Slots->moved = section.now;
+		slots_make_holder(my_slot_procno, &hold);
+		Slots->moved = locked.now;
 		Slots->stall_after = 0;
 	}
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /*
@@ -397,10 +393,9 @@ slots_claim(void)
 bool
 slots_leave_queue(SlotTotal reason)
 {
-	LockedSection section;
 	bool		left;
 
-	slots_lock(&section);
+	slots_lock();
 	left = state_of(MySlotEntry) == SLOT_WAITING;
 	if (left)
 	{
@@ -408,7 +403,7 @@ slots_leave_queue(SlotTotal reason)
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason]++;
 	}
-	slots_unlock(&section);
+	slots_unlock();
 	return left;
 }
 
@@ -418,7 +413,6 @@ release(Hold had)
 {
 	bool		others_wait = count_place_out(had.place);
 	uint32		usage;
-	LockedSection section;
 
 	if (had.counted)
 	{
@@ -430,9 +424,9 @@ release(Hold had)
 	}
 	if (had.counted || others_wait)
 	{
-		slots_lock(&section);
-		slots_hand_off(MySlotEntry, &had, &section);
-		slots_unlock(&section);
+		slots_lock();
+		slots_hand_off(MySlotEntry, &had);
+		slots_unlock();
 	}
 }
 
@@ -473,13 +467,11 @@ drop_all(void)
 void
 slots_refuse_grant(void)
 {
-	LockedSection section;
-
 	finish_handoff();
 	drop_all();
-	slots_lock(&section);
+	slots_lock();
 	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* An admitted backend begins or continues a statement: it no longer lends. */
@@ -670,13 +662,12 @@ slots_at_exit(int code, Datum arg)
 void
 slots_set(const SlotSettings *settings)
 {
-	LockedSection section;
 	int			limit = settings->max_active > 0 ? settings->max_active : NO_LIMIT;
 
-	slots_lock(&section);
+	slots_lock();
 	Slots->settings = *settings;
 	pg_atomic_write_u32(&Slots->limit, limit);
-	slots_unlock(&section);
+	slots_unlock();
 	if (!slots_have_hot_spots())
 		slots_end_hot_spots();
 	slots_grant_free();

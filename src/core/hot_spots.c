@@ -126,12 +126,10 @@ has_place_left(int procno)
 static void
 take_place_left(int procno)
 {
-	LockedSection section;
-
-	slots_lock(&section);
+	slots_lock();
 	if (has_place_left(procno))
 		(void) count_place_out(take_spot(entry_of(procno)));
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* ---- Hot spots ---- */
@@ -161,15 +159,14 @@ end_hot_spot(int hot_spot)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	PastHotSpot *past;
-	LockedSection section;
 
-	slots_lock(&section);
+	slots_lock();
 	if (has_queue(spot->key.kind))
 	{
 		past = &Slots->past_hot_spots[Slots->past_next++ % MAX_PAST_HOT_SPOTS];
 		past->key = spot->key;
 		past->since = spot->since;
-		past->ended = section.timestamp;
+		past->ended = locked.timestamp;
 		past->row = spot->row;
 		past->most_in_line = spot->most_in_line;
 		past->admitted = pg_atomic_read_u64(&spot->admitted);
@@ -178,7 +175,7 @@ end_hot_spot(int hot_spot)
 	spot->key.kind = HOT_SPOT_NONE;
 	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
 	publish_kinds();
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* The index of the hot spot with that key, or -1.  Lock held, or a hint. */
@@ -214,7 +211,6 @@ form(const HotSpotKey *key, uint64 now)
 {
 	int			hot_spot = find_free();
 	HotSpot    *spot;
-	LockedSection section;
 
 	if (hot_spot < 0)
 		return -1;
@@ -227,16 +223,16 @@ form(const HotSpotKey *key, uint64 now)
 			entry_of(procno)->hot_spot = 0;
 
 	spot = &Slots->hot_spots[hot_spot];
-	slots_lock(&section);
+	slots_lock();
 	memset(spot, 0, offsetof(HotSpot, completed));
 	spot->key = *key;
-	spot->since = section.timestamp;
+	spot->since = locked.timestamp;
 	limit_control_init(&spot->control, now);
 	pg_atomic_write_u32(&spot->completed, 0);
 	pg_atomic_write_u64(&spot->admitted, 0);
 	pg_atomic_write_u64(&spot->wait_time, 0);
 	publish_kinds();
-	slots_unlock(&section);
+	slots_unlock();
 	return hot_spot;
 }
 
@@ -417,7 +413,6 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	LimitControl *control = &spot->control;
 	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
 	uint32		limit;
-	LockedSection section;
 
 	if ((int64) (now - spot->seen) >= FORGET_AFTER && control->limit == LIMIT_OPEN)
 	{
@@ -450,9 +445,9 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)
 	{
-		slots_lock(&section);
+		slots_lock();
 		pg_atomic_write_u32(&queue->limit, limit);
-		slots_unlock(&section);
+		slots_unlock();
 	}
 	return limit > old_limit;
 }
@@ -522,9 +517,8 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 		HotSpot    *spot = &Slots->hot_spots[i];
 		HotSpotView *view = &views[n];
 		int			queue = slots_hot_spot_queue(i);
-		LockedSection section;
 
-		slots_lock(&section);
+		slots_lock();
 		view->index = i;
 		view->key = spot->key;
 		view->since = spot->since;
@@ -541,7 +535,7 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 			 ((view->contenders > 0 || has_queue(spot->key.kind)) &&
 			  (int64) (now - spot->seen) < FORGET_AFTER)))
 			n++;
-		slots_unlock(&section);
+		slots_unlock();
 		describe_keys(i, view);
 	}
 	return n;
@@ -554,17 +548,16 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 bool
 slots_get_past_hot_spot(uint64 *number, PastHotSpot *past)
 {
-	LockedSection section;
 	bool		found;
 
-	slots_lock(&section);
+	slots_lock();
 	*number = Max(*number, Slots->past_first);
 	if (Slots->past_next > MAX_PAST_HOT_SPOTS)
 		*number = Max(*number, Slots->past_next - MAX_PAST_HOT_SPOTS);
 	found = *number < Slots->past_next;
 	if (found)
 		*past = Slots->past_hot_spots[*number % MAX_PAST_HOT_SPOTS];
-	slots_unlock(&section);
+	slots_unlock();
 	return found;
 }
 

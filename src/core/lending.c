@@ -69,7 +69,7 @@ slots_may_lend(int procno)
 
 /* Lend an entry's slot: it counts as free.  Lock held. */
 static void
-lend(SlotEntry *entry, TimestampTz since)
+lend(SlotEntry *entry)
 {
 	uint32		running = pg_atomic_read_u32(&entry->state);
 	Hold		had = hold_in(running);
@@ -82,12 +82,12 @@ lend(SlotEntry *entry, TimestampTz since)
 	if (had.place == LONG_QUEUE)
 		pg_atomic_fetch_sub_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 	count_out(&had);
-	pg_atomic_write_u64(&entry->since, since);
+	pg_atomic_write_u64(&entry->since, locked.timestamp);
 }
 
 /* If an entry's slot is lent, count it again.  Lock held. */
 static void
-end_lending(SlotEntry *entry, TimestampTz since)
+end_lending(SlotEntry *entry)
 {
 	uint32		lent = SLOT_LENT;
 	Hold		hold;
@@ -96,7 +96,7 @@ end_lending(SlotEntry *entry, TimestampTz since)
 		return;
 	/* Count first: after the exchange, the backend may release it. */
 	(void) count_in(entry->pool, COUNT_ALWAYS, &hold);
-	pg_atomic_write_u64(&entry->since, since);
+	pg_atomic_write_u64(&entry->since, locked.timestamp);
 	if (pg_atomic_compare_exchange_u32(&entry->state, &lent, state_with(SLOT_RUNNING, &hold)))
 		pg_atomic_fetch_sub_u32(&Slots->lent, 1);
 	else
@@ -138,38 +138,35 @@ slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck)
 {
 	SlotEntry  *entry = entry_of(procno);
 	int			lend_after = slots_lend_after();
-	LockedSection section;
 	uint16		admission;
 	bool		worked;
 
-	slots_lock(&section);
+	slots_lock();
 	admission = *(volatile uint16 *) &entry->admission;
-	worked = !is_stuck && (busy || has_worked(entry, admission, cpu, section.now));
+	worked = !is_stuck && (busy || has_worked(entry, admission, cpu, locked.now));
 	if (worked)
-		end_lending(entry, section.timestamp);
+		end_lending(entry);
 	else if (lend_after >= 0 &&
-			 (is_stuck || passed_since(entry->quiet_since, lend_after, section.now)))
-		lend(entry, section.timestamp);
+			 (is_stuck || passed_since(entry->quiet_since, lend_after, locked.now)))
+		lend(entry);
 
 	/* Restart the measurement: past work must not hide present work. */
 	if (worked || state_of(entry) == SLOT_LENT)
 	{
 		entry->admission_seen = admission;
 		entry->cpu_seen = cpu;
-		entry->quiet_since = section.now;
+		entry->quiet_since = locked.now;
 	}
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* This backend works again. */
 void
 slots_end_lending(void)
 {
-	LockedSection section;
-
-	slots_lock(&section);
-	end_lending(MySlotEntry, section.timestamp);
-	slots_unlock(&section);
+	slots_lock();
+	end_lending(MySlotEntry);
+	slots_unlock();
 }
 
 /*
@@ -178,7 +175,7 @@ slots_end_lending(void)
  * Lock held.
  */
 static bool
-enter_late(int procno, uint64 moved, int *stall_after, LockedSection *section)
+enter_late(int procno, uint64 moved, int *stall_after)
 {
 	uint64		queued = entry_of(procno)->queued;
 
@@ -193,18 +190,18 @@ enter_late(int procno, uint64 moved, int *stall_after, LockedSection *section)
 	 */
 	if (passed_since(moved, stall, queued))
 		stall = first;
-	if (!passed_since(Max(moved, queued), stall, section->now))
+	if (!passed_since(Max(moved, queued), stall, locked.now))
 		return false;
-	slots_grant_above_limit(procno, section);
+	slots_grant_above_limit(procno);
 	*stall_after = Min(2 * stall, MAX_STALL);
 	return true;
 }
 
 /* The last resort: let the next waiter in if it is time.  Lock held. */
 static bool
-relieve_next(LockedSection *section)
+relieve_next(void)
 {
-	int			next = slots_next_waiter(section->now);
+	int			next = slots_next_waiter();
 
 	/* A long statement only waits for its turn. */
 	for (int index = NO_QUEUE; next != INVALID_PROC_NUMBER &&
@@ -213,15 +210,15 @@ relieve_next(LockedSection *section)
 		if (queue_has_place_free(index))
 			next = first_waiter(index);
 	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE ||
-		!enter_late(next, Slots->moved, &Slots->stall_after, section))
+		!enter_late(next, Slots->moved, &Slots->stall_after))
 		return false;
-	Slots->moved = section->now;
+	Slots->moved = locked.now;
 	return true;
 }
 
 /* The same for the first waiter of a queue without a free place. */
 static void
-relieve_full_queue(LockedSection *section)
+relieve_full_queue(void)
 {
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
@@ -239,15 +236,15 @@ relieve_full_queue(LockedSection *section)
 			 */
 			completed = pg_atomic_read_u32(&hot_spot_at(index)->completed);
 			if (queue->completed != completed)
-				queue->completed_seen = section->now;
+				queue->completed_seen = locked.now;
 			queue->completed = completed;
 			if (enter_late(head, Max(queue->moved, queue->completed_seen),
-						   &queue->stall_after, section))
+						   &queue->stall_after))
 				return;
 		}
-		if (passed_since(Max(queue->moved, entry_of(head)->queued), MAX_STALL, section->now))
+		if (passed_since(Max(queue->moved, entry_of(head)->queued), MAX_STALL, locked.now))
 		{
-			slots_grant_above_limit(head, section);
+			slots_grant_above_limit(head);
 			queue->stall_after = MAX_STALL;
 			return;
 		}
@@ -258,22 +255,18 @@ relieve_full_queue(LockedSection *section)
 void
 slots_relieve_stall(void)
 {
-	LockedSection section;
-
-	slots_lock(&section);
-	if (!relieve_next(&section))
-		relieve_full_queue(&section);
-	slots_unlock(&section);
+	slots_lock();
+	if (!relieve_next())
+		relieve_full_queue();
+	slots_unlock();
 }
 
 /* Let in a waiter that another backend waits for, above the limits. */
 void
 slots_let_in(int procno)
 {
-	LockedSection section;
-
-	slots_lock(&section);
+	slots_lock();
 	if (state_of(entry_of(procno)) == SLOT_WAITING)
-		slots_grant_above_limit(procno, &section);
-	slots_unlock(&section);
+		slots_grant_above_limit(procno);
+	slots_unlock();
 }

@@ -49,12 +49,12 @@ slots_ticks_of(int procno)
 
 /* Must this long statement give up its slot?  Lock held. */
 static bool
-must_give_up(SlotEntry *entry, uint64 now)
+must_give_up(SlotEntry *entry)
 {
 	uint32		used = pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
 	bool		is_over = used * LONG_TICK >= TURN ||
-	passed_since(entry->turn_began, LONGEST_TURN / long_weight(entry), now);
-	int			next = slots_next_waiter(now);
+	passed_since(entry->turn_began, LONGEST_TURN / long_weight(entry), locked.now);
+	int			next = slots_next_waiter();
 	int			share = long_share();
 
 	if (Slots->long_needed)
@@ -68,7 +68,7 @@ must_give_up(SlotEntry *entry, uint64 now)
 
 /* Queue a long statement, unless it leaves its slot.  Lock held. */
 static void
-queue_again(int procno, LockedSection *section)
+queue_again(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
@@ -80,14 +80,14 @@ queue_again(int procno, LockedSection *section)
 	leave_reserve(entry);
 	pool_of(entry)->totals[TOTAL_PAUSES]++;
 	count_turn(entry, -1);
-	queue_at(LONG_QUEUE)->moved = section->now;
-	slots_hand_off(entry, &had, section);
-	pg_atomic_write_u64(&entry->since, section->timestamp);
-	entry->queued = section->now;
+	queue_at(LONG_QUEUE)->moved = locked.now;
+	slots_hand_off(entry, &had);
+	pg_atomic_write_u64(&entry->since, locked.timestamp);
+	entry->queued = locked.now;
 	entry->queue = LONG_QUEUE;
 	/* What its processes use until they pause counts for the next turn. */
 	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
-	slots_queue_append(procno, section);
+	slots_queue_append(procno);
 }
 
 /*
@@ -95,7 +95,7 @@ queue_again(int procno, LockedSection *section)
  * a slot; the first turn begins here.  Lock held.
  */
 static bool
-take_turn(SlotEntry *entry, uint64 now)
+take_turn(SlotEntry *entry)
 {
 	uint32		state = pg_atomic_read_u32(&entry->state);
 	Hold		hold = hold_in(state);
@@ -109,7 +109,7 @@ take_turn(SlotEntry *entry, uint64 now)
 	if (!pg_atomic_compare_exchange_u32(&entry->state, &state, state_with(SLOT_RUNNING, &hold)))
 		return false;
 	count_turn(entry, 1);
-	entry->turn_began = now;
+	entry->turn_began = locked.now;
 	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
 	return true;
 }
@@ -124,13 +124,12 @@ slots_has_turn(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	bool		has_turn;
-	LockedSection section;
 
-	slots_lock(&section);
-	if (take_turn(entry, section.now) && must_give_up(entry, section.now))
-		queue_again(procno, &section);
+	slots_lock();
+	if (take_turn(entry) && must_give_up(entry))
+		queue_again(procno);
 	has_turn = !is_paused(entry);
-	slots_unlock(&section);
+	slots_unlock();
 	return has_turn;
 }
 
@@ -153,13 +152,12 @@ void
 slots_count_worker(int procno, bool begins)
 {
 	SlotEntry  *entry = entry_of(procno);
-	LockedSection section;
 
-	slots_lock(&section);
+	slots_lock();
 	entry->workers += begins ? 1 : -1;
 	if (place_in(pg_atomic_read_u32(&entry->state)) == LONG_QUEUE)
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, begins ? 1 : -1);
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* This backend's statement may be long.  before: ticks that it used earlier. */
@@ -181,7 +179,6 @@ slots_end_turns(void)
 	uint32		state;
 	uint64		moved;
 	Hold		hold;
-	LockedSection section;
 
 	if (me == NULL)
 		return;
@@ -194,10 +191,10 @@ slots_end_turns(void)
 	 */
 	if (likely(state_in(state) != SLOT_WAITING && place_in(state) != LONG_QUEUE))
 		return;
-	slots_lock(&section);
+	slots_lock();
 	moved = queue_at(LONG_QUEUE)->moved;
 	if (is_paused(me))
-		slots_grant_above_limit(my_slot_procno, &section);
+		slots_grant_above_limit(my_slot_procno);
 	queue_at(LONG_QUEUE)->moved = moved;	/* it was no turn */
 	hold = hold_in(pg_atomic_read_u32(&me->state));
 	if (hold.place == LONG_QUEUE)
@@ -206,7 +203,7 @@ slots_end_turns(void)
 		hold.place = NO_QUEUE;
 		pg_atomic_write_u32(&me->state, state_with(SLOT_RUNNING, &hold));
 	}
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /*
@@ -216,12 +213,10 @@ slots_end_turns(void)
 void
 slots_need_long(bool needed)
 {
-	LockedSection section;
-
 	if (!needed && !Slots->long_needed)
 		return;
-	slots_lock(&section);
+	slots_lock();
 	Slots->long_needed = needed;
-	slots_unlock(&section);
+	slots_unlock();
 	slots_grant_free();
 }

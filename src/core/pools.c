@@ -77,7 +77,6 @@ slots_join_pool(void)
 	SlotPool   *pool;
 	int			index;
 	bool		unknown;
-	LockedSection section;
 
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	LWLockAcquire(Slots->pools_lock, LW_SHARED);
@@ -87,10 +86,10 @@ slots_join_pool(void)
 		index = DEFAULT_POOL;
 	if (MySlotEntry->pool != index)
 	{
-		slots_lock(&section);
+		slots_lock();
 		slots_keep_totals();
 		MySlotEntry->pool = index;
-		slots_unlock(&section);
+		slots_unlock();
 	}
 	pool = &Slots->pools[index];
 	my_pool.generation = pg_atomic_read_u32(&Slots->generation);
@@ -137,12 +136,11 @@ static void
 define_pool(int index, const PoolDefinition *definition)
 {
 	SlotPool   *pool = &Slots->pools[index];
-	LockedSection section;
 
 	if (strcmp(pool->definition.name, definition->name) != 0)
 		slots_start_totals(index, index);
 
-	slots_lock(&section);
+	slots_lock();
 	if (index == Slots->npools)
 		Slots->npools++;
 	pool->defined = true;
@@ -150,19 +148,17 @@ define_pool(int index, const PoolDefinition *definition)
 	pg_atomic_write_u32(&queue_at(index)->limit,
 						definition->max_active > 0 ? definition->max_active : NO_LIMIT);
 	pg_atomic_fetch_add_u32(&Slots->generation, 1);
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* Drop a pool.  Those that wait in its queue enter by its former rules. */
 static void
 drop_pool(int index)
 {
-	LockedSection section;
-
-	slots_lock(&section);
+	slots_lock();
 	Slots->pools[index].defined = false;
 	pg_atomic_fetch_add_u32(&Slots->generation, 1);
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /*

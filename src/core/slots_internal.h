@@ -555,32 +555,29 @@ is_paused(SlotEntry *entry)
 	return state_of(entry) == SLOT_WAITING && *(volatile uint8 *) &entry->queue == LONG_QUEUE;
 }
 
-#define MAX_AT_ONCE	4			/* backends readmitted; long statements */
-#define MAX_WAKEUPS	(3 + 2 * MAX_AT_ONCE)	/* see wake_later() */
-
-/* One critical section */
+/* When this process last took the lock, or just before */
 typedef struct LockedSection
 {
-	uint64		now;			/* just before it began */
-	TimestampTz timestamp;		/* likewise */
-	int			nwakeups;
-	int			wakeups[MAX_WAKEUPS];	/* set their latches afterwards */
+	uint64		now;
+	TimestampTz timestamp;
 } LockedSection;
 
+extern GATE_HIDDEN LockedSection locked;
+
 /* wait_queue.c */
-extern void slots_lock(LockedSection *section);
-extern void slots_unlock(LockedSection *section);
-extern void slots_call_worker(LockedSection *section);
+extern void slots_lock(void);
+extern void slots_unlock(void);
+extern void slots_call_worker(void);
 extern int	slots_next_queue(int queue);
-extern int	slots_next_waiter(uint64 now);
-extern int	slots_priority_of(int next, uint64 now);
-extern bool slots_is_its_turn(int procno, uint64 now);
-extern void slots_queue_append(int procno, LockedSection *section);
+extern int	slots_next_waiter(void);
+extern int	slots_priority_of(int next);
+extern bool slots_is_its_turn(int procno);
+extern void slots_queue_append(int procno);
 extern void slots_queue_remove(int procno);
-extern void slots_make_holder(int procno, const Hold *hold, LockedSection *section);
-extern void slots_grant_above_limit(int procno, LockedSection *section);
+extern void slots_make_holder(int procno, const Hold *hold);
+extern void slots_grant_above_limit(int procno);
 extern void slots_grant_free(void);
-extern void slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section);
+extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 
 /* stats.c, pools.c, lending.c, hot_spots.c */
 extern void slots_keep_totals(void);

@@ -96,11 +96,10 @@ slots_get_backend(int procno, SlotBackend *backend)
 void
 slots_get_my_limit(SlotLimit *limit)
 {
-	LockedSection section;
 	int			mine;
 
 	memset(limit, 0, sizeof(SlotLimit));
-	slots_lock(&section);
+	slots_lock();
 	mine = MySlotEntry->queue;
 	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
 	if (limit->is_of_queue)
@@ -128,7 +127,7 @@ slots_get_my_limit(SlotLimit *limit)
 	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;
 	strlcpy(limit->pool, pool_of(MySlotEntry)->definition.name, sizeof(limit->pool));
-	slots_unlock(&section);
+	slots_unlock();
 	for (int i = 0; i < MaxBackends; i++)
 		limit->lent += state_of(entry_of(i)) == SLOT_LENT &&
 			(!limit->is_of_queue || entry_of(i)->pool == MySlotEntry->pool);
@@ -138,14 +137,12 @@ slots_get_my_limit(SlotLimit *limit)
 static void
 sum_totals(uint64 sums[SLOTS_MAX_POOLS][SLOT_TOTALS])
 {
-	LockedSection section;
-
 	memset(sums, 0, SLOTS_MAX_POOLS * sizeof(sums[0]));
 	for (int p = 0; p < Slots->npools; p++)
 	{
-		slots_lock(&section);
+		slots_lock();
 		memcpy(sums[p], Slots->pools[p].totals, sizeof(sums[p]));
-		slots_unlock(&section);
+		slots_unlock();
 	}
 	for (int i = 0; i < MaxBackends; i++)
 		for (int t = 0; t < SLOT_TOTALS; t++)
@@ -220,13 +217,11 @@ slots_start_totals(int first, int last)
 void
 slots_reset_stats(void)
 {
-	LockedSection section;
-
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	slots_start_totals(0, SLOTS_MAX_POOLS - 1);
 	Slots->stats_reset = GetCurrentTimestamp();
-	slots_lock(&section);
+	slots_lock();
 	Slots->past_first = Slots->past_next;	/* forget past hot spots */
-	slots_unlock(&section);
+	slots_unlock();
 	LWLockRelease(Slots->pools_lock);
 }

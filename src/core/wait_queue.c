@@ -48,13 +48,20 @@
 
 #include "core/slots_internal.h"
 
+#define AGED_AFTER		1000	/* ms; see queue_has_aged() */
+#define MAX_AT_ONCE		4		/* backends readmitted; long statements */
+
 SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
-#define AGED_AFTER		1000	/* ms; see queue_has_aged() */
+LockedSection locked;
 
-static void grant(int procno, const Hold *hold, LockedSection *section);
+/* Whose latches to set when the lock is free: see wake_later() */
+static int	wakeups[3 + 2 * MAX_AT_ONCE];
+static int	nwakeups;
+
+static void grant(int procno, const Hold *hold);
 
 /* ---- The order ---- */
 
@@ -74,30 +81,30 @@ slots_next_queue(int queue)
 
 /* Was it passed over for so long that its head goes first?  Lock held. */
 static bool
-queue_has_aged(const SlotQueue *queue, uint64 now)
+queue_has_aged(const SlotQueue *queue)
 {
 	return queue->passed_over_since != 0 &&
-		passed_since(queue->passed_over_since, AGED_AFTER, now);
+		passed_since(queue->passed_over_since, AGED_AFTER, locked.now);
 }
 
 /* May the first long statement go before short ones?  Lock held. */
 static bool
-is_below_share(int head, uint64 now)
+is_below_share(int head)
 {
 	int			used = places_in_use(LONG_QUEUE);
 	int			share = long_share();
 
 	if (used == 0)
-		return share > 0 || passed_since(queue_at(LONG_QUEUE)->moved, LONGEST_TURN, now);
+		return share > 0 || passed_since(queue_at(LONG_QUEUE)->moved, LONGEST_TURN, locked.now);
 	return used + long_weight(entry_of(head)) <= share;
 }
 
 /* Does the head of a queue go before that of another?  Lock held. */
 static bool
-goes_first(const SlotEntry *head, const SlotEntry *other, uint64 now)
+goes_first(const SlotEntry *head, const SlotEntry *other)
 {
-	int			order = (int) queue_has_aged(queue_at(head->queue), now) -
-	(int) queue_has_aged(queue_at(other->queue), now);
+	int			order = (int) queue_has_aged(queue_at(head->queue)) -
+	(int) queue_has_aged(queue_at(other->queue));
 
 	if (order == 0)
 		order = pool_of(head)->definition.priority - pool_of(other)->definition.priority;
@@ -108,7 +115,7 @@ goes_first(const SlotEntry *head, const SlotEntry *other, uint64 now)
 
 /* The next waiter, or INVALID_PROC_NUMBER.  Lock held. */
 int
-slots_next_waiter(uint64 now)
+slots_next_waiter(void)
 {
 	int			next = INVALID_PROC_NUMBER;
 	int			spare = INVALID_PROC_NUMBER;
@@ -119,23 +126,23 @@ slots_next_waiter(uint64 now)
 
 		if (!queue_has_place_free(queue))
 			continue;
-		if (queue == LONG_QUEUE && !is_below_share(head, now))
+		if (queue == LONG_QUEUE && !is_below_share(head))
 			spare = head;
-		else if (next == INVALID_PROC_NUMBER || goes_first(entry_of(head), entry_of(next), now))
+		else if (next == INVALID_PROC_NUMBER || goes_first(entry_of(head), entry_of(next)))
 			next = head;
 	}
-	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_waited, SPARE_AFTER, now))
+	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_waited, SPARE_AFTER, locked.now))
 		return spare;
 	return next;
 }
 
 /* The lowest priority that may barge ahead of the next waiter.  Lock held. */
 int
-slots_priority_of(int next, uint64 now)
+slots_priority_of(int next)
 {
 	if (next == INVALID_PROC_NUMBER)
 		return NO_PRIORITY;
-	return queue_has_aged(queue_at(entry_of(next)->queue), now) ?
+	return queue_has_aged(queue_at(entry_of(next)->queue)) ?
 		PG_INT32_MAX : pool_of(entry_of(next))->definition.priority;
 }
 
@@ -161,14 +168,14 @@ note_passed_over(int priority, uint64 since)
 
 /*
  * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
- * take no other lock.  Times in shared memory may be later than section->now.
+ * take no other lock.  Times in shared memory may be later than locked.now.
  */
 void
-slots_lock(LockedSection *section)
+slots_lock(void)
 {
-	section->now = monotonic_us();
-	section->timestamp = GetCurrentTimestamp();
-	section->nwakeups = 0;
+	locked.now = monotonic_us();
+	locked.timestamp = GetCurrentTimestamp();
+	nwakeups = 0;
 	SpinLockAcquire(&Slots->mutex);
 }
 
@@ -178,10 +185,10 @@ slots_lock(LockedSection *section)
  * wake_next() let in.  Lock held.
  */
 static void
-wake_later(LockedSection *section, int procno)
+wake_later(int procno)
 {
-	Assert(section->nwakeups < MAX_WAKEUPS);
-	section->wakeups[section->nwakeups++] = procno;
+	Assert(nwakeups < lengthof(wakeups));
+	wakeups[nwakeups++] = procno;
 }
 
 /* Without a limit for all: a head that could enter and was not called */
@@ -200,10 +207,10 @@ head_to_call(void)
 
 /* May this waiter take a free slot?  Lock held. */
 bool
-slots_is_its_turn(int procno, uint64 now)
+slots_is_its_turn(int procno)
 {
 	if (slots_are_limited())
-		return slots_next_waiter(now) == procno;
+		return slots_next_waiter() == procno;
 	return first_waiter(entry_of(procno)->queue) == procno;
 }
 
@@ -213,9 +220,9 @@ slots_is_its_turn(int procno, uint64 now)
  * statement reads these.  Lock held.
  */
 static void
-publish_next(int next, uint64 now)
+publish_next(int next)
 {
-	uint32		priority = (uint32) slots_priority_of(next, now);
+	uint32		priority = (uint32) slots_priority_of(next);
 	bool		flag = next != INVALID_PROC_NUMBER && slots_are_limited();
 
 	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
@@ -232,7 +239,7 @@ publish_next(int next, uint64 now)
  * sections let in the rest.  Lock held.
  */
 static void
-readmit(LockedSection *section)
+readmit(void)
 {
 	int			readmitted = 0;
 
@@ -247,8 +254,8 @@ readmit(LockedSection *section)
 			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
 			   count_slot(COUNT_ALWAYS, &hold.counted))
 		{
-			slots_make_holder(head, &hold, section);
-			wake_later(section, head);
+			slots_make_holder(head, &hold);
+			wake_later(head);
 			readmitted++;
 		}
 	}
@@ -260,7 +267,7 @@ readmit(LockedSection *section)
  * workers, and they for its turn.  Lock held.
  */
 static void
-wake_next(bool was_free, LockedSection *section)
+wake_next(bool was_free)
 {
 	int			granted = 0;
 	int			next;
@@ -268,18 +275,18 @@ wake_next(bool was_free, LockedSection *section)
 
 	for (;;)
 	{
-		next = slots_next_waiter(section->now);
+		next = slots_next_waiter();
 		/* Set the flag before the test, as slots_enqueue() does. */
-		publish_next(next, section->now);
+		publish_next(next);
 		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
 			break;
 		if (granted++ == MAX_AT_ONCE || !count_in(LONG_QUEUE, COUNT_IF_FREE, &hold))
 		{
 			if (was_free)
-				readmit(section);	/* another backend has taken the slot */
+				readmit();	/* another backend has taken the slot */
 			return;
 		}
-		grant(next, &hold, section);
+		grant(next, &hold);
 	}
 
 	if (!slots_are_limited())
@@ -288,23 +295,23 @@ wake_next(bool was_free, LockedSection *section)
 		!entry_of(next)->wakeup_pending)
 	{
 		entry_of(next)->wakeup_pending = true;
-		wake_later(section, next);
+		wake_later(next);
 	}
 }
 
 /* Call the next waiter if a slot is free, release the lock, set latches. */
 void
-slots_unlock(LockedSection *section)
+slots_unlock(void)
 {
 	bool		was_free = slot_is_free();
 
 	if (!was_free)
-		readmit(section);
-	wake_next(was_free, section);
+		readmit();
+	wake_next(was_free);
 	SpinLockRelease(&Slots->mutex);
-	for (int i = 0; i < section->nwakeups; i++)
+	for (int i = 0; i < nwakeups; i++)
 	{
-		int			procno = section->wakeups[i];
+		int			procno = wakeups[i];
 
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 		if (*(volatile uint32 *) &entry_of(procno)->workers > 0)
@@ -320,37 +327,33 @@ slots_unlock(LockedSection *section)
 static void
 end_sampling(int code, Datum arg)
 {
-	LockedSection section;
-
-	slots_lock(&section);
+	slots_lock();
 	Slots->worker = INVALID_PROC_NUMBER;
 	Slots->worker_dozes = false;
-	slots_unlock(&section);
+	slots_unlock();
 }
 
 /* This process is the worker from now on.  cpus: how many are usable. */
 void
 slots_begin_sampling(int cpus)
 {
-	LockedSection section;
-
-	slots_lock(&section);
+	slots_lock();
 	Slots->worker = MY_PROC_NUMBER;
 	Slots->cpus = cpus;
 	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
-	Slots->worker_stats.started = section.timestamp;
-	slots_unlock(&section);
+	Slots->worker_stats.started = locked.timestamp;
+	slots_unlock();
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
 
 /* Wake the worker if it dozes.  Lock held. */
 void
-slots_call_worker(LockedSection *section)
+slots_call_worker(void)
 {
 	if (Slots->worker_dozes)
 	{
 		Slots->worker_dozes = false;
-		wake_later(section, Slots->worker);
+		wake_later(Slots->worker);
 	}
 }
 
@@ -365,26 +368,23 @@ slots_any_waits(void)
 void
 slots_note_sample(uint64 took)
 {
-	LockedSection section;
-
-	slots_lock(&section);
-	Slots->worker_stats.sampled = section.timestamp;
+	slots_lock();
+	Slots->worker_stats.sampled = locked.timestamp;
 	Slots->worker_stats.samples++;
 	Slots->worker_stats.sample_time += took;
-	Slots->sampled = section.now;
-	slots_unlock(&section);
+	Slots->sampled = locked.now;
+	slots_unlock();
 }
 
 /* May the worker doze?  If so, the next backend that queues calls it. */
 bool
 slots_may_doze(void)
 {
-	LockedSection section;
 	bool		may;
 
-	slots_lock(&section);
+	slots_lock();
 	may = Slots->worker_dozes = !slots_any_waits();
-	slots_unlock(&section);
+	slots_unlock();
 	return may;
 }
 
@@ -399,13 +399,12 @@ slots_are_sampled(void)
 int
 slots_get_worker(WorkerStats *stats)
 {
-	LockedSection section;
 	int			worker;
 
-	slots_lock(&section);
+	slots_lock();
 	worker = Slots->worker;
 	*stats = Slots->worker_stats;
-	slots_unlock(&section);
+	slots_unlock();
 	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 }
 
@@ -417,7 +416,7 @@ slots_get_worker(WorkerStats *stats)
  * unless these have waited for handoff_after.
  */
 void
-slots_queue_append(int procno, LockedSection *section)
+slots_queue_append(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
@@ -435,7 +434,7 @@ slots_queue_append(int procno, LockedSection *section)
 		queue->last_before = &entry->link;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 	entry->wakeup_pending = false;
-	slots_call_worker(section);
+	slots_call_worker();
 }
 
 void
@@ -462,26 +461,24 @@ slots_queue_remove(int procno)
 void
 slots_return_place(int place)
 {
-	LockedSection section;
-
 	if (likely(!count_place_out(place)))
 		return;
-	slots_lock(&section);
-	slots_unlock(&section);
+	slots_lock();
+	slots_unlock();
 }
 
 /* Make a waiter a holder of what is already counted.  Lock held. */
 void
-slots_make_holder(int procno, const Hold *hold, LockedSection *section)
+slots_make_holder(int procno, const Hold *hold)
 {
 	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
 
 	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(procno);
-	note_passed_over(pool_of(entry)->definition.priority, section->now);
+	note_passed_over(pool_of(entry)->definition.priority, locked.now);
 	queue->passed_over_since = 0;
-	queue->moved = section->now;
+	queue->moved = locked.now;
 	queue->stall_after = 0;
 	if (is_of_hot_spot(hold->place))
 	{
@@ -495,68 +492,67 @@ slots_make_holder(int procno, const Hold *hold, LockedSection *section)
 		/* The hold counts the leader only. */
 		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
 		pool_of(entry)->totals[TOTAL_PAUSE_TIME] +=
-			Max((int64) (section->now - entry->queued), 0);
-		entry->turn_began = section->now;
+			Max((int64) (locked.now - entry->queued), 0);
+		entry->turn_began = locked.now;
 	}
 	else if (!is_of_hot_spot(entry->queue))
-		Slots->short_waited = section->now;
-	entry->quiet_since = section->now;	/* idle time starts over */
-	pg_atomic_write_u64(&entry->since, section->timestamp);
+		Slots->short_waited = locked.now;
+	entry->quiet_since = locked.now;	/* idle time starts over */
+	pg_atomic_write_u64(&entry->since, locked.timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
 }
 
 /* The same, and wake it.  Lock held. */
 static void
-grant(int procno, const Hold *hold, LockedSection *section)
+grant(int procno, const Hold *hold)
 {
-	slots_make_holder(procno, hold, section);
+	slots_make_holder(procno, hold);
 	/* The last resort is for others. */
 	if (entry_of(procno)->queue != LONG_QUEUE)
 	{
-		Slots->moved = section->now;
+		Slots->moved = locked.now;
 		Slots->stall_after = 0;
 	}
-	wake_later(section, procno);
+	wake_later(procno);
 }
 
 /* Let a sleeping waiter in, above the limits if necessary.  Lock held. */
 void
-slots_grant_above_limit(int procno, LockedSection *section)
+slots_grant_above_limit(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	Hold		hold;
 
 	(void) count_in(entry->queue, COUNT_ALWAYS, &hold);
 	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
-	slots_make_holder(procno, &hold, section);
-	wake_later(section, procno);
+	slots_make_holder(procno, &hold);
+	wake_later(procno);
 }
 
 /* Let in the next waiter, or one without a limit to wait for, if any. */
 static bool
 grant_one(void)
 {
-	LockedSection section;
 	CountWhen	when = COUNT_ALWAYS;
 	int			next;
 	Hold		hold;
 	bool		granted;
 
-	slots_lock(&section);
+	slots_lock();
 	next = first_waiter(LONG_QUEUE);
 	if (none_may_queue())
 		next = slots_any_waits() ? first_waiter(slots_next_queue(NO_QUEUE)) : INVALID_PROC_NUMBER;
 	else if (next == INVALID_PROC_NUMBER ||
 			 (!Slots->long_needed && long_may_wait(entry_of(next))))
 	{
-		next = slots_next_waiter(section.now);
+		next = slots_next_waiter();
 		when = COUNT_IF_FREE;
 	}
 	granted = next != INVALID_PROC_NUMBER && count_in(entry_of(next)->queue, when, &hold);
 	if (granted)
-		grant(next, &hold, &section);
-	slots_unlock(&section);
+		grant(next, &hold);
+	slots_unlock();
 	return granted;
 }
 
@@ -570,10 +566,10 @@ slots_grant_free(void)
 
 /* May a released slot be handed off to the next waiter?  Lock held. */
 static bool
-may_hand_off(int next, uint64 now)
+may_hand_off(int next)
 {
 	int64		handoff_after = Slots->settings.handoff_after * INT64CONST(1000);
-	int64		waited = now - entry_of(next)->queued;
+	int64		waited = locked.now - entry_of(next)->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
 						   pg_atomic_read_u32(&queue_at(entry_of(next)->queue)->limit)) / 2;
@@ -583,7 +579,7 @@ may_hand_off(int next, uint64 now)
 	if (waited < handoff_after)
 		return false;
 	return (in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
-		(int64) (now - Slots->last_handoff) >= handoff_after;
+		(int64) (locked.now - Slots->last_handoff) >= handoff_after;
 }
 
 /*
@@ -592,30 +588,30 @@ may_hand_off(int next, uint64 now)
  * next waiter if that is allowed.  Lock held.
  */
 void
-slots_hand_off(SlotEntry *holder, const Hold *had, LockedSection *section)
+slots_hand_off(SlotEntry *holder, const Hold *had)
 {
-	int64		held = section->timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
+	int64		held = locked.timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
 	bool		limited = slots_are_limited();
 	int			next;
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
 	note_passed_over(pool_of(holder)->definition.priority,
-					 section->now - Min((uint64) Max(held, 0), section->now));
+					 locked.now - Min((uint64) Max(held, 0), locked.now));
 	next = had->place != NO_QUEUE && !limited ?
-		first_waiter(had->place) : slots_next_waiter(section->now);
+		first_waiter(had->place) : slots_next_waiter();
 	if (next != INVALID_PROC_NUMBER &&
 		(!limited || (had->counted && slots_in_use() <= pg_atomic_read_u32(&Slots->limit))) &&
-		may_hand_off(next, section->now) &&
+		may_hand_off(next) &&
 		count_place(entry_of(next)->queue, COUNT_IF_FREE, &hold.place))
 	{
-		Slots->last_handoff = section->now;
+		Slots->last_handoff = locked.now;
 		if (entry_of(next)->queue != LONG_QUEUE)
 		{
 			pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 			entry_of(next)->handoff_pending = true;
 		}
-		grant(next, &hold, section);
+		grant(next, &hold);
 	}
 	else if (had->counted)
 		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
