@@ -202,7 +202,7 @@ slots_try_barge(TimestampTz since)
 
 	if ((others_wait &&
 		 (Slots->settings.handoff_after == 0 ||
-		  my_pool.priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
+		  slots_my_pool()->priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
 		!count_me_in(COUNT_IF_FREE))
 		return false;
 	become_holder(since);
@@ -264,7 +264,7 @@ enter_queue(int max_queue_length)
 		((MySlotEntry->admitted_before &&
 		  count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place) &&
 		  count_slot(COUNT_ALWAYS, &next_hold.counted)) ||
-		 (my_pool.priority > slots_priority_of(slots_next_waiter()) &&
+		 (slots_my_pool()->priority > slots_priority_of(slots_next_waiter()) &&
 		  count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))))
 		return SLOT_ENQUEUE_ACQUIRED;
 	if (none_may_queue())

@@ -74,7 +74,6 @@ warn_of_unknown_pool(void)
 void
 slots_join_pool(void)
 {
-	SlotPool   *pool;
 	int			index;
 	bool		unknown;
 
@@ -91,10 +90,8 @@ slots_join_pool(void)
 		MySlotEntry->pool = index;
 		slots_unlock();
 	}
-	pool = &Slots->pools[index];
 	my_pool.generation = pg_atomic_read_u32(&Slots->generation);
-	my_pool.has_limit = pool->definition.max_active > 0;
-	my_pool.priority = pool->definition.priority;
+	my_pool.has_limit = Slots->pools[index].definition.max_active > 0;
 	LWLockRelease(Slots->pools_lock);
 
 	if (unknown)

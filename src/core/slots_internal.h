@@ -4,8 +4,7 @@
  *		The shared memory of the core, and what its files see of each other.
  *		Only files of src/core include it.
  *
- * Each backend has an entry, indexed by proc number: pointers may differ
- * between processes.  An entry is in at most one queue.
+ * Each backend has an entry, indexed by proc number, in at most one queue.
  *
  * The semaphore is one 32-bit word: the number of slots in use, and the
  * waiters' flag in the highest bit.  While the flag is clear, one
@@ -221,7 +220,6 @@ typedef struct MyPool
 {
 	uint32		generation;
 	bool		has_limit;
-	int			priority;
 } MyPool;
 
 extern GATE_HIDDEN MyPool my_pool;
@@ -555,7 +553,7 @@ is_paused(SlotEntry *entry)
 	return state_of(entry) == SLOT_WAITING && *(volatile uint8 *) &entry->queue == LONG_QUEUE;
 }
 
-/* When this process last took the lock, or just before */
+/* When this process last took the lock, or just before that */
 typedef struct LockedSection
 {
 	uint64		now;
