@@ -290,7 +290,7 @@ enter_queue(int max_queue_length)
 	pg_atomic_write_u64(&MySlotEntry->since, locked.timestamp);
 	MySlotEntry->queued = locked.now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
-	slots_queue_append(my_slot_procno);
+	slots_queue_append(MySlotEntry);
 	return SLOT_ENQUEUED;
 }
 
@@ -356,10 +356,10 @@ claim_free_slot(void)
 	slots_lock();
 	MySlotEntry->wakeup_pending = false;
 	if (state_of(MySlotEntry) == SLOT_WAITING &&
-		slots_is_its_turn(my_slot_procno) &&
+		slots_is_its_turn(MySlotEntry) &&
 		count_in(MySlotEntry->queue, COUNT_IF_FREE, &hold))
 	{
-		slots_make_holder(my_slot_procno, &hold);
+		slots_make_holder(MySlotEntry, &hold);
 		Slots->moved = locked.now;
 		Slots->stall_after = 0;
 	}
@@ -399,7 +399,7 @@ slots_leave_queue(SlotTotal reason)
 	left = state_of(MySlotEntry) == SLOT_WAITING;
 	if (left)
 	{
-		slots_queue_remove(my_slot_procno);
+		slots_queue_remove(MySlotEntry);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason]++;
 	}

@@ -527,7 +527,7 @@ slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 		view->running = places_in_use(queue);
 		view->blocked = spot->control.last.blocked;
 		view->waiting = queue_at(queue)->nwaiters;
-		view->waiter = first_waiter(queue);
+		view->waiter = view->waiting > 0 ? procno_of(first_waiter(queue)) : INVALID_PROC_NUMBER;
 		view->admitted = pg_atomic_read_u64(&spot->admitted);
 		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
 		if (spot->key.kind != HOT_SPOT_NONE &&

@@ -170,15 +170,13 @@ slots_end_lending(void)
 }
 
 /*
- * A waiter last entered at moved: if the next one, procno, may enter above the
+ * A waiter last entered at moved: if the next one may enter above the
  * limits by now, let it in.  *stall_after: the delay, ms; 0 = the initial one.
  * Lock held.
  */
 static bool
-enter_late(int procno, uint64 moved, int *stall_after)
+enter_late(SlotEntry *entry, uint64 moved, int *stall_after)
 {
-	uint64		queued = entry_of(procno)->queued;
-
 	/* Both settings delay waiters on purpose. */
 	int64		delay = Max(Slots->settings.handoff_after, slots_lend_after());
 	int			first = Min(MIN_STALL + delay, MAX_STALL);
@@ -188,11 +186,11 @@ enter_late(int procno, uint64 moved, int *stall_after)
 	 * Start over after a time without waiters.  Do not start over for each
 	 * new waiter, or all would enter at once.
 	 */
-	if (passed_since(moved, stall, queued))
+	if (passed_since(moved, stall, entry->queued))
 		stall = first;
-	if (!passed_since(Max(moved, queued), stall, locked.now))
+	if (!passed_since(Max(moved, entry->queued), stall, locked.now))
 		return false;
-	slots_grant_above_limit(procno);
+	slots_grant_above_limit(entry);
 	*stall_after = Min(2 * stall, MAX_STALL);
 	return true;
 }
@@ -201,15 +199,14 @@ enter_late(int procno, uint64 moved, int *stall_after)
 static bool
 relieve_next(void)
 {
-	int			next = slots_next_waiter();
+	SlotEntry  *next = slots_next_waiter();
 
 	/* A long statement only waits for its turn. */
-	for (int index = NO_QUEUE; next != INVALID_PROC_NUMBER &&
-		 entry_of(next)->queue == LONG_QUEUE &&
+	for (int index = NO_QUEUE; next != NULL && next->queue == LONG_QUEUE &&
 		 (index = slots_next_queue(index)) != NO_QUEUE;)
 		if (queue_has_place_free(index))
 			next = first_waiter(index);
-	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE ||
+	if (next == NULL || next->queue == LONG_QUEUE ||
 		!enter_late(next, Slots->moved, &Slots->stall_after))
 		return false;
 	Slots->moved = locked.now;
@@ -223,7 +220,7 @@ relieve_full_queue(void)
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
 		SlotQueue  *queue = queue_at(index);
-		int			head = first_waiter(index);
+		SlotEntry  *head = first_waiter(index);
 		uint32		completed;
 
 		if (queue_has_place_free(index))
@@ -242,7 +239,7 @@ relieve_full_queue(void)
 						   &queue->stall_after))
 				return;
 		}
-		if (passed_since(Max(queue->moved, entry_of(head)->queued), MAX_STALL, locked.now))
+		if (passed_since(Max(queue->moved, head->queued), MAX_STALL, locked.now))
 		{
 			slots_grant_above_limit(head);
 			queue->stall_after = MAX_STALL;
@@ -267,6 +264,6 @@ slots_let_in(int procno)
 {
 	slots_lock();
 	if (state_of(entry_of(procno)) == SLOT_WAITING)
-		slots_grant_above_limit(procno);
+		slots_grant_above_limit(entry_of(procno));
 	slots_unlock();
 }

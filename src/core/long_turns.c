@@ -54,23 +54,22 @@ must_give_up(SlotEntry *entry)
 	uint32		used = pg_atomic_read_u32(&entry->ticks) - entry->turn_ticks;
 	bool		is_over = used * LONG_TICK >= TURN ||
 	passed_since(entry->turn_began, LONGEST_TURN / long_weight(entry), locked.now);
-	int			next = slots_next_waiter();
+	SlotEntry  *next = slots_next_waiter();
 	int			share = long_share();
 
 	if (Slots->long_needed)
 		return false;
 	if (is_over && queue_at(LONG_QUEUE)->nwaiters > 0)
 		return true;
-	if (next == INVALID_PROC_NUMBER || entry_of(next)->queue == LONG_QUEUE)
+	if (next == NULL || next->queue == LONG_QUEUE)
 		return false;
 	return share > 0 ? (int) places_in_use(LONG_QUEUE) - long_weight(entry) >= share : is_over;
 }
 
 /* Queue a long statement, unless it leaves its slot.  Lock held. */
 static void
-queue_again(int procno)
+queue_again(SlotEntry *entry)
 {
-	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
 	Hold		had = hold_in(state);
 
@@ -87,7 +86,7 @@ queue_again(int procno)
 	entry->queue = LONG_QUEUE;
 	/* What its processes use until they pause counts for the next turn. */
 	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
-	slots_queue_append(procno);
+	slots_queue_append(entry);
 }
 
 /*
@@ -127,7 +126,7 @@ slots_has_turn(int procno)
 
 	slots_lock();
 	if (take_turn(entry) && must_give_up(entry))
-		queue_again(procno);
+		queue_again(entry);
 	has_turn = !is_paused(entry);
 	slots_unlock();
 	return has_turn;
@@ -194,7 +193,7 @@ slots_end_turns(void)
 	slots_lock();
 	moved = queue_at(LONG_QUEUE)->moved;
 	if (is_paused(me))
-		slots_grant_above_limit(my_slot_procno);
+		slots_grant_above_limit(me);
 	queue_at(LONG_QUEUE)->moved = moved;	/* it was no turn */
 	hold = hold_in(pg_atomic_read_u32(&me->state));
 	if (hold.place == LONG_QUEUE)

@@ -238,6 +238,12 @@ entry_of(int procno)
 	return &Slots->entries[procno];
 }
 
+static inline int
+procno_of(const SlotEntry *entry)
+{
+	return entry - Slots->entries;
+}
+
 static inline SlotPool *
 pool_of(const SlotEntry *entry)
 {
@@ -251,14 +257,12 @@ queue_at(int queue)
 	return &Slots->queues[queue];
 }
 
-/* The proc number of the first waiter, or INVALID_PROC_NUMBER.  Lock held. */
-static inline int
+/* The first waiter, or NULL.  Lock held. */
+static inline SlotEntry *
 first_waiter(int queue)
 {
-	SlotQueue  *q = queue_at(queue);
-
-	return q->nwaiters == 0 ? INVALID_PROC_NUMBER :
-		dlist_head_element(SlotEntry, link, &q->waiters) - Slots->entries;
+	return queue_at(queue)->nwaiters == 0 ? NULL :
+		dlist_head_element(SlotEntry, link, &queue_at(queue)->waiters);
 }
 
 static inline bool
@@ -567,13 +571,13 @@ extern void slots_lock(void);
 extern void slots_unlock(void);
 extern void slots_call_worker(void);
 extern int	slots_next_queue(int queue);
-extern int	slots_next_waiter(void);
-extern int	slots_priority_of(int next);
-extern bool slots_is_its_turn(int procno);
-extern void slots_queue_append(int procno);
-extern void slots_queue_remove(int procno);
-extern void slots_make_holder(int procno, const Hold *hold);
-extern void slots_grant_above_limit(int procno);
+extern SlotEntry *slots_next_waiter(void);
+extern int	slots_priority_of(const SlotEntry *next);
+extern bool slots_is_its_turn(SlotEntry *entry);
+extern void slots_queue_append(SlotEntry *entry);
+extern void slots_queue_remove(SlotEntry *entry);
+extern void slots_make_holder(SlotEntry *entry, const Hold *hold);
+extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 

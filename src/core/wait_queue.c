@@ -58,10 +58,10 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
 LockedSection locked;
 
 /* Whose latches to set when the lock is free: see wake_later() */
-static int	wakeups[3 + 2 * MAX_AT_ONCE];
+static SlotEntry *wakeups[3 + 2 * MAX_AT_ONCE];
 static int	nwakeups;
 
-static void grant(int procno, const Hold *hold);
+static void grant(SlotEntry *entry, const Hold *hold);
 
 /* ---- The order ---- */
 
@@ -79,32 +79,32 @@ slots_next_queue(int queue)
 	return NO_QUEUE;
 }
 
-/* Was it passed over for so long that its head goes first?  Lock held. */
+/* Was its queue passed over for so long that it goes first?  Lock held. */
 static bool
-queue_has_aged(const SlotQueue *queue)
+has_aged(const SlotEntry *head)
 {
-	return queue->passed_over_since != 0 &&
-		passed_since(queue->passed_over_since, AGED_AFTER, locked.now);
+	uint64		since = queue_at(head->queue)->passed_over_since;
+
+	return since != 0 && passed_since(since, AGED_AFTER, locked.now);
 }
 
 /* May the first long statement go before short ones?  Lock held. */
 static bool
-is_below_share(int head)
+is_below_share(const SlotEntry *head)
 {
 	int			used = places_in_use(LONG_QUEUE);
 	int			share = long_share();
 
 	if (used == 0)
 		return share > 0 || passed_since(queue_at(LONG_QUEUE)->moved, LONGEST_TURN, locked.now);
-	return used + long_weight(entry_of(head)) <= share;
+	return used + long_weight(head) <= share;
 }
 
 /* Does the head of a queue go before that of another?  Lock held. */
 static bool
 goes_first(const SlotEntry *head, const SlotEntry *other)
 {
-	int			order = (int) queue_has_aged(queue_at(head->queue)) -
-	(int) queue_has_aged(queue_at(other->queue));
+	int			order = has_aged(head) - has_aged(other);
 
 	if (order == 0)
 		order = pool_of(head)->definition.priority - pool_of(other)->definition.priority;
@@ -113,37 +113,36 @@ goes_first(const SlotEntry *head, const SlotEntry *other)
 	return order > 0 || (order == 0 && head->queued < other->queued);
 }
 
-/* The next waiter, or INVALID_PROC_NUMBER.  Lock held. */
-int
+/* The next waiter, or NULL.  Lock held. */
+SlotEntry *
 slots_next_waiter(void)
 {
-	int			next = INVALID_PROC_NUMBER;
-	int			spare = INVALID_PROC_NUMBER;
+	SlotEntry  *next = NULL;
+	SlotEntry  *spare = NULL;
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
-		int			head = first_waiter(queue);
+		SlotEntry  *head = first_waiter(queue);
 
 		if (!queue_has_place_free(queue))
 			continue;
 		if (queue == LONG_QUEUE && !is_below_share(head))
 			spare = head;
-		else if (next == INVALID_PROC_NUMBER || goes_first(entry_of(head), entry_of(next)))
+		else if (next == NULL || goes_first(head, next))
 			next = head;
 	}
-	if (next == INVALID_PROC_NUMBER && passed_since(Slots->short_waited, SPARE_AFTER, locked.now))
+	if (next == NULL && passed_since(Slots->short_waited, SPARE_AFTER, locked.now))
 		return spare;
 	return next;
 }
 
 /* The lowest priority that may barge ahead of the next waiter.  Lock held. */
 int
-slots_priority_of(int next)
+slots_priority_of(const SlotEntry *next)
 {
-	if (next == INVALID_PROC_NUMBER)
+	if (next == NULL)
 		return NO_PRIORITY;
-	return queue_has_aged(queue_at(entry_of(next)->queue)) ?
-		PG_INT32_MAX : pool_of(entry_of(next))->definition.priority;
+	return has_aged(next) ? PG_INT32_MAX : pool_of(next)->definition.priority;
 }
 
 /*
@@ -156,7 +155,7 @@ note_passed_over(int priority, uint64 since)
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
 		SlotQueue  *queue = queue_at(index);
-		SlotEntry  *head = entry_of(first_waiter(index));
+		SlotEntry  *head = first_waiter(index);
 
 		if (queue->passed_over_since == 0 && since > head->queued &&
 			pool_of(head)->definition.priority < priority && queue_has_place_free(index))
@@ -185,33 +184,31 @@ slots_lock(void)
  * wake_next() let in.  Lock held.
  */
 static void
-wake_later(int procno)
+wake_later(SlotEntry *entry)
 {
 	Assert(nwakeups < lengthof(wakeups));
-	wakeups[nwakeups++] = procno;
+	wakeups[nwakeups++] = entry;
 }
 
 /* Without a limit for all: a head that could enter and was not called */
-static int
+static SlotEntry *
 head_to_call(void)
 {
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
-		int			head = first_waiter(queue);
+		SlotEntry  *head = first_waiter(queue);
 
-		if (queue != LONG_QUEUE && queue_has_place_free(queue) && !entry_of(head)->wakeup_pending)
+		if (queue != LONG_QUEUE && queue_has_place_free(queue) && !head->wakeup_pending)
 			return head;
 	}
-	return INVALID_PROC_NUMBER;
+	return NULL;
 }
 
 /* May this waiter take a free slot?  Lock held. */
 bool
-slots_is_its_turn(int procno)
+slots_is_its_turn(SlotEntry *entry)
 {
-	if (slots_are_limited())
-		return slots_next_waiter() == procno;
-	return first_waiter(entry_of(procno)->queue) == procno;
+	return entry == (slots_are_limited() ? slots_next_waiter() : first_waiter(entry->queue));
 }
 
 /*
@@ -220,10 +217,10 @@ slots_is_its_turn(int procno)
  * statement reads these.  Lock held.
  */
 static void
-publish_next(int next)
+publish_next(const SlotEntry *next)
 {
 	uint32		priority = (uint32) slots_priority_of(next);
-	bool		flag = next != INVALID_PROC_NUMBER && slots_are_limited();
+	bool		flag = next != NULL && slots_are_limited();
 
 	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
 		pg_atomic_write_u32(&Slots->next_priority, priority);
@@ -245,12 +242,11 @@ readmit(void)
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
-		int			head;
+		SlotEntry  *head;
 		Hold		hold;
 
 		while (readmitted < MAX_AT_ONCE &&
-			   (head = first_waiter(queue)) != INVALID_PROC_NUMBER &&
-			   entry_of(head)->admitted_before &&
+			   (head = first_waiter(queue)) != NULL && head->admitted_before &&
 			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
 			   count_slot(COUNT_ALWAYS, &hold.counted))
 		{
@@ -270,7 +266,7 @@ static void
 wake_next(bool was_free)
 {
 	int			granted = 0;
-	int			next;
+	SlotEntry  *next;
 	Hold		hold;
 
 	for (;;)
@@ -278,7 +274,7 @@ wake_next(bool was_free)
 		next = slots_next_waiter();
 		/* Set the flag before the test, as slots_enqueue() does. */
 		publish_next(next);
-		if (next == INVALID_PROC_NUMBER || entry_of(next)->queue != LONG_QUEUE)
+		if (next == NULL || next->queue != LONG_QUEUE)
 			break;
 		if (granted++ == MAX_AT_ONCE || !count_in(LONG_QUEUE, COUNT_IF_FREE, &hold))
 		{
@@ -291,10 +287,9 @@ wake_next(bool was_free)
 
 	if (!slots_are_limited())
 		next = head_to_call();
-	if (next != INVALID_PROC_NUMBER && (was_free || slot_is_free()) &&
-		!entry_of(next)->wakeup_pending)
+	if (next != NULL && (was_free || slot_is_free()) && !next->wakeup_pending)
 	{
-		entry_of(next)->wakeup_pending = true;
+		next->wakeup_pending = true;
 		wake_later(next);
 	}
 }
@@ -311,11 +306,9 @@ slots_unlock(void)
 	SpinLockRelease(&Slots->mutex);
 	for (int i = 0; i < nwakeups; i++)
 	{
-		int			procno = wakeups[i];
-
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
-		if (*(volatile uint32 *) &entry_of(procno)->workers > 0)
-			ConditionVariableBroadcast(&entry_of(procno)->turn);
+		SetLatch(&GetPGProcByNumber(procno_of(wakeups[i]))->procLatch);
+		if (*(volatile uint32 *) &wakeups[i]->workers > 0)
+			ConditionVariableBroadcast(&wakeups[i]->turn);
 	}
 }
 
@@ -353,7 +346,7 @@ slots_call_worker(void)
 	if (Slots->worker_dozes)
 	{
 		Slots->worker_dozes = false;
-		wake_later(Slots->worker);
+		wake_later(entry_of(Slots->worker));
 	}
 }
 
@@ -416,9 +409,8 @@ slots_get_worker(WorkerStats *stats)
  * unless these have waited for handoff_after.
  */
 void
-slots_queue_append(int procno)
+slots_queue_append(SlotEntry *entry)
 {
-	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
 	dlist_node *end = &queue->waiters.head;
 	dlist_node *next = queue->last_before->next;
@@ -438,9 +430,8 @@ slots_queue_append(int procno)
 }
 
 void
-slots_queue_remove(int procno)
+slots_queue_remove(SlotEntry *entry)
 {
-	SlotEntry  *entry = entry_of(procno);
 	int			index = entry->queue;
 	SlotQueue  *queue = queue_at(index);
 
@@ -469,13 +460,12 @@ slots_return_place(int place)
 
 /* Make a waiter a holder of what is already counted.  Lock held. */
 void
-slots_make_holder(int procno, const Hold *hold)
+slots_make_holder(SlotEntry *entry, const Hold *hold)
 {
-	SlotEntry  *entry = entry_of(procno);
 	SlotQueue  *queue = queue_at(entry->queue);
 
 	Assert(state_of(entry) == SLOT_WAITING);
-	slots_queue_remove(procno);
+	slots_queue_remove(entry);
 	note_passed_over(pool_of(entry)->definition.priority, locked.now);
 	queue->passed_over_since = 0;
 	queue->moved = locked.now;
@@ -505,29 +495,28 @@ slots_make_holder(int procno, const Hold *hold)
 
 /* The same, and wake it.  Lock held. */
 static void
-grant(int procno, const Hold *hold)
+grant(SlotEntry *entry, const Hold *hold)
 {
-	slots_make_holder(procno, hold);
+	slots_make_holder(entry, hold);
 	/* The last resort is for others. */
-	if (entry_of(procno)->queue != LONG_QUEUE)
+	if (entry->queue != LONG_QUEUE)
 	{
 		Slots->moved = locked.now;
 		Slots->stall_after = 0;
 	}
-	wake_later(procno);
+	wake_later(entry);
 }
 
 /* Let a sleeping waiter in, above the limits if necessary.  Lock held. */
 void
-slots_grant_above_limit(int procno)
+slots_grant_above_limit(SlotEntry *entry)
 {
-	SlotEntry  *entry = entry_of(procno);
 	Hold		hold;
 
 	(void) count_in(entry->queue, COUNT_ALWAYS, &hold);
 	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
-	slots_make_holder(procno, &hold);
-	wake_later(procno);
+	slots_make_holder(entry, &hold);
+	wake_later(entry);
 }
 
 /* Let in the next waiter, or one without a limit to wait for, if any. */
@@ -535,21 +524,20 @@ static bool
 grant_one(void)
 {
 	CountWhen	when = COUNT_ALWAYS;
-	int			next;
+	SlotEntry  *next;
 	Hold		hold;
 	bool		granted;
 
 	slots_lock();
 	next = first_waiter(LONG_QUEUE);
 	if (none_may_queue())
-		next = slots_any_waits() ? first_waiter(slots_next_queue(NO_QUEUE)) : INVALID_PROC_NUMBER;
-	else if (next == INVALID_PROC_NUMBER ||
-			 (!Slots->long_needed && long_may_wait(entry_of(next))))
+		next = slots_any_waits() ? first_waiter(slots_next_queue(NO_QUEUE)) : NULL;
+	else if (next == NULL || (!Slots->long_needed && long_may_wait(next)))
 	{
 		next = slots_next_waiter();
 		when = COUNT_IF_FREE;
 	}
-	granted = next != INVALID_PROC_NUMBER && count_in(entry_of(next)->queue, when, &hold);
+	granted = next != NULL && count_in(next->queue, when, &hold);
 	if (granted)
 		grant(next, &hold);
 	slots_unlock();
@@ -566,20 +554,18 @@ slots_grant_free(void)
 
 /* May a released slot be handed off to the next waiter?  Lock held. */
 static bool
-may_hand_off(int next)
+may_hand_off(const SlotEntry *next)
 {
 	int64		handoff_after = Slots->settings.handoff_after * INT64CONST(1000);
-	int64		waited = locked.now - entry_of(next)->queued;
+	int64		waited = locked.now - next->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
-						   pg_atomic_read_u32(&queue_at(entry_of(next)->queue)->limit)) / 2;
+						   pg_atomic_read_u32(&queue_at(next->queue)->limit)) / 2;
 
-	if (handoff_after == 0)
-		return true;
-	if (waited < handoff_after)
-		return false;
-	return (in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
-		(int64) (locked.now - Slots->last_handoff) >= handoff_after;
+	return handoff_after == 0 ||
+		(waited >= handoff_after &&
+		 ((in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
+		  (int64) (locked.now - Slots->last_handoff) >= handoff_after));
 }
 
 /*
@@ -592,7 +578,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 {
 	int64		held = locked.timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
 	bool		limited = slots_are_limited();
-	int			next;
+	SlotEntry  *next;
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
@@ -600,16 +586,16 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 					 locked.now - Min((uint64) Max(held, 0), locked.now));
 	next = had->place != NO_QUEUE && !limited ?
 		first_waiter(had->place) : slots_next_waiter();
-	if (next != INVALID_PROC_NUMBER &&
+	if (next != NULL &&
 		(!limited || (had->counted && slots_in_use() <= pg_atomic_read_u32(&Slots->limit))) &&
 		may_hand_off(next) &&
-		count_place(entry_of(next)->queue, COUNT_IF_FREE, &hold.place))
+		count_place(next->queue, COUNT_IF_FREE, &hold.place))
 	{
 		Slots->last_handoff = locked.now;
-		if (entry_of(next)->queue != LONG_QUEUE)
+		if (next->queue != LONG_QUEUE)
 		{
 			pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
-			entry_of(next)->handoff_pending = true;
+			next->handoff_pending = true;
 		}
 		grant(next, &hold);
 	}
