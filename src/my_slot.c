@@ -256,18 +256,18 @@ static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SlotLimit	limit;
-	SlotEnqueued enqueued;
+	SlotState	state;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
 	wait_start = monotonic_us();
-	enqueued = slots_enqueue(gate_max_queue_length, &wait_queue_length);
-	if (enqueued == SLOT_ENQUEUE_FULL)
+	state = slots_enqueue(gate_max_queue_length, &wait_queue_length);
+	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&limit);
 		refuse(true, &limit, !begins_block);
 	}
-	if (enqueued != SLOT_ENQUEUED)
+	if (state != SLOT_WAITING)
 	{
 		standing = ADMITTED;
 		return;

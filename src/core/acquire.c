@@ -250,7 +250,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 }
 
 /* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */
-static SlotEnqueued
+static SlotState
 enter_queue(int max_queue_length)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
@@ -266,7 +266,7 @@ enter_queue(int max_queue_length)
 		  count_slot(COUNT_ALWAYS, &next_hold.counted)) ||
 		 (slots_my_pool()->priority > slots_priority_of(slots_next_waiter()) &&
 		  count_in(MySlotEntry->queue, COUNT_IF_FREE, &next_hold))))
-		return SLOT_ENQUEUE_ACQUIRED;
+		return SLOT_RUNNING;
 	if (none_may_queue())
 	{
 		/* If the gate is off, this backend does not know it yet. */
@@ -276,12 +276,12 @@ enter_queue(int max_queue_length)
 			slots_call_worker();
 		}
 		(void) count_in(MySlotEntry->queue, COUNT_ALWAYS, &next_hold);
-		return SLOT_ENQUEUE_ACQUIRED;
+		return SLOT_RUNNING;
 	}
 	if (max_queue_length >= 0 && queue->nwaiters >= max_queue_length)
 	{
 		pool->totals[TOTAL_REJECTIONS]++;
-		return SLOT_ENQUEUE_FULL;
+		return SLOT_NONE;
 	}
 
 	pool->totals[TOTAL_QUEUED]++;
@@ -291,18 +291,19 @@ enter_queue(int max_queue_length)
 	MySlotEntry->queued = locked.now;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
 	slots_queue_append(MySlotEntry);
-	return SLOT_ENQUEUED;
+	return SLOT_WAITING;
 }
 
 /*
  * Enter the queue; but acquire a slot if one is free, or if the limit is off
  * or only observed.  max_queue_length (-1: no bound) applies if the pool has
- * none.  *queue_length receives the number of waiters.
+ * none.  *queue_length receives the number of waiters.  Returns the state:
+ * SLOT_NONE if the queue is full.
  */
-SlotEnqueued
+SlotState
 slots_enqueue(int max_queue_length, int *queue_length)
 {
-	SlotEnqueued result;
+	SlotState result;
 	SlotQueue  *queue;
 
 	slots_lock();
@@ -333,7 +334,7 @@ slots_enqueue(int max_queue_length, int *queue_length)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock();
 
-	if (result == SLOT_ENQUEUE_ACQUIRED)
+	if (result == SLOT_RUNNING)
 		become_holder(locked.timestamp);
 	return result;
 }

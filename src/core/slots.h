@@ -168,18 +168,11 @@ slots_is_uncounted(void)
 }
 
 /* Acquire, wait, release */
-typedef enum SlotEnqueued
-{
-	SLOT_ENQUEUED,				/* the backend is in the queue */
-	SLOT_ENQUEUE_ACQUIRED,		/* it has a slot after all */
-	SLOT_ENQUEUE_FULL			/* the queue is full */
-} SlotEnqueued;
-
 extern bool slots_try_acquire(TimestampTz since);
 extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
-extern SlotEnqueued slots_enqueue(int max_queue_length, int *queue_length);
+extern SlotState slots_enqueue(int max_queue_length, int *queue_length);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotTotal reason);
 extern void slots_refuse_grant(void);
