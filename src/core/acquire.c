@@ -74,12 +74,9 @@ attach_entry(void)
 	MySlotEntry = entry_of(my_slot_procno);
 	my_slot_state = &MySlotEntry->state;
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
-	/* An earlier process may have left these. */
+	/* What an earlier process has left, up to wanted_relation */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
-	MySlotEntry->hot_spot = MySlotEntry->wanted_of = MySlotEntry->history = 0;
-	MySlotEntry->has_wanted = MySlotEntry->admitted_before = false;
-	MySlotEntry->wanted_relation = InvalidOid;
-	MySlotEntry->can_pause = false;
+	memset(&MySlotEntry->hot_spot, 0, offsetof(SlotEntry, ticks) - offsetof(SlotEntry, hot_spot));
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 	/* More backends may follow. */

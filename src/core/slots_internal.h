@@ -79,8 +79,7 @@ typedef struct SlotEntry
 	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
-	bool		reserved;		/* counted in SlotShared.reserved; the lock
-								 * for other processes */
+	bool		reserved;		/* of the reserve; the lock for other processes */
 	bool		can_pause;		/* its statement may be long; parallel workers
 								 * may see that it no longer may be late */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
@@ -170,10 +169,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
 	SlotSettings settings;		/* a hint without lock */
 
-	/*
-	 * Its flag is set if a backend waits and its queue has a free place.
-	 * While there is a limit, every statement writes it.
-	 */
+	/* While there is a limit, every statement writes it. */
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) slock_t mutex;
@@ -399,19 +395,12 @@ count_up(pg_atomic_uint32 *usage, uint32 limit, CountWhen when)
 	return false;
 }
 
-/* Does this queue count?  Only a pool's queue without a limit does not. */
-static inline bool
-queue_counts(int queue)
-{
-	return queue >= LONG_QUEUE || queue_has_limit(queue);
-}
-
-/* Count a place, if the queue counts.  Returns false if none is free. */
+/* Count a place, unless a pool has no limit.  Returns false if none is free. */
 static inline bool
 count_place(int queue, CountWhen when, int *place)
 {
 	*place = NO_QUEUE;
-	if (!queue_counts(queue))
+	if (queue < LONG_QUEUE && !queue_has_limit(queue))
 		return true;
 	if (!count_up(&queue_at(queue)->usage, pg_atomic_read_u32(&queue_at(queue)->limit), when))
 		return false;

@@ -333,8 +333,7 @@ slots_begin_sampling(int cpus)
 	slots_lock();
 	Slots->worker = MY_PROC_NUMBER;
 	Slots->cpus = cpus;
-	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
-	Slots->worker_stats.started = locked.timestamp;
+	Slots->worker_stats = (WorkerStats) {.started = locked.timestamp};
 	slots_unlock();
 	on_shmem_exit(end_sampling, (Datum) 0);
 }

@@ -145,7 +145,7 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define queue_has_limit(i)		(queue_at(i).limit != NO_LIMIT)
 #define places_in_use(i)		(queue_at(i).usage & USAGE_COUNT)
 #define queue_has_place_free(i)	(places_in_use(i) < queue_at(i).limit)
-#define queue_counts(i)			((i) > DEFAULT_POOL || queue_has_limit(i))
+#define QUEUE_COUNTS(i)			((i) > DEFAULT_POOL || queue_has_limit(i))
 
 /* ---- The model's own: ghosts and budgets ---- */
 byte first_queue;				/* the one that goes before others */
@@ -229,7 +229,7 @@ inline count_place(i, when)
 	ok = true;
 	WHEN(PLACES,
 		 atomic {
-			WHEN(queue_counts(i), count_up(queue_at(i).usage, queue_at(i).limit, when);
+			WHEN(QUEUE_COUNTS(i), count_up(queue_at(i).usage, queue_at(i).limit, when);
 				 WHEN(ok, place = i))
 		 })
 }
@@ -346,7 +346,7 @@ inline wake_next()
 #define READMIT(i) \
 	:: d_step { \
 			MAY_READMIT(i) -> \
-			next_one = HEAD(i); WHEN(queue_counts(i), queue_at(i).usage++; place = i) \
+			next_one = HEAD(i); WHEN(QUEUE_COUNTS(i), queue_at(i).usage++; place = i) \
 		}; \
 		count_slot(COUNT_ALWAYS, next_one); grant(next_one)
 
