@@ -300,7 +300,7 @@ enter_queue(int max_queue_length)
 SlotState
 slots_enqueue(int max_queue_length, int *queue_length)
 {
-	SlotState result;
+	SlotState	result;
 	SlotQueue  *queue;
 
 	slots_lock();

@@ -79,7 +79,7 @@ typedef struct SlotEntry
 	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
-	bool		reserved;		/* of the reserve; the lock for other processes */
+	bool		reserved;		/* of the reserve; lock for others */
 	bool		can_pause;		/* its statement may be long; parallel workers
 								 * may see that it no longer may be late */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */

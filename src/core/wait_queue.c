@@ -279,7 +279,7 @@ wake_next(bool was_free)
 		if (granted++ == MAX_AT_ONCE || !count_in(LONG_QUEUE, COUNT_IF_FREE, &hold))
 		{
 			if (was_free)
-				readmit();	/* another backend has taken the slot */
+				readmit();		/* another backend has taken the slot */
 			return;
 		}
 		grant(next, &hold);
@@ -333,7 +333,8 @@ slots_begin_sampling(int cpus)
 	slots_lock();
 	Slots->worker = MY_PROC_NUMBER;
 	Slots->cpus = cpus;
-	Slots->worker_stats = (WorkerStats) {.started = locked.timestamp};
+	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
+	Slots->worker_stats.started = locked.timestamp;
 	slots_unlock();
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
@@ -581,8 +582,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
-	note_passed_over(pool_of(holder)->definition.priority,
-					 locked.now - Min((uint64) Max(held, 0), locked.now));
+	note_passed_over(pool_of(holder)->definition.priority, locked.now - Max(held, 0));
 	next = had->place != NO_QUEUE && !limited ?
 		first_waiter(had->place) : slots_next_waiter();
 	if (next != NULL &&
