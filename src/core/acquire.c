@@ -732,8 +732,8 @@ slots_shmem_init(void)
 {
 	bool		found;
 
-	/* It begins on a cache line. */
 	Slots = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
+	Assert((uintptr_t) Slots % PG_CACHE_LINE_SIZE == 0);
 	slots_hot_kinds = &Slots->hot_kinds;
 	if (found)
 		return false;
