@@ -12,8 +12,7 @@
  *
  * A tick only sets a flag.  Plan nodes that produce tuples of their own test
  * it whenever they are asked for the next one: there, the process holds no
- * lock inside the server, and can raise errors and sleep.  Nodes that are
- * instrumented, or that another module has changed, are left alone.
+ * lock inside the server, and can raise errors and sleep.
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
  * pauses only if its transaction has run nothing but read-only queries, here
@@ -60,8 +59,8 @@ static volatile sig_atomic_t clock_runs = false;
 /* Has the present transaction run anything but queries that only read? */
 static bool may_have_written = false;
 
-/* What a node's ExecProcNode is before its first call */
-static ExecProcNodeMtd pg_first_call = NULL;
+/* Has the ExecProcNode that PostgreSQL sets before the first call */
+static PlanState new_node;
 
 /* The proc number of the backend that has the slot, or -1 */
 static int
@@ -107,10 +106,8 @@ start_clock(void)
 {
 	static bool is_ours = false;
 	struct sigaction action;
-	PlanState	node = {0};
 
-	ExecSetExecProcNode(&node, NULL);
-	pg_first_call = node.ExecProcNode;
+	ExecSetExecProcNode(&new_node, NULL);
 	if (!is_ours && (sigaction(SIGPROF, NULL, &action) != 0 || action.sa_handler != SIG_DFL))
 		return;
 	is_ours = true;
@@ -175,21 +172,11 @@ exec_and_tick(PlanState *node)
 	return node->ExecProcNodeReal(node);
 }
 
-/* The same for the first call: checks the stack, like PostgreSQL's own */
-static TupleTableSlot *
-exec_first_and_tick(PlanState *node)
-{
-	check_stack_depth();
-	/* Another module may have put its own function before this one. */
-	if (node->ExecProcNode == exec_first_and_tick)
-		node->ExecProcNode = exec_and_tick;
-	return exec_and_tick(node);
-}
-
 /*
  * Make nodes test the flag: those without children, and those that can yield
- * many tuples without asking their children, if their function is PostgreSQL's
- * own.
+ * many tuples without asking their children, unless they are instrumented or
+ * another module has changed them.  The walk checks the stack, which their
+ * first call would do otherwise.
  */
 static bool
 watch_nodes(PlanState *node, void *context)
@@ -199,13 +186,10 @@ watch_nodes(PlanState *node, void *context)
 		 IsA(node, AggState) || IsA(node, WindowAggState) || IsA(node, HashJoinState) ||
 		 IsA(node, MaterialState) || IsA(node, MemoizeState) ||
 		 IsA(node, SortState) || IsA(node, IncrementalSortState)) &&
-		node->instrument == NULL)
-	{
-		if (node->ExecProcNode == pg_first_call)
-			node->ExecProcNode = exec_first_and_tick;
-		else if (node->ExecProcNode == node->ExecProcNodeReal)
-			node->ExecProcNode = exec_and_tick;
-	}
+		node->instrument == NULL &&
+		(node->ExecProcNode == new_node.ExecProcNode ||
+		 node->ExecProcNode == node->ExecProcNodeReal))
+		node->ExecProcNode = exec_and_tick;
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 
@@ -249,8 +233,7 @@ long_statements_begin(const QueryDesc *query)
 	}
 	if (unlikely(!clock_runs))
 		start_clock();
-	if (likely(clock_runs))
-		(void) watch_nodes(query->planstate, NULL);
+	(void) watch_nodes(query->planstate, NULL);
 }
 
 /* The executor has run this query, to its end or not. */
