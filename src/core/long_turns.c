@@ -205,17 +205,11 @@ slots_end_turns(void)
 	slots_unlock();
 }
 
-/*
- * VACUUM or replay waits for what long statements may hold, or no longer
- * waits.  If it waits, let them all in.  The worker calls this.
- */
+/* Does VACUUM or replay wait for what they may hold?  The worker calls this. */
 void
 slots_need_long(bool needed)
 {
-	if (!needed && !Slots->long_needed)
-		return;
-	slots_lock();
 	Slots->long_needed = needed;
-	slots_unlock();
-	slots_grant_free();
+	if (needed)
+		slots_grant_free();
 }

@@ -182,7 +182,8 @@ typedef struct SlotShared
 	uint64		short_waited;	/* when a short statement last queued, as no
 								 * slot was free, or entered from a queue */
 	int			cpus;			/* usable ones; 0 = unknown */
-	bool		long_needed;	/* VACUUM or replay waits for them */
+	bool		long_needed;	/* VACUUM or replay waits for them; written by
+								 * the worker without the lock */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
 	pg_atomic_uint32 unknown_logged;	/* generation at the last warning */
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
