@@ -4,11 +4,11 @@
  *		Which statement of this backend is long, and where it pauses.
  *
  * A timer counts the CPU time of the process in ticks.  After enough of them,
- * a statement is long: it gives its slot up for others, and queues again
- * (core/long_turns.c).  Ticks count for the outermost query in the executor,
- * over all its calls: a cursor becomes long by the sum of its FETCHes, but
- * many short queries do not.  Ticks of parallel workers count for their
- * leader's query, and the workers pause while it waits.
+ * a statement is long: it may have to wait for a turn (core/long_turns.c).
+ * Ticks count for the outermost query in the executor, over all its calls: a
+ * cursor becomes long by the sum of its FETCHes, but many short queries do
+ * not.  Ticks of parallel workers count for their leader's query, and the
+ * workers pause while it waits.
  *
  * A tick only sets a flag.  Plan nodes that produce tuples of their own test
  * it whenever they are asked for the next one: there, the process holds no
@@ -16,14 +16,10 @@
  *
  * A statement that pauses keeps its locks, its snapshot and its pins.  So it
  * pauses only if its transaction has run nothing but read-only queries, here
- * or through a foreign table.  A sample lets it in if others wait for what it
- * holds.  What a function does on another server without the executor, like
- * dblink_exec(), is not known.
+ * or through a foreign table; and a sample lets it in if others wait for what
+ * it holds.  If a function of it waits for a hot spot, it is no longer long.
  *
- * A query that waits for a hot spot, in a function, keeps its slot afterwards.
- *
- * Locking: none.  All is local to the process, except the count of ticks,
- * which is atomic.
+ * Locking: none.  Only the count of ticks, an atomic, is shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -39,7 +35,6 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
-#include "storage/ipc.h"
 
 #include "gate.h"
 
@@ -48,6 +43,10 @@
 /* The query that is counted, or NULL, and the nesting level of its call */
 static const QueryDesc *volatile counted_query = NULL;
 static int	counted_level;
+
+/* The proc number of the backend that has its slot, and its ticks there */
+static int	holder;
+static pg_atomic_uint32 *volatile ticks;
 
 /* The last query that has used ticks: a cursor, for example, may continue. */
 static const QueryDesc *last_query = NULL;
@@ -62,19 +61,6 @@ static bool may_have_written = false;
 /* Has the ExecProcNode that PostgreSQL sets before the first call */
 static PlanState new_node;
 
-/* The proc number of the backend that has the slot, or -1 */
-static int
-holder(void)
-{
-	return IsParallelWorker() ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : my_slot_procno;
-}
-
-static inline bool
-is_long(uint32 ticks)
-{
-	return ticks * LONG_TICK > (uint32) gate_long_after;
-}
-
 static void
 set_clock(int interval)
 {
@@ -83,10 +69,7 @@ set_clock(int interval)
 	clock_runs = setitimer(ITIMER_PROF, &every, NULL) == 0 && interval > 0;
 }
 
-/*
- * Signal handler of the timer.  Stops it if no statement can be long any more;
- * the next one that can be starts it again.
- */
+/* Signal handler of the timer.  Stops it while no statement can be long. */
 static void
 handle_tick(SIGNAL_ARGS)
 {
@@ -94,9 +77,8 @@ handle_tick(SIGNAL_ARGS)
 
 	if (gate_max_active_backends <= 0 || gate_long_after < 0)
 		set_clock(0);
-	else if (counted_query != NULL && !proc_exit_inprogress &&
-			 is_long(pg_atomic_add_fetch_u32(slots_ticks_of(holder()), 1)))
-		tick_is_due = true;
+	else if (counted_query != NULL)
+		tick_is_due = pg_atomic_add_fetch_u32(ticks, 1) * LONG_TICK > gate_long_after;
 	errno = save_errno;
 }
 
@@ -116,51 +98,42 @@ start_clock(void)
 }
 
 /*
- * Sleep while the statement of this holder waits for its turn.  If an
- * interrupt raises an error, the end of the (sub)transaction leaves the queue.
- */
-static void
-pause_for(int procno)
-{
-	static uint32 wait_event = 0;
-	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
-
-	if (wait_event == 0)
-		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGatePause");
-
-	error_context_stack = &context;
-	while (slots_is_paused(procno))
-	{
-		if (IsParallelWorker())
-			(void) ConditionVariableTimedSleep(slots_turn_of(procno), LOOK_AGAIN, wait_event);
-		else
-			wait_for_latch(LOOK_AGAIN, wait_event);
-		if (!slots_are_sampled())
-			slots_let_in(procno);
-	}
-	ConditionVariableCancelSleep();
-	error_context_stack = context.previous;
-}
-
-/*
- * The query of this process is long and has used another tick.  If it has no
- * turn, pause.  If the transaction has begun to write, it is no longer long.
+ * The query of this process is long and has used another tick.  If it must
+ * wait for a turn, sleep.  After an error in this sleep, the end of the
+ * (sub)transaction leaves the queue.
  */
 static pg_noinline void
 tick(void)
 {
+	static uint32 wait_event = 0;
+	ConditionVariable *turn;
+	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while pausing for short statements"};
+
 	tick_is_due = false;
 	if (counted_query == NULL || !INTERRUPTS_CAN_BE_PROCESSED())
 		return;
-	if (may_have_written || TransactionIdIsValid(GetTopTransactionIdIfAny()))
-	{
-		slots_end_turns();
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		long_statements_note_write();
+	if (may_have_written)
 		return;
-	}
 	if (!IsParallelWorker())
 		slots_resume();
-	if (!slots_has_turn(holder()))
-		pause_for(holder());
+	slots_check_turn(holder);
+
+	if (wait_event == 0)
+		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGatePause");
+	error_context_stack = &context;
+	while ((turn = slots_awaited_turn(holder)) != NULL)
+	{
+		if (IsParallelWorker())
+			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
+		else
+			wait_for_latch(LOOK_AGAIN, wait_event);
+		if (!slots_are_sampled())
+			slots_let_in(holder);
+	}
+	ConditionVariableCancelSleep();
+	error_context_stack = context.previous;
 }
 
 /* ExecProcNode of nodes that test the flag */
@@ -193,13 +166,6 @@ watch_nodes(PlanState *node, void *context)
 	return planstate_tree_walker(node, watch_nodes, context);
 }
 
-/* on_shmem_exit callback of a parallel worker */
-static void
-worker_exits(int code, Datum arg)
-{
-	slots_count_worker(holder(), false);
-}
-
 /*
  * The executor is about to run this query.  If it may write, this transaction
  * keeps its slot.  Otherwise the query pauses when it is long and has no turn.
@@ -207,27 +173,21 @@ worker_exits(int code, Datum arg)
 void
 long_statements_begin(const QueryDesc *query)
 {
-	uint32		before = 0;
-
 	if (query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE ||
 		query->plannedstmt->rowMarks != NIL)
 		long_statements_note_write();
-	if (may_have_written || xact_predates_gate() || bypass_in_force ||
-		!slots_may_be_long(holder()))
+	if (may_have_written || xact_predates_gate() || bypass_in_force)
 		return;
 	if (counted_query == NULL)
 	{
 		/* A new query may be at the address of an earlier one. */
-		if (query == last_query && query->already_executed)
-			before = last_ticks;
-		if (IsParallelWorker())
-		{
-			on_shmem_exit(worker_exits, (Datum) 0);
-			slots_count_worker(holder(), true);
-		}
-		else
-			slots_begin_counting(before);
-		tick_is_due = is_long(before);
+		bool		continues = query == last_query && query->already_executed;
+
+		holder = IsParallelWorker() ? GATE_PROC_NUMBER(MyProc->lockGroupLeader) : my_slot_procno;
+		ticks = slots_begin_counting(holder, continues ? last_ticks : 0);
+		if (ticks == NULL)
+			return;
+		tick_is_due = continues && last_ticks * LONG_TICK > gate_long_after;
 		counted_level = GetCurrentTransactionNestLevel();
 		counted_query = query;
 	}
@@ -240,16 +200,13 @@ long_statements_begin(const QueryDesc *query)
 void
 long_statements_leave(const QueryDesc *query)
 {
-	uint32		ticks;
-
 	if (query != counted_query)
 		return;
 	counted_query = NULL;
-	ticks = pg_atomic_read_u32(slots_ticks_of(my_slot_procno));
-	if (unlikely(ticks > 0 || query == last_query))
+	if (unlikely(pg_atomic_read_u32(ticks) > 0 || query == last_query))
 	{
 		last_query = query;
-		last_ticks = ticks;
+		last_ticks = pg_atomic_read_u32(ticks);
 	}
 	slots_end_turns();
 }
@@ -274,8 +231,8 @@ long_statements_abort_subtransaction(void)
 		counted_query = NULL;
 		slots_end_turns();
 	}
-	else if (counted_query != NULL && slots_is_paused(my_slot_procno))
-		slots_let_in(my_slot_procno);
+	else if (counted_query != NULL && slots_awaited_turn(holder) != NULL)
+		slots_let_in(holder);
 }
 
 void

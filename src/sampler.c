@@ -642,7 +642,7 @@ sampler_sample(void)
 		is_stuck = activity == ACTIVITY_STUCK;
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		/* A leader that needs no more rows waits for its workers to end. */
-		if (slots_is_paused(procno) &&
+		if (slots_awaited_turn(procno) != NULL &&
 			wait_event_of(GetPGProcByNumber(procno)) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)

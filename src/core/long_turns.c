@@ -16,11 +16,7 @@
  *
  * A parallel query has one slot.  Its workers count for the share and for the
  * turn, and wait while it waits.  A worker may queue the query: its leader may
- * be waiting for tuples.  For the same reason, a long statement is granted its
- * slot, and is not called to claim one.
- *
- * Only statements of the default pool can be long, and only if it has no limit
- * of its own: the administrator's pools take precedence.
+ * be waiting for tuples.
  *
  * Locking: see slots_internal.h.
  *
@@ -30,22 +26,11 @@
  */
 #include "postgres.h"
 
+#include "storage/ipc.h"
+
 #include "core/slots_internal.h"
 
 #define TURN			200		/* ms of CPU time */
-
-bool
-slots_may_be_long(int procno)
-{
-	return procno >= 0 && long_may_wait(entry_of(procno));
-}
-
-/* The CPU time that the statement of this holder has used, in ticks */
-pg_atomic_uint32 *
-slots_ticks_of(int procno)
-{
-	return &entry_of(procno)->ticks;
-}
 
 /* Must this long statement give up its slot?  Lock held. */
 static bool
@@ -57,36 +42,11 @@ must_give_up(SlotEntry *entry)
 	SlotEntry  *next = slots_next_waiter();
 	int			share = long_share();
 
-	if (Slots->long_needed)
-		return false;
 	if (is_over && queue_at(LONG_QUEUE)->nwaiters > 0)
 		return true;
 	if (next == NULL || next->queue == LONG_QUEUE)
 		return false;
 	return share > 0 ? (int) places_in_use(LONG_QUEUE) - long_weight(entry) >= share : is_over;
-}
-
-/* Queue a long statement, unless it leaves its slot.  Lock held. */
-static void
-queue_again(SlotEntry *entry)
-{
-	uint32		state = pg_atomic_read_u32(&entry->state);
-	Hold		had = hold_in(state);
-
-	if (had.place != LONG_QUEUE ||
-		!pg_atomic_compare_exchange_u32(&entry->state, &state, SLOT_WAITING))
-		return;
-	leave_reserve(entry);
-	pool_of(entry)->totals[TOTAL_PAUSES]++;
-	count_turn(entry, -1);
-	queue_at(LONG_QUEUE)->moved = locked.now;
-	slots_hand_off(entry, &had);
-	pg_atomic_write_u64(&entry->since, locked.timestamp);
-	entry->queued = locked.now;
-	entry->queue = LONG_QUEUE;
-	/* What its processes use until they pause counts for the next turn. */
-	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
-	slots_queue_append(entry);
 }
 
 /*
@@ -114,57 +74,85 @@ take_turn(SlotEntry *entry)
 }
 
 /*
- * The statement of this holder is long, and this process works for it: the
- * holder or a parallel worker.  Returns false if it must wait while
- * slots_is_paused().
+ * The statement of this holder is long.  If it must give up its slot, queue
+ * it: its processes sleep while slots_awaited_turn().
  */
-bool
-slots_has_turn(int procno)
+void
+slots_check_turn(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
-	bool		has_turn;
+	const Hold	had = {true, LONG_QUEUE};
 
 	slots_lock();
-	if (take_turn(entry) && must_give_up(entry))
-		queue_again(entry);
-	has_turn = !is_paused(entry);
+	if (take_turn(entry) && !Slots->long_needed && must_give_up(entry))
+	{
+		/* Its backend does not leave without the lock while it has a turn. */
+		pg_atomic_write_u32(&entry->state, SLOT_WAITING);
+		leave_reserve(entry);
+		pool_of(entry)->totals[TOTAL_PAUSES]++;
+		count_turn(entry, -1);
+		queue_at(LONG_QUEUE)->moved = locked.now;
+		slots_hand_off(entry, &had);
+		pg_atomic_write_u64(&entry->since, locked.timestamp);
+		entry->queued = locked.now;
+		entry->queue = LONG_QUEUE;
+		/* What its processes use until they sleep counts for the next turn. */
+		entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
+		slots_queue_append(entry);
+	}
 	slots_unlock();
-	return has_turn;
 }
 
-/* A hint. */
-bool
-slots_is_paused(int procno)
-{
-	return is_paused(entry_of(procno));
-}
-
-/* What its parallel workers wait for meanwhile */
+/* What its workers wait for, or NULL if it does not wait for a turn.  A hint. */
 ConditionVariable *
-slots_turn_of(int procno)
+slots_awaited_turn(int procno)
 {
-	return &entry_of(procno)->turn;
+	SlotEntry  *entry = entry_of(procno);
+
+	return is_paused(entry) ? &entry->turn : NULL;
 }
 
-/* A parallel worker starts or stops working for this long statement. */
-void
-slots_count_worker(int procno, bool begins)
+/* A parallel worker starts (1) or stops (-1) working for this statement. */
+static void
+count_worker(int procno, int change)
 {
 	SlotEntry  *entry = entry_of(procno);
 
 	slots_lock();
-	entry->workers += begins ? 1 : -1;
+	entry->workers += change;
 	if (place_in(pg_atomic_read_u32(&entry->state)) == LONG_QUEUE)
-		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, begins ? 1 : -1);
+		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, change);
 	slots_unlock();
 }
 
-/* This backend's statement may be long.  before: ticks that it used earlier. */
-void
-slots_begin_counting(uint32 before)
+/* on_shmem_exit callback of a parallel worker */
+static void
+worker_exits(int code, Datum procno)
 {
-	MySlotEntry->can_pause = true;
-	pg_atomic_write_u32(&MySlotEntry->ticks, before);
+	count_worker(DatumGetInt32(procno), -1);
+}
+
+/*
+ * This process works for the statement of that holder from now on: its backend,
+ * or a parallel worker, until it exits.  before: ticks that the statement has
+ * used.  Returns where to count more, or NULL if it cannot be long.
+ */
+pg_atomic_uint32 *
+slots_begin_counting(int procno, uint32 before)
+{
+	if (procno < 0 || !long_may_wait(entry_of(procno)))
+		return NULL;
+	if (procno == my_slot_procno)
+	{
+		MySlotEntry->can_pause = true;
+		pg_atomic_write_u32(&MySlotEntry->ticks, before);
+	}
+	else
+	{
+		on_shmem_exit(worker_exits, Int32GetDatum(procno));
+		count_worker(procno, 1);
+	}
+	return &entry_of(procno)->ticks;
 }
 
 /*
@@ -183,11 +171,7 @@ slots_end_turns(void)
 		return;
 	me->can_pause = false;
 	state = pg_atomic_read_u32(&me->state);
-
-	/*
-	 * Only parallel workers could change it now.  Most have ended; otherwise
-	 * drop_slot() looks again.
-	 */
+	/* A parallel worker may change it yet: drop_slot() looks again. */
 	if (likely(state_in(state) != SLOT_WAITING && place_in(state) != LONG_QUEUE))
 		return;
 	slots_lock();

@@ -310,13 +310,9 @@ extern void slots_let_in(int procno);
 
 /* Long statements */
 #define LONG_TICK		25		/* ms of CPU time */
-extern bool slots_may_be_long(int procno);
-extern pg_atomic_uint32 *slots_ticks_of(int procno);
-extern bool slots_has_turn(int procno);
-extern bool slots_is_paused(int procno);
-extern ConditionVariable *slots_turn_of(int procno);
-extern void slots_count_worker(int procno, bool begins);
-extern void slots_begin_counting(uint32 before);
+extern pg_atomic_uint32 *slots_begin_counting(int procno, uint32 before);
+extern void slots_check_turn(int procno);
+extern ConditionVariable *slots_awaited_turn(int procno);
 extern void slots_end_turns(void);
 extern void slots_need_long(bool needed);
 

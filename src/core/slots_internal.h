@@ -523,7 +523,10 @@ long_weight(const SlotEntry *entry)
 	return 1 + (int) entry->workers;
 }
 
-/* May this holder's statement be long?  Lock held, or a hint. */
+/*
+ * May this holder's statement be long?  The administrator's pools and limits
+ * take precedence.  Lock held, or a hint.
+ */
 static inline bool
 long_may_wait(SlotEntry *entry)
 {
