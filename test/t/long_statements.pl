@@ -193,6 +193,16 @@ sub most
 	$gate->set(max_active_backends => 1);
 	my @sessions = map { begin($endless) } 1 .. 2;
 	await_used(0.3, $_->pid) foreach @sessions;
+  SKIP:
+	{
+		skip 'no /proc', 2 unless -r '/proc/self/stat';
+		my @pids = map { $_->pid } @sessions;
+		my ($pauses, $before, $start) = ($gate->counter('pauses'), used(@pids), time);
+		await_used(2, @pids);
+		my ($turns, $used) = ($gate->counter("pauses - $pauses"), used(@pids) - $before);
+		cmp_ok($turns, '>=', $used / 0.3 - 2, 'a turn is 200 ms of CPU time');
+		cmp_ok($turns, '<=', $used / 0.15 + time - $start + 2, 'and no less, unless it lasts a second');
+	}
 	is($gate->session->query('SELECT 1'), '1', 'at limit 1, a short statement passes long ones') foreach 1 .. 5;
 	my $crowd = $gate->crowd(8, 'SELECT count(*) FROM sale;');
 	await_used(0.3, $_->pid) foreach @sessions;
@@ -417,8 +427,11 @@ for my $way (
 	$cursor->query('BEGIN', 'DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b WHERE a.i + b.i > 0');
 	my $waiter = begin('SELECT 1');
 	my $pauses = $gate->counter('pauses');
-	my $is_long = sub { $cursor->query('MOVE 50000 FROM c'); $gate->counter("pauses > $pauses") eq 't' };
-	$gate->ok_comes($is_long, 'a cursor is long by all that was fetched');
+	my $is_long = sub {
+		$cursor->query('MOVE 50000 FROM c', 'SELECT sold FROM sale WHERE id = 1');
+		$gate->counter("pauses > $pauses") eq 't';
+	};
+	$gate->ok_comes($is_long, 'a cursor is long by all that was fetched, whatever runs in between');
 	is($waiter->finish, '1', 'short ones pass');
 	ok_ends('after a cursor', $sleeper, $cursor);
 }
