@@ -1,4 +1,4 @@
--- The list of pools: what it may be, and what is refused, with its position.
+-- The list of pools: what it may be, and what is refused.
 CREATE EXTENSION admission_gate;
 
 -- Whatever is refused changes nothing.

@@ -21,7 +21,6 @@
 
 #include <limits.h>
 
-#include "mb/pg_wchar.h"
 #include "parser/scansup.h"
 
 #include "gate.h"
@@ -45,175 +44,105 @@ static const PoolKey keys[] = {
 	{"queue_timeout", offsetof(PoolDefinition, queue_timeout), GUC_UNIT_MS, 0, INT_MAX}
 };
 
-typedef struct PoolParser
+/*
+ * Cut the next part off: up to a separator, without white space around it.
+ * *rest, which must not be NULL, becomes what follows, or NULL if nothing does.
+ */
+static char *
+next_part(char **rest, const char *separator)
 {
-	const char *text;
-	const char *at;				/* the next character */
-	int			position;		/* of the last name or value */
-	char		name[NAMEDATALEN];	/* the last name */
-	PoolDefinitions result;
-	bool		default_seen;
-	PoolDefinition *pool;		/* the last one */
-	int			keys_seen;		/* bits, of that pool */
-} PoolParser;
+	char	   *part = strsep(rest, separator);
+	size_t		length;
 
-/* Skip white space.  Returns the next character. */
-static char
-skip_space(PoolParser *parser)
-{
-	while (scanner_isspace(*parser->at))
-		parser->at++;
-	return *parser->at;
-}
-
-/* The position of the next character in the list, counted from 1 */
-static int
-position_of(const PoolParser *parser)
-{
-	return 1 + (int) (parser->at - parser->text);
-}
-
-/* Read that character, if it is the next one after white space. */
-static bool
-read_char(PoolParser *parser, char c)
-{
-	if (skip_space(parser) != c)
-		return false;
-	parser->at++;
-	return true;
+	while (scanner_isspace(*part))
+		part++;
+	length = strlen(part);
+	while (length > 0 && scanner_isspace(part[length - 1]))
+		length--;
+	part[length] = '\0';
+	return part;
 }
 
 /*
- * Read a name.  what: the kind of name, for errors.  This and the functions
- * below call GUC_check_errdetail() and return false if the list is invalid.
+ * Read "key = value".  seen: bits of the keys that the pool has so far.  This
+ * and the function below call GUC_check_errdetail() and return false if the
+ * text is invalid.  Both change the text.
  */
 static bool
-read_name(PoolParser *parser, const char *what)
+read_setting(char *text, PoolDefinition *pool, int *seen)
 {
-	size_t		length;
-
-	(void) skip_space(parser);
-	parser->position = position_of(parser);
-	length = strspn(parser->at, NAME_CHARS);
-	if (length == 0)
-		GUC_check_errdetail("A %s is expected at position %d.", what, parser->position);
-	else if (length >= NAMEDATALEN)
-		GUC_check_errdetail("The %s at position %d is too long.", what, parser->position);
-	else
-	{
-		strlcpy(parser->name, parser->at, length + 1);
-		parser->at += length;
-		return true;
-	}
-	return false;
-}
-
-/* Read the value of a key. */
-static bool
-read_value(PoolParser *parser, const PoolKey *key)
-{
-	char		value[32];		/* longer ones are invalid */
-	const char *start;
-	size_t		length;
+	const char *name = next_part(&text, "=");
+	const char *value = text != NULL ? next_part(&text, "") : "";
 	const char *hint = NULL;
+	int			i = 0;
 	int			number;
 
-	(void) skip_space(parser);
-	parser->position = position_of(parser);
-	start = parser->at;
-	length = strcspn(start, ",;");
-	parser->at += length;
-	while (length > 0 && scanner_isspace(start[length - 1]))
-		length--;
-
-	strlcpy(value, start, pg_mbcliplen(start, length, sizeof(value) - 1) + 1);
-	if (length >= sizeof(value) || !parse_int(value, &number, key->unit, &hint))
-	{
-		GUC_check_errdetail("Invalid value for \"%s\" at position %d: \"%s\".",
-							key->name, parser->position, value);
-		if (hint)
-			GUC_check_errhint("%s", _(hint));
-		return false;
-	}
-	if (number < key->min || number > key->max)
-	{
-		GUC_check_errdetail("The value %d at position %d is outside the valid range for \"%s\" (%d .. %d).",
-							number, parser->position, key->name, key->min, key->max);
-		return false;
-	}
-	*(int *) ((char *) parser->pool + key->offset) = number;
-	return true;
-}
-
-/* Read "key = value". */
-static bool
-read_setting(PoolParser *parser)
-{
-	int			i = 0;
-
-	if (!read_name(parser, "key word"))
-		return false;
-	while (i < lengthof(keys) && pg_strcasecmp(parser->name, keys[i].name) != 0)
+	while (i < lengthof(keys) && pg_strcasecmp(name, keys[i].name) != 0)
 		i++;
 	if (i == lengthof(keys))
 	{
-		GUC_check_errdetail("Unrecognized key word \"%s\" at position %d.",
-							parser->name, parser->position);
-		if (skip_space(parser) == ':')
-			GUC_check_errhint("Pools are separated by \";\".");
-		else
-			GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\".");
+		GUC_check_errdetail("Unrecognized key word \"%s\" for pool \"%s\".", name, pool->name);
+		GUC_check_errhint("Valid key words are \"max_active\", \"priority\", \"max_queue_length\" and \"queue_timeout\". Pools are separated by \";\".");
 	}
-	else if (parser->keys_seen & (1 << i))
-		GUC_check_errdetail("\"%s\" is set twice for pool \"%s\", again at position %d.",
-							keys[i].name, parser->pool->name, parser->position);
-	else if (!read_char(parser, '='))
-		GUC_check_errdetail("\"=\" is expected at position %d.", position_of(parser));
+	else if (*seen & (1 << i))
+		GUC_check_errdetail("\"%s\" is set twice for pool \"%s\".", keys[i].name, pool->name);
+	else if (!parse_int(value, &number, keys[i].unit, &hint) ||
+			 number < keys[i].min || number > keys[i].max)
+	{
+		GUC_check_errdetail("Invalid value for \"%s\" of pool \"%s\": \"%s\".",
+							keys[i].name, pool->name, value);
+		if (hint != NULL)
+			GUC_check_errhint("%s", _(hint));
+		else
+			GUC_check_errhint("Valid values are between %d and %d.", keys[i].min, keys[i].max);
+	}
 	else
 	{
-		parser->keys_seen |= 1 << i;
-		return read_value(parser, &keys[i]);
+		*seen |= 1 << i;
+		*(int *) ((char *) pool + keys[i].offset) = number;
+		return true;
 	}
 	return false;
 }
 
 /* Read "name" or "name: setting, setting". */
 static bool
-read_definition(PoolParser *parser)
+read_definition(char *text, PoolDefinitions *result)
 {
-	PoolDefinitions *result = &parser->result;
-	int			i = 0;
+	char	   *name = next_part(&text, ":");
+	size_t		length = strspn(name, NAME_CHARS);
+	bool		is_default = pg_strcasecmp(name, POOLS_DEFAULT_NAME) == 0;
+	PoolDefinition *pool;
+	int			seen = 0;
 
-	if (!read_name(parser, "pool name"))
-		return false;
-	pools_fold_name(parser->name, parser->name);
-	while (i < result->n && strcmp(result->pools[i].name, parser->name) != 0)
-		i++;
-	if (i < result->n && (i > 0 || parser->default_seen))
+	if (length == 0 || length >= NAMEDATALEN || name[length] != '\0')
 	{
-		GUC_check_errdetail("Pool \"%s\" is defined twice, again at position %d.",
-							parser->name, parser->position);
+		GUC_check_errdetail("\"%s\" is not a valid name of a pool.", name);
+		GUC_check_errhint("Names consist of letters, digits, \"_\" and \"-\", and have at most %d characters. Pools are separated by \";\".",
+						  NAMEDATALEN - 1);
 		return false;
 	}
-	if (i == POOLS_MAX)
+	if (pools_find(result, name) != NULL)
 	{
-		GUC_check_errdetail("There are more than %d pools, the next at position %d.",
-							POOLS_MAX, parser->position);
+		GUC_check_errdetail("Pool \"%s\" is defined twice.", name);
 		return false;
 	}
-	parser->default_seen |= i == 0;
-	result->n = Max(result->n, i + 1);
-	parser->pool = &result->pools[i];
-	strlcpy(parser->pool->name, parser->name, NAMEDATALEN);
-	parser->pool->max_queue_length = POOLS_QUEUE_LENGTH_UNSET;
-	parser->keys_seen = 0;
+	if (result->n == POOLS_MAX && !is_default)
+	{
+		GUC_check_errdetail("There are more than %d pools.", POOLS_MAX);
+		return false;
+	}
+	pool = &result->pools[is_default ? 0 : result->n++];
+	for (int i = 0; i < length; i++)
+		pool->name[i] = pg_ascii_tolower((unsigned char) name[i]);
+	pool->max_queue_length = POOLS_QUEUE_LENGTH_UNSET;
 
-	if (!read_char(parser, ':') || skip_space(parser) == ';' || *parser->at == '\0')
+	if (text == NULL || *text == '\0')
 		return true;
 	do
-		if (!read_setting(parser))
+		if (!read_setting(next_part(&text, ","), pool, &seen))
 			return false;
-	while (read_char(parser, ','));
+	while (text != NULL);
 	return true;
 }
 
@@ -221,24 +150,22 @@ read_definition(PoolParser *parser)
 bool
 pools_check(char **newval, void **extra, GucSource source)
 {
-	PoolParser	parser = {
-		.text = *newval,
-		.at = *newval,
-		.result = {1, {{POOLS_DEFAULT_NAME,.max_queue_length = POOLS_QUEUE_LENGTH_UNSET}}}
-	};
+	/* The default pool has a name when it has been defined. */
+	PoolDefinitions result = {1, {{.max_queue_length = POOLS_QUEUE_LENGTH_UNSET}}};
+	char	   *rest = pstrdup(*newval);
 
-	while (skip_space(&parser) != '\0')
+	do
 	{
-		if (!read_definition(&parser))
+		char	   *definition = next_part(&rest, ";");
+
+		/* What follows the last semicolon may be empty. */
+		if ((rest != NULL || *definition != '\0') && !read_definition(definition, &result))
 			return false;
-		if (!read_char(&parser, ';') && *parser.at != '\0')
-		{
-			GUC_check_errdetail("\":\" or \";\" is expected at position %d.", position_of(&parser));
-			return false;
-		}
-	}
+	} while (rest != NULL);
+	strlcpy(result.pools[0].name, POOLS_DEFAULT_NAME, NAMEDATALEN);
+
 	*extra = GATE_GUC_MALLOC(sizeof(PoolDefinitions));
 	if (*extra != NULL)
-		memcpy(*extra, &parser.result, sizeof(PoolDefinitions));
+		memcpy(*extra, &result, sizeof(PoolDefinitions));
 	return *extra != NULL;
 }

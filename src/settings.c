@@ -18,7 +18,6 @@
 #include <limits.h>
 
 #include "access/parallel.h"
-#include "miscadmin.h"
 #include "utils/varlena.h"
 
 #include "gate.h"
@@ -96,15 +95,7 @@ assign_pools(const char *newval, void *extra)
 static bool
 check_pool(char **newval, void **extra, GucSource source)
 {
-	char		folded[NAMEDATALEN];
-
-	if (strlen(*newval) >= NAMEDATALEN)
-	{
-		GUC_check_errdetail("The name of a pool has at most %d bytes.", NAMEDATALEN - 1);
-		return false;
-	}
-	pools_fold_name(folded, *newval);
-	if (source == PGC_S_TEST && pools_find(gate_pools, folded) == NULL)
+	if (source == PGC_S_TEST && pools_find(gate_pools, *newval) == NULL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("pool \"%s\" is not defined in admission_gate.pools", *newval)));

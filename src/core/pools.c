@@ -22,26 +22,15 @@
 
 MyPool		my_pool = {.generation = PG_UINT32_MAX};
 
-/* The pool that the session's setting names, in lower case */
-static char chosen_name[NAMEDATALEN] = POOLS_DEFAULT_NAME;
+/* The pool that the session's setting names, in any case */
+static const char *chosen_name = POOLS_DEFAULT_NAME;
 
-/* Fold a pool name for comparison, into a buffer of NAMEDATALEN bytes. */
-void
-pools_fold_name(char *name, const char *original)
-{
-	int			i;
-
-	for (i = 0; i < NAMEDATALEN - 1 && original[i] != '\0'; i++)
-		name[i] = pg_ascii_tolower((unsigned char) original[i]);
-	name[i] = '\0';
-}
-
-/* The definition of the pool with that name, in lower case, or NULL */
+/* The definition of the pool with that name, in any case, or NULL */
 const PoolDefinition *
 pools_find(const PoolDefinitions *definitions, const char *name)
 {
 	for (int i = 0; i < definitions->n; i++)
-		if (strcmp(definitions->pools[i].name, name) == 0)
+		if (pg_strcasecmp(definitions->pools[i].name, name) == 0)
 			return &definitions->pools[i];
 	return NULL;
 }
@@ -51,7 +40,7 @@ static int
 find_pool(const char *name)
 {
 	for (int i = 0; i < Slots->npools; i++)
-		if (strcmp(Slots->pools[i].definition.name, name) == 0)
+		if (pg_strcasecmp(Slots->pools[i].definition.name, name) == 0)
 			return i;
 	return NO_POOL;
 }
@@ -102,7 +91,7 @@ slots_join_pool(void)
 void
 slots_choose_pool(const char *name)
 {
-	pools_fold_name(chosen_name, name);
+	chosen_name = name;
 	my_pool.generation = PG_UINT32_MAX;
 }
 

@@ -199,7 +199,6 @@ extern bool slots_are_sampled(void);
 extern int	slots_get_worker(WorkerStats *stats);
 
 /* Pools */
-extern void pools_fold_name(char *name, const char *original);
 extern const PoolDefinition *pools_find(const PoolDefinitions *definitions, const char *name);
 extern void slots_choose_pool(const char *name);
 extern const PoolDefinition *slots_my_pool(void);
