@@ -18,8 +18,8 @@
  *	 snapshot			releases the snapshot of a statement that waits
  *	 settings			the parameters, and which sessions need no slot
  *	 pool_parser		parses the list of pools
- *	 views				the SQL functions
  *	 process			what the kernel knows about processes and the client
+ *	 core/views			the SQL functions
  *	 core/acquire		acquire, wait, release; shared memory
  *	 core/long_turns	turns of long statements
  *	 core/lending		lends the slots of idle holders; the last resort

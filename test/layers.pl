@@ -23,9 +23,9 @@ core/hot_spots
 core/stats
 core/pools core/lending
 core/long_turns
-core/acquire
+core/acquire core/views
 gate
-process pool_parser views
+process pool_parser
 settings
 snapshot sampler
 worker

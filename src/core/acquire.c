@@ -673,12 +673,6 @@ slots_set(const SlotSettings *settings)
 
 /* ---- Looking at entries ---- */
 
-bool
-slots_available(void)
-{
-	return Slots != NULL;
-}
-
 /* Changes whenever a backend first meets the gate */
 uint32
 slots_attached(void)

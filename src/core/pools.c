@@ -87,7 +87,7 @@ slots_join_pool(void)
 		warn_of_unknown_pool();
 }
 
-/* Use that pool from the next statement on. */
+/* Use that pool from the next statement on.  Keep the name until then. */
 void
 slots_choose_pool(const char *name)
 {
@@ -102,19 +102,27 @@ slots_my_pool(void)
 	return &pool_of(MySlotEntry)->definition;
 }
 
+/*
+ * Is this pool defined, or is a backend of it at work?  pools_lock is held: in
+ * shared mode, the answer is a hint.
+ */
+bool
+slots_pool_is_in_use(int index)
+{
+	bool		in_use = Slots->pools[index].defined || places_in_use(index) > 0;
+
+	for (int procno = 0; procno < MaxBackends; procno++)
+		in_use |= entry_of(procno)->pool == index && state_of(entry_of(procno)) != SLOT_NONE;
+	return in_use;
+}
+
 /* An unused index for a pool, or NO_POOL */
 static int
 free_index(void)
 {
 	for (int i = 0; i < Slots->npools; i++)
-	{
-		bool		in_use = Slots->pools[i].defined;
-
-		for (int procno = 0; procno < MaxBackends; procno++)
-			in_use |= entry_of(procno)->pool == i && state_of(entry_of(procno)) != SLOT_NONE;
-		if (!in_use && places_in_use(i) == 0)
+		if (!slots_pool_is_in_use(i))
 			return i;
-	}
 	return Slots->npools < SLOTS_MAX_POOLS ? Slots->npools : NO_POOL;
 }
 
@@ -124,7 +132,7 @@ define_pool(int index, const PoolDefinition *definition)
 	SlotPool   *pool = &Slots->pools[index];
 
 	if (strcmp(pool->definition.name, definition->name) != 0)
-		slots_start_totals(index, index);
+		slots_start_totals(index);
 
 	slots_lock();
 	if (index == Slots->npools)

@@ -150,7 +150,6 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 /* Backends. my_slot_procno is invalid until this one meets the gate. */
 extern GATE_HIDDEN int my_slot_procno;
 extern GATE_HIDDEN pg_atomic_uint32 *my_slot_state; /* or that of none */
-extern bool slots_available(void);
 extern bool slots_is_holder(int procno);
 extern uint32 slots_attached(void);
 extern SlotState slots_state(int procno);
@@ -315,20 +314,6 @@ extern ConditionVariable *slots_awaited_turn(int procno);
 extern void slots_end_turns(void);
 extern void slots_need_long(bool needed);
 
-/* The gauges and totals of a pool: see docs/views.md */
-typedef struct SlotStats
-{
-	char		pool[NAMEDATALEN];
-	int			priority;
-	int			limit;			/* its own, or else that for all */
-	bool		observing;		/* the limit is not enforced */
-	int			backends[SLOT_STATES];
-	uint64		totals[SLOT_TOTALS];
-	uint64		max_wait_time;	/* us */
-	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
-	TimestampTz stats_reset;
-} SlotStats;
-
 /* The limit that a backend waits for */
 typedef struct SlotLimit
 {
@@ -341,22 +326,8 @@ typedef struct SlotLimit
 	int			waiting;		/* backends */
 } SlotLimit;
 
-/* A backend, for the views */
-typedef struct SlotBackend
-{
-	int			pid;
-	Oid			roleid;
-	char		pool[NAMEDATALEN];
-	SlotState	state;
-	TimestampTz since;			/* when it came into this state */
-	uint64		wait_time;		/* us, of its present or last wait */
-} SlotBackend;
-
 /* Statistics */
 extern void slots_record_wait(uint64 waited);
-extern bool slots_get_backend(int procno, SlotBackend *backend);
 extern void slots_get_my_limit(SlotLimit *limit);
-extern SlotStats *slots_get_stats(void);
-extern void slots_reset_stats(void);
 
 #endif							/* ADMISSION_GATE_SLOTS_H */

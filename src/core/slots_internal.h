@@ -576,7 +576,9 @@ extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 
 /* stats.c, pools.c, lending.c, hot_spots.c */
 extern void slots_keep_totals(void);
-extern void slots_start_totals(int first, int last);
+extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
+extern void slots_start_totals(int index);
+extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
 extern void slots_end_hot_spots(void);
 extern void slots_return_place(int place);

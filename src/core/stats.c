@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		Totals, gauges and states of backends, for the views.
+ *		Totals, and the limit that a backend waits for.
  *
  * A backend keeps the totals of the hot path in its entry.  When it changes
  * its pool, they stay with the old one, which has the other totals.  Views
- * show the difference from a baseline, which a reset renews, and count gauges
- * from the states of all entries.
+ * show the difference from a baseline, which a reset renews.
  *
  * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
  * they are added up: a reader holds it exclusively, a backend that moves its
@@ -19,7 +18,6 @@
 #include "postgres.h"
 
 #include "port/pg_bitutils.h"
-#include "storage/proc.h"
 
 #include "core/slots_internal.h"
 
@@ -56,37 +54,6 @@ slots_keep_totals(void)
 		pool_of(MySlotEntry)->totals[t] += pg_atomic_read_u64(&MySlotEntry->totals[t]);
 		pg_atomic_write_u64(&MySlotEntry->totals[t], 0);
 	}
-}
-
-/* The state of an entry, or SLOT_PAUSED */
-static SlotState
-state_to_show(SlotEntry *entry)
-{
-	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
-}
-
-/* Describe a backend.  Returns false if it neither holds nor wants a slot. */
-bool
-slots_get_backend(int procno, SlotBackend *backend)
-{
-	SlotEntry  *entry = entry_of(procno);
-	PGPROC	   *proc = GetPGProcByNumber(procno);
-
-	backend->state = state_to_show(entry);
-	backend->since = pg_atomic_read_u64(&entry->since);
-	backend->pid = proc->pid;
-	backend->roleid = proc->roleId;
-	if (backend->state == SLOT_NONE || backend->pid == 0)
-		return false;
-
-	LWLockAcquire(Slots->pools_lock, LW_SHARED);
-	strlcpy(backend->pool, pool_of(entry)->definition.name, sizeof(backend->pool));
-	LWLockRelease(Slots->pools_lock);
-	if (backend->state == SLOT_WAITING || backend->state == SLOT_PAUSED)
-		backend->wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
-	else
-		backend->wait_time = pg_atomic_read_u64(&entry->last_wait);
-	return true;
 }
 
 /*
@@ -133,95 +100,32 @@ slots_get_my_limit(SlotLimit *limit)
 			(!limit->is_of_queue || entry_of(i)->pool == MySlotEntry->pool);
 }
 
-/* Sum up all totals, by pool.  pools_lock is held exclusively. */
-static void
-sum_totals(uint64 sums[SLOTS_MAX_POOLS][SLOT_TOTALS])
-{
-	memset(sums, 0, SLOTS_MAX_POOLS * sizeof(sums[0]));
-	for (int p = 0; p < Slots->npools; p++)
-	{
-		slots_lock();
-		memcpy(sums[p], Slots->pools[p].totals, sizeof(sums[p]));
-		slots_unlock();
-	}
-	for (int i = 0; i < MaxBackends; i++)
-		for (int t = 0; t < SLOT_TOTALS; t++)
-			sums[entry_of(i)->pool][t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
-}
-
-/*
- * Describe each pool; removed ones only if backends of them are at work.
- * Returns a palloc'd array that ends with an empty name.
- */
-SlotStats *
-slots_get_stats(void)
-{
-	SlotStats  *stats = palloc0((SLOTS_MAX_POOLS + 1) * sizeof(SlotStats));
-	uint64		sums[SLOTS_MAX_POOLS][SLOT_TOTALS];
-	int			n = 0;
-
-	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	sum_totals(sums);
-	for (int i = 0; i < MaxBackends; i++)
-		stats[entry_of(i)->pool].backends[state_to_show(entry_of(i))]++;
-	for (int p = 0; p < Slots->npools; p++)
-	{
-		SlotPool   *pool = &Slots->pools[p];
-		int			own_limit = pool->definition.max_active;
-		bool		in_use = pool->defined;
-
-		strlcpy(stats[p].pool, pool->definition.name, sizeof(stats[p].pool));
-		stats[p].priority = pool->definition.priority;
-		stats[p].limit = own_limit > 0 ? own_limit : Slots->settings.max_active;
-		stats[p].observing = Slots->settings.observing;
-		for (int t = 0; t < SLOT_TOTALS; t++)
-			stats[p].totals[t] = sums[p][t] - pool->baseline[t];
-		stats[p].max_wait_time = pg_atomic_read_u64(&pool->max_wait);
-		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-			stats[p].wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
-		stats[p].stats_reset = Slots->stats_reset;
-		for (int state = SLOT_WAITING; state < SLOT_STATES; state++)
-			in_use |= stats[p].backends[state] > 0;
-		if (in_use)
-			stats[n++] = stats[p];
-	}
-	LWLockRelease(Slots->pools_lock);
-	stats[n].pool[0] = '\0';
-	return stats;
-}
-
-/*
- * Restart the totals of pools first to last.  What was admitted and has not
- * ended counts as admitted since: admitted = completed + failed + what is at
- * work, waits in the middle of its transaction, or commits.  pools_lock is
- * held exclusively.
- */
+/* Add up the totals of a pool.  pools_lock is held exclusively. */
 void
-slots_start_totals(int first, int last)
+slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS])
 {
-	uint64		sums[SLOTS_MAX_POOLS][SLOT_TOTALS];
 
-	sum_totals(sums);
-	for (int p = first; p <= last; p++)
-	{
-		SlotPool   *pool = &Slots->pools[p];
-
-		memcpy(pool->baseline, sums[p], sizeof(pool->baseline));
-		pool->baseline[TOTAL_ADMITTED] = sums[p][TOTAL_COMPLETED] + sums[p][TOTAL_FAILED];
-		pg_atomic_write_u64(&pool->max_wait, 0);
-		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-			pg_atomic_write_u64(&pool->wait_counts[b], 0);
-	}
-}
-
-void
-slots_reset_stats(void)
-{
-	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	slots_start_totals(0, SLOTS_MAX_POOLS - 1);
-	Slots->stats_reset = GetCurrentTimestamp();
 	slots_lock();
-	Slots->past_first = Slots->past_next;	/* forget past hot spots */
+	memcpy(sums, Slots->pools[pool].totals, sizeof(Slots->pools[pool].totals));
 	slots_unlock();
-	LWLockRelease(Slots->pools_lock);
+	for (int i = 0; i < MaxBackends; i++)
+		for (int t = 0; entry_of(i)->pool == pool && t < SLOT_TOTALS; t++)
+			sums[t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
+}
+
+/*
+ * Restart the totals of a pool.  What was admitted and has not ended counts as
+ * admitted since: admitted = completed + failed + what is at work, waits in
+ * the middle of its transaction, or commits.  pools_lock is held exclusively.
+ */
+void
+slots_start_totals(int index)
+{
+	SlotPool   *pool = &Slots->pools[index];
+
+	slots_sum_totals(index, pool->baseline);
+	pool->baseline[TOTAL_ADMITTED] = pool->baseline[TOTAL_COMPLETED] + pool->baseline[TOTAL_FAILED];
+	pg_atomic_write_u64(&pool->max_wait, 0);
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		pg_atomic_write_u64(&pool->wait_counts[b], 0);
 }

@@ -3,7 +3,9 @@
  * views.c
  *		The SQL functions.
  *
- * Locking: none here; functions of the core return copies of shared memory.
+ * Gauges are counted from the states of all entries.
+ *
+ * Locking: see slots_internal.h, and stats.c for the totals.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -12,13 +14,11 @@
 #include "postgres.h"
 
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "gate.h"
+#include "core/slots_internal.h"
 
 #define MAX_COLUMNS		25
 
@@ -40,7 +40,7 @@ typedef struct Row
 static void
 check_preloaded(void)
 {
-	if (!slots_available())
+	if (Slots == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
@@ -91,51 +91,83 @@ end_row(Row *row)
 	row->n = 0;
 }
 
+/* The state of an entry, or SLOT_PAUSED */
+static SlotState
+state_to_show(SlotEntry *entry)
+{
+	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
+}
+
+/* One row per pool, of removed ones only if backends of them are at work */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
 
-	for (SlotStats *pool = slots_get_stats(); pool->pool[0] != '\0'; pool++)
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	for (int p = 0; p < Slots->npools; p++)
 	{
-		add(&row, CStringGetTextDatum(pool->pool));
-		add(&row, CStringGetTextDatum(pool->observing ? "observe" : "enforce"));
-		add(&row, Int32GetDatum(pool->limit));
-		add(&row, Int32GetDatum(pool->priority));
-		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
-		add(&row, Int32GetDatum(pool->backends[SLOT_LENT]));
-		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
-		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
+		SlotPool   *pool = &Slots->pools[p];
+		int			own_limit = pool->definition.max_active;
+		uint64		totals[SLOT_TOTALS];
+		int			backends[SLOT_STATES] = {0};
+
+		if (!slots_pool_is_in_use(p))
+			continue;
+		slots_sum_totals(p, totals);
+		for (int t = 0; t < SLOT_TOTALS; t++)
+			totals[t] -= pool->baseline[t];
+		for (int i = 0; i < MaxBackends; i++)
+			if (entry_of(i)->pool == p)
+				backends[state_to_show(entry_of(i))]++;
+
+		add(&row, CStringGetTextDatum(pool->definition.name));
+		add(&row, CStringGetTextDatum(Slots->settings.observing ? "observe" : "enforce"));
+		add(&row, Int32GetDatum(own_limit > 0 ? own_limit : Slots->settings.max_active));
+		add(&row, Int32GetDatum(pool->definition.priority));
+		add(&row, Int32GetDatum(backends[SLOT_RUNNING]));
+		add(&row, Int32GetDatum(backends[SLOT_LENT]));
+		add(&row, Int32GetDatum(backends[SLOT_PAUSED]));
+		add(&row, Int32GetDatum(backends[SLOT_WAITING]));
 		for (int t = TOTAL_ADMITTED; t <= TOTAL_CANCELS; t++)
-			add(&row, Int64GetDatum(pool->totals[t]));
-		add_milliseconds(&row, pool->totals[TOTAL_WAIT_TIME]);
-		add_milliseconds(&row, pool->max_wait_time);
-		add_milliseconds(&row, pool->totals[TOTAL_PAUSE_TIME]);
-		add_if(&row, pool->stats_reset != 0, TimestampTzGetDatum(pool->stats_reset));
+			add(&row, Int64GetDatum(totals[t]));
+		add_milliseconds(&row, totals[TOTAL_WAIT_TIME]);
+		add_milliseconds(&row, pg_atomic_read_u64(&pool->max_wait));
+		add_milliseconds(&row, totals[TOTAL_PAUSE_TIME]);
+		add_if(&row, Slots->stats_reset != 0, TimestampTzGetDatum(Slots->stats_reset));
 		end_row(&row);
 	}
+	LWLockRelease(Slots->pools_lock);
 	return (Datum) 0;
 }
 
-/* One row per pool and bucket; bounds in ms */
+/* One row per pool, as above, and bucket; bounds in ms */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
 
-	for (SlotStats *pool = slots_get_stats(); pool->pool[0] != '\0'; pool++)
-		for (int i = 0; i < SLOTS_WAIT_BUCKETS; i++)
-		{
-			bool		is_last = i == SLOTS_WAIT_BUCKETS - 1;
+	LWLockAcquire(Slots->pools_lock, LW_SHARED);
+	for (int p = 0; p < Slots->npools; p++)
+	{
+		SlotPool   *pool = &Slots->pools[p];
 
-			add(&row, CStringGetTextDatum(pool->pool));
-			add(&row, Float8GetDatum(i == 0 ? 0 : 1 << (i - 1)));
-			add(&row, Float8GetDatum(is_last ? get_float8_infinity() : 1 << i));
-			add(&row, Int64GetDatum(pool->wait_counts[i]));
+		if (!slots_pool_is_in_use(p))
+			continue;
+		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		{
+			bool		is_last = b == SLOTS_WAIT_BUCKETS - 1;
+
+			add(&row, CStringGetTextDatum(pool->definition.name));
+			add(&row, Float8GetDatum(b == 0 ? 0 : 1 << (b - 1)));
+			add(&row, Float8GetDatum(is_last ? get_float8_infinity() : 1 << b));
+			add(&row, Int64GetDatum(pg_atomic_read_u64(&pool->wait_counts[b])));
 			end_row(&row);
 		}
+	}
+	LWLockRelease(Slots->pools_lock);
 	return (Datum) 0;
 }
 
@@ -152,18 +184,25 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 
 	for (int procno = 0; procno < MaxBackends; procno++)
 	{
-		SlotBackend backend;
+		SlotEntry  *entry = entry_of(procno);
+		SlotState	state = state_to_show(entry);
+		int			pid = GetPGProcByNumber(procno)->pid;
+		uint64		wait_time = pg_atomic_read_u64(&entry->last_wait);
 		bool		may_see;
 
-		if (!slots_get_backend(procno, &backend))
+		if (state == SLOT_NONE || pid == 0)
 			continue;
+		if (state == SLOT_WAITING || state == SLOT_PAUSED)
+			wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
 		may_see = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			has_privs_of_role(GetUserId(), backend.roleid);
-		add(&row, Int32GetDatum(backend.pid));
-		add_if(&row, may_see, CStringGetTextDatum(backend.pool));
-		add_if(&row, may_see, CStringGetTextDatum(state_names[backend.state]));
-		add_if(&row, may_see, TimestampTzGetDatum(backend.since));
-		add_if(&row, may_see, Float8GetDatum(backend.wait_time / 1000.0));
+			has_privs_of_role(GetUserId(), GetPGProcByNumber(procno)->roleId);
+		add(&row, Int32GetDatum(pid));
+		LWLockAcquire(Slots->pools_lock, LW_SHARED);
+		add_if(&row, may_see, CStringGetTextDatum(pool_of(entry)->definition.name));
+		LWLockRelease(Slots->pools_lock);
+		add_if(&row, may_see, CStringGetTextDatum(state_names[state]));
+		add_if(&row, may_see, TimestampTzGetDatum(pg_atomic_read_u64(&entry->since)));
+		add_if(&row, may_see, Float8GetDatum(wait_time / 1000.0));
 		end_row(&row);
 	}
 	return (Datum) 0;
@@ -270,7 +309,15 @@ GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 Datum
 pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 {
+
 	check_preloaded();
-	slots_reset_stats();
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	for (int p = 0; p < Slots->npools; p++)
+		slots_start_totals(p);
+	Slots->stats_reset = GetCurrentTimestamp();
+	slots_lock();
+	Slots->past_first = Slots->past_next;	/* forget past hot spots */
+	slots_unlock();
+	LWLockRelease(Slots->pools_lock);
 	PG_RETURN_VOID();
 }
