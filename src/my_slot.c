@@ -69,20 +69,14 @@ static int	place_level = 0;
 static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
 
-/* Does the pool's queue_timeout apply?  A user cannot exceed it. */
-static bool
-queue_timeout_is_of_pool(void)
-{
-	int			of_pool = slots_my_pool()->queue_timeout;
-
-	return of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
-}
-
-/* The queue_timeout that applies, ms; 0 = none */
+/* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
 queue_timeout(void)
 {
-	return queue_timeout_is_of_pool() ? slots_my_pool()->queue_timeout : gate_queue_timeout;
+	int			of_pool = slots_my_pool()->queue_timeout;
+	bool		is_first = of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
+
+	return is_first ? of_pool : gate_queue_timeout;
 }
 
 /*
@@ -96,49 +90,11 @@ lock_timeout_is_first(void)
 		(queue_timeout() == 0 || LockTimeout < queue_timeout());
 }
 
-/* DETAIL of the gate's errors.  hot_spot: described, if any; waited: ms. */
-static int
-errdetail_gate(const SlotLimit *limit, const char *hot_spot, long waited)
+/* How long the last wait has lasted, us */
+static uint64
+waited(void)
 {
-	if (limit->hot_spot.kind != HOT_SPOT_NONE)
-		return errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-								"Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-								limit->slots, hot_spot, limit->slots,
-								limit->in_use, limit->waiting, waited);
-	if (limit->is_of_queue)
-		return errdetail_plural("The limit of pool \"%s\" is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								"The limit of pool \"%s\" is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-								limit->slots, limit->pool, limit->slots,
-								limit->in_use, limit->lent, limit->waiting, waited);
-	return errdetail_plural("The limit is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							"The limit is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							limit->slots, limit->slots,
-							limit->in_use, limit->lent, limit->waiting, waited);
-}
-
-/*
- * HINT of the gate's errors: increase this setting, of the pool if of_pool, or
- * the limit, unless it is that of a hot spot, which nobody has set.
- */
-static int
-errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
-{
-	if (limit->hot_spot.kind != HOT_SPOT_NONE)
-		return of_pool ?
-			errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool) :
-			errhint("Try again later, or increase admission_gate.%s.", setting);
-	if (limit->is_of_queue)
-		return of_pool ?
-			errhint("Try again later, or increase %s or max_active of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool) :
-			errhint("Try again later, or increase admission_gate.%s, or max_active of pool \"%s\" in admission_gate.pools.",
-					setting, limit->pool);
-	return of_pool ?
-		errhint("Try again later, or increase %s of pool \"%s\" in admission_gate.pools, or admission_gate.max_active_backends.",
-				setting, limit->pool) :
-		errhint("Try again later, or increase admission_gate.%s or admission_gate.max_active_backends.",
-				setting);
+	return monotonic_us() - wait_start;
 }
 
 /*
@@ -146,38 +102,62 @@ errhint_gate(const SlotLimit *limit, const char *setting, bool of_pool)
  * long.  by_name: look a hot relation up in the catalog, without a lock.
  */
 static void
-refuse(bool is_full, const SlotLimit *limit, bool by_name)
+refuse(bool is_full, bool by_name)
 {
-	const HotSpotKey *key = &limit->hot_spot;
-	long		waited = (monotonic_us() - wait_start) / 1000;
+	const PoolDefinition *pool = slots_my_pool();
+	const char *setting = is_full ? "max_queue_length" : "queue_timeout";
+	const char *limit_setting = "admission_gate.max_active_backends";
+	const char *limited = "";
 	char	   *relation = NULL;
-	const char *hot_spot;
+	long		ms = is_full ? 0 : waited() / 1000;
+	SlotLimit	limit;
+	HotSpotKey *key = &limit.hot_spot;
+	bool		is_hot;
 
+	slots_get_my_limit(&limit);
+	is_hot = key->kind != HOT_SPOT_NONE;
+	if (is_full ? pool->max_queue_length != POOLS_QUEUE_LENGTH_UNSET :
+		queue_timeout() != gate_queue_timeout)
+		setting = psprintf("%s of pool \"%s\"", setting, pool->name);
+	else
+		setting = psprintf("admission_gate.%s", setting);
 	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
 		relation = get_rel_name(key->fields[0]);
-	hot_spot = relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
+	if (relation != NULL)
+		limited = psprintf("relation \"%s\"", relation);
+	else if (is_hot)
+		limited = slots_describe_hot_spot(key);
+	else if (limit.is_of_queue)
+	{
+		limited = psprintf(" of pool \"%s\"", pool->name);
+		limit_setting = psprintf("max_active of pool \"%s\"", pool->name);
+	}
 
-	if (is_full)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many backends are waiting for admission"),
-				 errdetail_gate(limit, hot_spot, 0),
-				 errhint_gate(limit, "max_queue_length",
-							  slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET)));
+	/* Nobody has set the limit of a hot spot. */
 	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("canceling statement due to admission queue timeout"),
-			 errdetail_gate(limit, hot_spot, waited),
-			 errhint_gate(limit, "queue_timeout", queue_timeout_is_of_pool())));
+			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg(is_full ? "too many backends are waiting for admission" :
+					"canceling statement due to admission queue timeout"),
+			 is_hot ?
+			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  limit.slots, limited, limit.slots,
+							  limit.in_use, limit.waiting, ms) :
+			 errdetail_plural("The limit%s is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							  "The limit%s is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
+							  limit.slots, limited, limit.slots,
+							  limit.in_use, limit.lent, limit.waiting, ms),
+			 is_hot ? errhint("Try again later, or increase %s.", setting) :
+			 errhint("Try again later, or increase %s or %s.", setting, limit_setting)));
 }
 
 /*
  * Sleep in the queue until this backend has a slot.  Returns false if a
- * time-out expires first: the backend has left the queue, and *limit is what
- * kept it waiting.  Interrupts may raise errors.
+ * time-out expires first: the backend has left the queue.  Interrupts may
+ * raise errors.
  */
 static bool
-sleep_in_queue(SlotLimit *limit)
+sleep_in_queue(void)
 {
 	static uint32 wait_event = 0;
 	uint64		next_look = wait_start + FIRST_LOOK * 1000;
@@ -193,14 +173,10 @@ sleep_in_queue(SlotLimit *limit)
 
 		if (max_wait > 0)
 		{
-			long		left = max_wait - (int64) (monotonic_us() - wait_start) / 1000;
+			long		left = max_wait - (long) (waited() / 1000);
 
-			if (left <= 0)
-			{
-				slots_get_my_limit(limit);
-				if (slots_leave_queue(TOTAL_TIMEOUTS))
-					return false;
-			}
+			if (left <= 0 && slots_leave_queue(TOTAL_TIMEOUTS))
+				return false;
 			timeout = Min(timeout, Max(left, 0));
 		}
 
@@ -224,16 +200,16 @@ sleep_in_queue(SlotLimit *limit)
 static void
 note_wait(const char *end)
 {
-	uint64		waited = monotonic_us() - wait_start;
+	uint64		us = waited();
 
-	slots_record_wait(waited);
-	if (gate_log_min_wait < 0 || waited < (uint64) gate_log_min_wait * 1000)
+	slots_record_wait(us);
+	if (gate_log_min_wait < 0 || us < (uint64) gate_log_min_wait * 1000)
 		return;
 
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
-					(unsigned long long) (waited / 1000), (unsigned long long) (waited % 1000),
+					(unsigned long long) (us / 1000), (unsigned long long) (us % 1000),
 					end, slots_my_pool()->name, wait_queue_length, wait_queue_length + 1)));
 	RESUME_INTERRUPTS();
 }
@@ -255,7 +231,6 @@ abandon_wait(int code, Datum arg)
 static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
 {
-	SlotLimit	limit;
 	SlotState	state;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
@@ -263,10 +238,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	wait_start = monotonic_us();
 	state = slots_enqueue(gate_max_queue_length, &wait_queue_length);
 	if (state == SLOT_NONE)
-	{
-		slots_get_my_limit(&limit);
-		refuse(true, &limit, !begins_block);
-	}
+		refuse(true, !begins_block);
 	if (state != SLOT_WAITING)
 	{
 		standing = ADMITTED;
@@ -278,7 +250,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		error_context_stack = &context;
 		/* In the middle of a transaction, a function may use the snapshot. */
 		snapshot_release(query, standing != LEFT);
-		granted = sleep_in_queue(&limit);
+		granted = sleep_in_queue();
 		error_context_stack = context.previous;
 		/* From here on, the end of the transaction releases the slot. */
 		if (granted)
@@ -292,7 +264,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout")));
 	if (!granted)
-		refuse(false, &limit, !begins_block);
+		refuse(false, !begins_block);
 
 	/* Privileges may have been revoked during the wait. */
 	if (!begins_block)

@@ -72,7 +72,7 @@ static bool
 read_setting(char *text, PoolDefinition *pool, int *seen)
 {
 	const char *name = next_part(&text, "=");
-	const char *value = text != NULL ? next_part(&text, "") : "";
+	const char *value = text !=NULL ? next_part(&text, "") : "";
 	const char *hint = NULL;
 	int			i = 0;
 	int			number;
@@ -142,7 +142,7 @@ read_definition(char *text, PoolDefinitions *result)
 	do
 		if (!read_setting(next_part(&text, ","), pool, &seen))
 			return false;
-	while (text != NULL);
+	while (text !=NULL);
 	return true;
 }
 

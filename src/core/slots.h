@@ -314,12 +314,11 @@ extern ConditionVariable *slots_awaited_turn(int procno);
 extern void slots_end_turns(void);
 extern void slots_need_long(bool needed);
 
-/* The limit that a backend waits for */
+/* The limit that a backend has waited for */
 typedef struct SlotLimit
 {
 	bool		is_of_queue;	/* of its pool or hot spot, not of all */
 	HotSpotKey	hot_spot;
-	char		pool[NAMEDATALEN];
 	int			slots;
 	int			in_use;			/* slots */
 	int			lent;			/* backends */

@@ -177,7 +177,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 		[
 			'53400',
 			'The limit of pool "batch" is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
-			'Try again later, or increase max_queue_length or max_active of pool "batch" in admission_gate.pools.'
+			'Try again later, or increase max_queue_length of pool "batch" or max_active of pool "batch".'
 		],
 		"a pool's queue may be full; the error tells how its pool stands and what to set");
 	$waiter->cancel;
