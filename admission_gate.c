@@ -7,28 +7,8 @@
  * them down.  This module lets max_active_backends of them work; the others
  * sleep in a queue.
  *
- * The files, from the top down; each uses only files below it (layers.pl):
- *
- *	 admission_gate		the hooks: when a statement meets the gate
- *	 wanted				which hot row or lock a statement wants
- *	 my_slot			whether a backend needs a slot, and how it waits
- *	 long_statements	which statement is long, and where it pauses
- *	 worker				the background worker
- *	 sampler			what backends do: contend, idle, work
- *	 snapshot			releases the snapshot of a statement that waits
- *	 settings			the parameters, and which sessions need no slot
- *	 pool_parser		parses the list of pools
- *	 process			what the kernel knows about processes and the client
- *	 core/views			the SQL functions
- *	 core/acquire		acquire, wait, release; shared memory
- *	 core/long_turns	turns of long statements
- *	 core/lending		lends the slots of idle holders; the last resort
- *	 core/pools			which pools there are, and which one a backend is in
- *	 core/stats			totals and gauges
- *	 core/hot_spots		what backends contend for, and their places there
- *	 core/wait_queue	the queues, their order, the lock
- *	 core/limit_control	how many contenders work at a time: a pure function
- *	 compat.h			differences between PostgreSQL versions
+ * Each file says at its top what it is for, and uses only files below it:
+ * test/layers.pl has their order.
  *
  * Only client backends meet the gate, and only at top level; parallel workers
  * use the slot of their leader.  A transaction meets it at the first of these
@@ -142,13 +122,13 @@ static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-		my_slot_commit_subtransaction();
-	if (event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	long_statements_abort_subtransaction();
-	my_slot_abort_subtransaction();
-	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
+	bool		failed = event == SUBXACT_EVENT_ABORT_SUB;
+
+	if (failed)
+		long_statements_abort_subtransaction();
+	if (failed || event == SUBXACT_EVENT_COMMIT_SUB)
+		my_slot_end_subtransaction(failed);
+	if (failed && nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
 		my_slot_end_statement(true);
 }
 

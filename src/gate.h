@@ -30,8 +30,7 @@ extern void my_slot_end_statement(bool failed);
 extern void my_slot_begin_commit(void);
 extern void my_slot_end_transaction(bool failed);
 extern void my_slot_end_inner_transaction(bool failed);
-extern void my_slot_commit_subtransaction(void);
-extern void my_slot_abort_subtransaction(void);
+extern void my_slot_end_subtransaction(bool failed);
 
 /* wanted.c */
 extern void wanted_begin(QueryDesc *query, int eflags);

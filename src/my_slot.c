@@ -44,8 +44,8 @@
 #include "gate.h"
 
 /* When a waiting backend looks whether the worker is there, ms */
-#define FIRST_LOOK		1000	/* since its wait began */
-#define NEXT_LOOK		5000	/* since the last look */
+#define FIRST_LOOK		1000	/* after its wait began */
+#define NEXT_LOOK		5000	/* after the last look */
 
 /* How the present transaction stands */
 typedef enum Standing
@@ -160,34 +160,28 @@ static bool
 sleep_in_queue(void)
 {
 	static uint32 wait_event = 0;
-	uint64		next_look = wait_start + FIRST_LOOK * 1000;
+	long		next_look = FIRST_LOOK;
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateQueue");
 
 	for (;;)
 	{
-		int64		until_look = next_look - monotonic_us();
-		long		timeout = Max(until_look, 0) / 1000 + 1;
 		int			max_wait = lock_timeout_is_first() ? LockTimeout : queue_timeout();
+		long		ms = waited() / 1000;
+		long		wake_at = max_wait > 0 ? Min(max_wait, next_look) : next_look;
 
-		if (max_wait > 0)
-		{
-			long		left = max_wait - (long) (waited() / 1000);
-
-			if (left <= 0 && slots_leave_queue(TOTAL_TIMEOUTS))
-				return false;
-			timeout = Min(timeout, Max(left, 0));
-		}
-
-		wait_for_latch(timeout, wait_event);
+		if (max_wait > 0 && ms >= max_wait && slots_leave_queue(TOTAL_TIMEOUTS))
+			return false;
+		wait_for_latch(Max(wake_at - ms, 0), wait_event);
 		if (slots_claim())
 			return true;
-		if (monotonic_us() >= next_look)
+		ms = waited() / 1000;
+		if (ms >= next_look)
 		{
 			if (!slots_are_sampled())
 				slots_let_in(my_slot_procno);
-			next_look = monotonic_us() + NEXT_LOOK * 1000;
+			next_look = ms + NEXT_LOOK;
 		}
 	}
 }
@@ -536,20 +530,18 @@ my_slot_end_inner_transaction(bool failed)
 	}
 }
 
-/* A subtransaction has committed: its place is now its parent's. */
+/*
+ * A subtransaction has ended.  Its place is now its parent's, unless it has
+ * failed and released the lock that its place was for.
+ */
 void
-my_slot_commit_subtransaction(void)
+my_slot_end_subtransaction(bool failed)
 {
-	if (place_level >= GetCurrentTransactionNestLevel())
-		place_level = GetCurrentTransactionNestLevel() - 1;
-}
+	int			level = GetCurrentTransactionNestLevel();
 
-/* It has failed and released the lock that its place was for. */
-void
-my_slot_abort_subtransaction(void)
-{
-	if (place_level == 0 || place_level < GetCurrentTransactionNestLevel())
+	if (place_level < level)
 		return;
-	place_level = 0;
-	slots_release_place();
+	place_level = failed ? 0 : level - 1;
+	if (failed)
+		slots_release_place();
 }
