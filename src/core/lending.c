@@ -171,15 +171,12 @@ slots_end_lending(void)
 
 /*
  * A waiter last entered at moved: if the next one may enter above the
- * limits by now, let it in.  *stall_after: the delay, ms; 0 = the initial one.
- * Lock held.
+ * limits by now, let it in.  first: the initial delay, ms; *stall_after: the
+ * present one, if longer.  Lock held.
  */
 static bool
-enter_late(SlotEntry *entry, uint64 moved, int *stall_after)
+enter_late(SlotEntry *entry, uint64 moved, int first, int *stall_after)
 {
-	/* Both settings delay waiters on purpose. */
-	int64		delay = Max(Slots->settings.handoff_after, slots_lend_after());
-	int			first = Min(MIN_STALL + delay, MAX_STALL);
 	int			stall = Max(*stall_after, first);
 
 	/*
@@ -197,7 +194,7 @@ enter_late(SlotEntry *entry, uint64 moved, int *stall_after)
 
 /* The last resort: let the next waiter in if it is time.  Lock held. */
 static bool
-relieve_next(void)
+relieve_next(int first)
 {
 	SlotEntry  *next = slots_next_waiter();
 
@@ -207,7 +204,7 @@ relieve_next(void)
 		if (queue_has_place_free(index))
 			next = first_waiter(index);
 	if (next == NULL || next->queue == LONG_QUEUE ||
-		!enter_late(next, Slots->moved, &Slots->stall_after))
+		!enter_late(next, Slots->moved, first, &Slots->stall_after))
 		return false;
 	Slots->moved = locked.now;
 	return true;
@@ -215,7 +212,7 @@ relieve_next(void)
 
 /* The same for the first waiter of a queue without a free place. */
 static void
-relieve_full_queue(void)
+relieve_full_queue(int first)
 {
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
@@ -235,16 +232,12 @@ relieve_full_queue(void)
 			if (queue->completed != completed)
 				queue->completed_seen = locked.now;
 			queue->completed = completed;
-			if (enter_late(head, Max(queue->moved, queue->completed_seen),
+			if (enter_late(head, Max(queue->moved, queue->completed_seen), first,
 						   &queue->stall_after))
 				return;
 		}
-		if (passed_since(Max(queue->moved, head->queued), MAX_STALL, locked.now))
-		{
-			slots_grant_above_limit(head);
-			queue->stall_after = MAX_STALL;
+		if (enter_late(head, queue->moved, MAX_STALL, &queue->stall_after))
 			return;
-		}
 	}
 }
 
@@ -252,9 +245,13 @@ relieve_full_queue(void)
 void
 slots_relieve_stall(void)
 {
+	/* Both settings delay waiters on purpose. */
+	int64		delay = Max(Slots->settings.handoff_after, slots_lend_after());
+	int			first = Min(MIN_STALL + delay, MAX_STALL);
+
 	slots_lock();
-	if (!relieve_next())
-		relieve_full_queue();
+	if (!relieve_next(first))
+		relieve_full_queue(first);
 	slots_unlock();
 }
 

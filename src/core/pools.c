@@ -87,7 +87,7 @@ slots_join_pool(void)
 		warn_of_unknown_pool();
 }
 
-/* Use that pool from the next statement on.  Keep the name until then. */
+/* Use that pool from the next statement on.  The name must stay in memory. */
 void
 slots_choose_pool(const char *name)
 {
@@ -168,9 +168,6 @@ slots_set_pools(const PoolDefinitions *definitions)
 		const PoolDefinition *definition = &definitions->pools[i];
 		int			index = find_pool(definition->name);
 
-		if (index != NO_POOL && Slots->pools[index].defined &&
-			memcmp(&Slots->pools[index].definition, definition, sizeof(PoolDefinition)) == 0)
-			continue;
 		if (index == NO_POOL)
 			index = free_index();
 		if (index == NO_POOL)
@@ -178,7 +175,8 @@ slots_set_pools(const PoolDefinitions *definitions)
 					(errmsg("admission_gate: pool \"%s\" cannot be defined before statements of removed pools end",
 							definition->name),
 					 errhint("Reload the configuration again later.")));
-		else
+		else if (!Slots->pools[index].defined ||
+				 memcmp(&Slots->pools[index].definition, definition, sizeof(PoolDefinition)) != 0)
 			define_pool(index, definition);
 	}
 
