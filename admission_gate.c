@@ -312,24 +312,19 @@ gate_ExecutorFinish(QueryDesc *queryDesc)
 static UtilityKind
 classify_utility(Node *stmt)
 {
+	TransactionStmtKind kind;
+
 	if (is_wait_for_lsn(stmt))
 		return UTILITY_LIGHT;
 
 	switch (nodeTag(stmt))
 	{
 		case T_TransactionStmt:
-			switch (((TransactionStmt *) stmt)->kind)
-			{
-				case TRANS_STMT_BEGIN:
-				case TRANS_STMT_START:
-					return UTILITY_BEGIN;
-				case TRANS_STMT_SAVEPOINT:
-
-					/* Wait now: no statement should wait inside it. */
-					return UTILITY_QUERY;
-				default:
-					return UTILITY_LIGHT;
-			}
+			kind = ((TransactionStmt *) stmt)->kind;
+			if (kind == TRANS_STMT_BEGIN || kind == TRANS_STMT_START)
+				return UTILITY_BEGIN;
+			/* A savepoint waits now: no statement should wait inside it. */
+			return kind == TRANS_STMT_SAVEPOINT ? UTILITY_QUERY : UTILITY_LIGHT;
 
 			/*
 			 * These run queries or user code: EXPLAIN in the planner, SET
