@@ -72,13 +72,11 @@ extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern bool gate_utility;
 
 /* These are also in shared memory, where backends that wait read them. */
-extern GATE_HIDDEN int gate_max_active_backends;	/* 0 = off; -1 = no limit
-													 * for all */
+extern GATE_HIDDEN int gate_max_active_backends;	/* as in SlotSettings */
 extern int	gate_handoff_after; /* ms; 0 = always hand off */
 extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 
-extern GATE_HIDDEN bool bypass_in_force;	/* does this session pass without
-											 * a slot? */
+extern GATE_HIDDEN bool bypass_in_force;	/* this session needs no slot */
 extern void bypass_look_at_name(void);
 extern bool xact_predates_gate(void);
 extern void settings_define(void);

@@ -202,9 +202,9 @@ note_wait(const char *end)
 
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
-			(errmsg("admission wait ended after %llu.%03llu ms: %s, pool \"%s\", queue length %d on arrival, position %d",
-					(unsigned long long) (us / 1000), (unsigned long long) (us % 1000),
-					end, slots_my_pool()->name, wait_queue_length, wait_queue_length + 1)));
+			(errmsg("admission wait ended after %.3f ms: %s, pool \"%s\", queue length %d on arrival, position %d",
+					us / 1000.0, end, slots_my_pool()->name,
+					wait_queue_length, wait_queue_length + 1)));
 	RESUME_INTERRUPTS();
 }
 
@@ -345,19 +345,9 @@ my_slot_acquire(void)
 }
 
 /*
- * my_slot_acquire() failed.  Try these in order:
- *
- *	1. Barge: take a free slot although others wait, if handoff_after and
- *	   priorities allow it.
- *	2. If this backend may not wait, enter, above the limit if necessary.
- *	3. Yield the CPU, then barge.  If processes wait for CPUs, a holder that got
- *	   this one may have released its slot; otherwise this costs next to nothing.
- *	4. Take a slot of the reserve, if the session may.
- *	5. Enter the queue (slots_enqueue), and sleep until granted a slot or called
- *	   to claim one.
- *
- * query: the argument of ExecutorStart, or NULL; begins_block: it is BEGIN.
- * May raise errors.
+ * my_slot_acquire() failed: take a free slot although others wait, or enter
+ * above the limit, or wait.  query: the argument of ExecutorStart, or NULL;
+ * begins_block: it is BEGIN.  May raise errors.
  */
 void
 my_slot_wait(QueryDesc *query, bool begins_block)
@@ -374,6 +364,7 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 	}
 	if (!entered && gate_handoff_after != 0)
 	{
+		/* A holder that gets the CPU meanwhile may release its slot. */
 		sched_yield();
 		entered = slots_try_barge(since);
 	}
