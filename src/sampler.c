@@ -28,8 +28,8 @@
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
  * group and the owners of a lock; if the latter is not free at once, the
- * owners stay unknown and the last verdict stands.  core/hot_spots.c and
- * core/lending.c lock what they change.
+ * owners stay unknown and the last verdict stands.  The core locks what it
+ * changes, also while the worker has a partition lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -83,9 +83,8 @@ typedef enum Verdict
 typedef struct BackendSample
 {
 	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
-	uint32		lwlock;			/* else the event of its LWLock wait */
-	HotSpotKey	key;			/* what that lock is for, if known */
-	Verdict		verdict;		/* does it contend for that? */
+	HotSpotKey	key;			/* what that is for, if known; or an LWLock */
+	Verdict		verdict;		/* does it contend for that lock? */
 	TimestampTz since;			/* start of that wait; 0 = unknown */
 	uint64		moved;			/* when its group last moved */
 	uint64		blocked;		/* when it was last seen waiting for a lock */
@@ -101,7 +100,6 @@ typedef struct WaitGroup
 	int			waiter;			/* one of them; -1 = none */
 	uint64		moved;			/* when one left it; 0 = unknown */
 	HotSpotKey	key;			/* what they contend for */
-	WantedRow	row;
 	int			owner;			/* an owner that is not idle; -1 = unknown */
 	Verdict		verdict;
 } WaitGroup;
@@ -123,19 +121,12 @@ static BackendSample *samples = NULL;
 static int *backends;
 static int	nbackends = 0;
 
-/* Number of the next past hot spot to log */
-static uint64 next_past = 0;
-
-/* Call this first.  A former worker has logged all past hot spots. */
+/* Call this first. */
 void
 sampler_begin(void)
 {
-	PastHotSpot past;
-
 	samples = palloc0(MaxBackends * sizeof(BackendSample));
 	backends = palloc(MaxBackends * sizeof(int));
-	while (slots_get_past_hot_spot(&next_past, &past))
-		next_past++;
 }
 
 /*
@@ -224,7 +215,10 @@ read_backend(int procno)
 		seen.failures = slots_failures(procno);
 	}
 	else if (is_for_lwlock(event))
-		seen.lwlock = event;
+	{
+		seen.key.kind = HOT_SPOT_LWLOCK;
+		seen.key.fields[0] = event;
+	}
 
 	/* The start of a wait is not always known. */
 	goes_on = last_lock != NULL && last_lock == seen.lock &&
@@ -254,12 +248,9 @@ read_backend(int procno)
 
 /* ---- What they contend for ---- */
 
-/*
- * What is a lock with this tag for?  *key receives HOT_SPOT_TRANSACTION if
- * that is unclear.  *row receives the row, if it is for one.
- */
-static void
-read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
+/* What is a lock with this tag for?  HOT_SPOT_TRANSACTION if that is unclear. */
+static HotSpotKey
+key_of_tag(const LOCKTAG *tag)
 {
 	HotSpotKey	found = {HOT_SPOT_TRANSACTION};
 
@@ -287,10 +278,10 @@ read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
 	}
 	if (tag->locktag_type == LOCKTAG_TUPLE)
 	{
-		row->block = tag->locktag_field3;
-		row->offset = tag->locktag_field4;
+		found.block = tag->locktag_field3;
+		found.offset = tag->locktag_field4;
 	}
-	*key = found;
+	return found;
 }
 
 /*
@@ -299,7 +290,7 @@ read_tag(const LOCKTAG *tag, HotSpotKey *key, WantedRow *row)
  * Leaves *key alone if there is no such lock.
  */
 static void
-find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
+find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
 {
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && key->kind == HOT_SPOT_TRANSACTION; i++)
 	{
@@ -314,7 +305,7 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, WantedRow *row, bool *is_shared)
 
 			if (tag->locktag_type != LOCKTAG_TUPLE)
 				continue;
-			read_tag(tag, key, row);
+			*key = key_of_tag(tag);
 			*is_shared = (held->holdMask & ~(LOCKBIT_ON(AccessShareLock) | LOCKBIT_ON(RowShareLock))) == 0;
 		}
 		LWLockRelease(lock);
@@ -361,15 +352,13 @@ find_owner(WaitGroup *group)
 	LOCKTAG		tag = lock->tag;	/* it may have changed */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	PROCLOCK   *held = NULL;
-	int			held_up[32];
-	int			nheld_up = 0;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
 		return;
 	if (waiter->waitLock == lock && memcmp(&lock->tag, &tag, sizeof(tag)) == 0)
 	{
 		group->verdict = VERDICT_UNKNOWN;
-		read_tag(&tag, &group->key, &group->row);
+		group->key = key_of_tag(&tag);
 		held = gate_proclock_in(&lock->procLocks, lockLink);
 	}
 	for (int read = 0; held != NULL && read < MAX_OWNERS;
@@ -388,18 +377,13 @@ find_owner(WaitGroup *group)
 		if (owner >= MaxBackends)
 			group->verdict = VERDICT_STUCK;
 		else if (slots_state(leader) == SLOT_WAITING)
-		{
-			if (nheld_up < lengthof(held_up))
-				held_up[nheld_up++] = leader;
-		}
+			slots_let_in(leader);
 		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
 			group->owner = owner;
 	}
 	LWLockRelease(partition);
-	while (nheld_up > 0)
-		slots_let_in(held_up[--nheld_up]);
 }
 
 /*
@@ -426,39 +410,33 @@ judge(WaitGroup *group)
 }
 
 /*
- * What does this backend do?  *key and *row receive what it contends for, if
- * known.  A wait for a lock that others may share is no contention: the
- * backend would not queue for it.
+ * What does this backend do?  *key receives what it contends for, if known.  A
+ * wait for a lock that others may share is no contention: the backend would
+ * not queue for it.
  */
 static Activity
-activity_of(int procno, HotSpotKey *key, WantedRow *row)
+activity_of(int procno, HotSpotKey *key)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
-	LOCK	   *lock = samples[procno].lock;
-	uint32		lwlock = samples[procno].lwlock;
-	WaitGroup  *group = group_of(lock);
+	BackendSample *seen = &samples[procno];
+	WaitGroup  *group = group_of(seen->lock);
 	LOCKMODE	mode = *(volatile LOCKMODE *) &proc->waitLockMode;
 	bool		is_shared = false;
 
-	if (lock == NULL && lwlock == 0)
+	*key = seen->key;
+	if (seen->lock == NULL && key->kind == HOT_SPOT_NONE)
 		return is_idle(procno) ? ACTIVITY_IDLE :
 			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
-	if (lock == NULL)
-	{
-		key->kind = HOT_SPOT_LWLOCK;
-		key->fields[0] = lwlock;
-	}
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
-	samples[procno].verdict = judge(group);
+	seen->verdict = judge(group);
 	if (group->verdict == VERDICT_STUCK)
 		return ACTIVITY_STUCK;
-	*key = samples[procno].key = group->key;
-	*row = group->row;
+	*key = seen->key = group->key;
 	if (key->kind != HOT_SPOT_TRANSACTION)
 		is_shared = mode > NoLock && mode < MAX_LOCKMODES && !DoLockModesConflict(mode, mode);
 	else if (sample.rows_asked++ < MAX_ROWS_ASKED)
-		find_row_wanted(proc, key, row, &is_shared);
+		find_row_wanted(proc, key, &is_shared);
 	else
 		key->kind = HOT_SPOT_NONE;	/* another time */
 	return is_shared ? ACTIVITY_RESTS : ACTIVITY_CONTENDS;
@@ -558,27 +536,6 @@ find_groups(void)
 	}
 }
 
-/* Log the hot spots that have ended, if log_min_wait includes their waits. */
-static void
-log_past_hot_spots(void)
-{
-	PastHotSpot past;
-
-	for (; slots_get_past_hot_spot(&next_past, &past); next_past++)
-	{
-		char	   *what;
-
-		if (gate_log_min_wait < 0 || past.wait_time < (uint64) gate_log_min_wait * 1000)
-			continue;
-		what = slots_describe_hot_spot(&past.key);
-		ereport(LOG,
-				(errmsg("hot spot ended after %.1f s: %s, at most %d waiting, %llu admitted, %.1f s waited in all",
-						(past.ended - past.since) / 1e6, what, past.most_in_line,
-						(unsigned long long) past.admitted, past.wait_time / 1e6)));
-		pfree(what);
-	}
-}
-
 static bool
 holders_are_due(void)
 {
@@ -619,10 +576,7 @@ sampler_sample(void)
 	int			at_work = 0;
 
 	if (gate_max_active_backends == 0)
-	{
-		log_past_hot_spots();
 		return -1;
-	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
 	with_holders = holders_matter && holders_are_due();
@@ -632,13 +586,12 @@ sampler_sample(void)
 	{
 		int			procno = backends[i];
 		SlotState	state = slots_state(procno);
-		HotSpotKey	key = {.kind = HOT_SPOT_NONE};
-		WantedRow	row = {0};
+		HotSpotKey	key = {HOT_SPOT_NONE};
 		Activity	activity = ACTIVITY_RESTS;
 		bool		is_stuck;
 
 		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
-			activity = activity_of(procno, &key, &row);
+			activity = activity_of(procno, &key);
 		is_stuck = activity == ACTIVITY_STUCK;
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		/* A leader that needs no more rows waits for its workers to end. */
@@ -646,7 +599,7 @@ sampler_sample(void)
 			wait_event_of(GetPGProcByNumber(procno)) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)
-			slots_note_activity(procno, activity, &key, &row, sample.now, sample.counts);
+			slots_note_activity(procno, activity, &key, sample.now, sample.counts);
 		if (holders_matter && (state == SLOT_RUNNING || state == SLOT_LENT) &&
 			slots_may_lend(procno) &&
 			(with_holders ||
@@ -656,7 +609,6 @@ sampler_sample(void)
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
 		contended = slots_adapt_hot_spots(sample.counts);
-	log_past_hot_spots();
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);

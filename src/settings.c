@@ -68,6 +68,7 @@ settings_publish(void)
 		.max_active = gate_max_active_backends,
 		.observing = mode != 0,
 		.hot_spots = hot_spots,
+		.log_min_wait = gate_log_min_wait,
 		.handoff_after = gate_handoff_after,
 		.lend_after = lend_after,
 		.long_after = gate_long_after

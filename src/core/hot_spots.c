@@ -153,29 +153,61 @@ publish_kinds(void)
 	pg_atomic_write_u32(&Slots->hot_kinds, kinds);
 }
 
+/* Describe a hot spot, but do not count its keys.  Lock held. */
+static void
+describe(int hot_spot, HotSpotView *view)
+{
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	int			queue = slots_hot_spot_queue(hot_spot);
+
+	view->index = hot_spot;
+	view->key = spot->key;
+	view->since = spot->since;
+	view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
+	view->contenders = spot->control.last.contenders;
+	view->running = places_in_use(queue);
+	view->blocked = spot->control.last.blocked;
+	view->waiting = queue_at(queue)->nwaiters;
+	view->waiter = view->waiting > 0 ? procno_of(first_waiter(queue)) : INVALID_PROC_NUMBER;
+	view->most_in_line = spot->most_in_line;
+	view->admitted = pg_atomic_read_u64(&spot->admitted);
+	view->wait_time = pg_atomic_read_u64(&spot->wait_time);
+}
+
+/* Log a hot spot that has ended, if log_min_wait includes its waits. */
+static void
+log_end(const HotSpotView *past)
+{
+	int			log_min_wait = Slots->settings.log_min_wait;
+	char	   *what;
+
+	if (log_min_wait < 0 || past->wait_time < (uint64) log_min_wait * 1000)
+		return;
+	what = slots_describe_hot_spot(&past->key);
+	ereport(LOG,
+			(errmsg("hot spot ended after %.1f s: %s, at most %d waiting, %llu admitted, %.1f s waited in all",
+					(past->ended - past->since) / 1e6, what, past->most_in_line,
+					(unsigned long long) past->admitted, past->wait_time / 1e6)));
+	pfree(what);
+}
+
 /* End a hot spot: its index is free, and its limit is void. */
 static void
 end_hot_spot(int hot_spot)
 {
-	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-	PastHotSpot *past;
+	HotSpotView past;
 
 	slots_lock();
-	if (has_queue(spot->key.kind))
-	{
-		past = &Slots->past_hot_spots[Slots->past_next++ % MAX_PAST_HOT_SPOTS];
-		past->key = spot->key;
-		past->since = spot->since;
-		past->ended = locked.timestamp;
-		past->row = spot->row;
-		past->most_in_line = spot->most_in_line;
-		past->admitted = pg_atomic_read_u64(&spot->admitted);
-		past->wait_time = pg_atomic_read_u64(&spot->wait_time);
-	}
-	spot->key.kind = HOT_SPOT_NONE;
+	describe(hot_spot, &past);
+	past.ended = locked.timestamp;
+	if (has_queue(past.key.kind))
+		Slots->past_hot_spots[Slots->npast++ % MAX_PAST_HOT_SPOTS] = past;
+	Slots->hot_spots[hot_spot].key.kind = HOT_SPOT_NONE;
 	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
 	publish_kinds();
 	slots_unlock();
+	if (has_queue(past.key.kind))
+		log_end(&past);
 }
 
 /* The index of the hot spot with that key, or -1.  Lock held, or a hint. */
@@ -184,7 +216,7 @@ slots_find_hot_spot(const HotSpotKey *key)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		if (memcmp(&Slots->hot_spots[i].key, key, sizeof(*key)) == 0)
+		if (memcmp(&Slots->hot_spots[i].key, key, offsetof(HotSpotKey, offset)) == 0)
 			return i;
 	}
 	return -1;
@@ -269,17 +301,13 @@ slots_want(int hot_spot, uint32 key)
 	return true;
 }
 
-/*
- * Raise the mark of the key of a backend in line, for that row if it is known;
- * or lower it, if row is NULL: the backend works with a place.
- */
+/* Raise the mark of the key of a backend in line, or lower that of one at work. */
 static void
-mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
+mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 {
 	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
 	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
 	bool		is_its_own = wanted->key == key && wanted->hot_spot == hot_spot;
-	bool		in_line = row != NULL;
 
 	if (*(const volatile uint8 *) &entry->wanted_of != hot_spot + 1 || key == WANTS_ALL)
 		return;
@@ -288,18 +316,9 @@ mark_key(const SlotEntry *entry, int hot_spot, const WantedRow *row)
 		wanted->mark--;
 	else if (in_line)
 	{
-		if (!is_its_own)
-		{
-			wanted->key = key;
-			wanted->hot_spot = hot_spot;
-			wanted->offset = 0;
-		}
+		wanted->key = key;
+		wanted->hot_spot = hot_spot;
 		wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
-		if (row->offset != 0)
-		{
-			wanted->block = row->block;
-			wanted->offset = row->offset;
-		}
 	}
 }
 
@@ -323,6 +342,7 @@ find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_S
 {
 	const SlotEntry *entry = entry_of(procno);
 	Oid			relation = *(const volatile Oid *) &entry->wanted_relation;
+	HotSpot    *spot;
 	int			found;
 
 	/* A wait for another transaction does not tell for what. */
@@ -339,7 +359,13 @@ find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_S
 		found = form(&key, now);
 	if (found < 0)
 		return -1;
-	Slots->hot_spots[found].seen = now;
+	spot = &Slots->hot_spots[found];
+	spot->seen = now;
+	if (key.offset != 0)
+	{
+		spot->key.block = key.block;
+		spot->key.offset = key.offset;
+	}
 	if (has_queue(key.kind))
 		return found;
 	/* Only shown.  It may have a place for what it has locked. */
@@ -350,11 +376,11 @@ find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_S
 
 /*
  * Record what a sample found a backend doing, and add it to counts, by hot
- * spot, unless it waits at the gate.  key and row: what it contends for, if it
- * does.  A backend of a pool with a limit does not queue at hot spots.
+ * spot, unless it waits at the gate.  key: what it contends for, if it does.
+ * A backend of a pool with a limit does not queue at hot spots.
  */
 void
-slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const WantedRow *row,
+slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
 					uint64 now, LoadSample counts[MAX_HOT_SPOTS])
 {
 	SlotEntry  *entry = entry_of(procno);
@@ -373,9 +399,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const 
 	{
 		entry->hot_spot = found + 1;
 		entry->has_wanted = true;
-		if (row->offset != 0)
-			Slots->hot_spots[found].row = *row;
-		mark_key(entry, found, row);
+		mark_key(entry, found, true);
 	}
 	else if (!queue_has_limit(entry->pool))
 		found = *(volatile uint8 *) &entry->hot_spot - 1;
@@ -398,7 +422,7 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key, const 
 		give_place(entry, found);
 	}
 	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
-		mark_key(entry, found, NULL);	/* one alone is never in line */
+		mark_key(entry, found, false);	/* one alone is never in line */
 }
 
 /* ---- Limits, setting and showing ---- */
@@ -425,18 +449,14 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 	sample.waiting = *(volatile int *) &queue->nwaiters;
 	sample.contenders += sample.waiting;
 	spot->most_in_line = Max(spot->most_in_line, (int) (sample.waiting + sample.blocked));
-	if (!has_queue(spot->key.kind))
-	{
-		control->last = sample; /* for the view */
-		return false;
-	}
 
 	/*
 	 * In a dry run nobody queues, so the effect of a limit is not known.  It
 	 * stays while more than it are at work.
 	 */
-	if (Slots->settings.observing && sample.in_use > control->limit)
-		control->last = sample;
+	if (!has_queue(spot->key.kind) ||
+		(Slots->settings.observing && sample.in_use > control->limit))
+		control->last = sample; /* for the view */
 	else
 		limit_control_sample(control, &sample);
 	if (limit_control_stood_still(control))
@@ -482,81 +502,42 @@ slots_end_hot_spots(void)
 	}
 }
 
-static void
-describe_keys(int hot_spot, HotSpotView *view)
-{
-	int			most = 0;
-
-	view->hot_keys = 0;
-	view->row.offset = 0;
-	for (int i = 0; i < WANTED_KEYS; i++)
-	{
-		const volatile WantedKey *key = &Slots->keys[i];
-
-		if (key->hot_spot != hot_spot || key->mark == 0)
-			continue;
-		view->hot_keys++;
-		if (key->mark > most && key->offset != 0)
-		{
-			most = key->mark;
-			view->row.block = key->block;
-			view->row.offset = key->offset;
-		}
-	}
-}
-
-/* Describe the hot spots with recent contenders.  Returns how many. */
+/*
+ * Describe the hot spots.  Those that are only shown must have contenders.
+ * Returns how many there are.
+ */
 int
 slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
 {
-	uint64		now = monotonic_us();
 	int			n = 0;
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		HotSpot    *spot = &Slots->hot_spots[i];
 		HotSpotView *view = &views[n];
-		int			queue = slots_hot_spot_queue(i);
-
+	
 		slots_lock();
-		view->index = i;
-		view->key = spot->key;
-		view->since = spot->since;
-		view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
-		view->contenders = spot->control.last.contenders;
-		view->running = places_in_use(queue);
-		view->blocked = spot->control.last.blocked;
-		view->waiting = queue_at(queue)->nwaiters;
-		view->waiter = view->waiting > 0 ? procno_of(first_waiter(queue)) : INVALID_PROC_NUMBER;
-		view->admitted = pg_atomic_read_u64(&spot->admitted);
-		view->wait_time = pg_atomic_read_u64(&spot->wait_time);
-		if (spot->key.kind != HOT_SPOT_NONE &&
-			(view->running > 0 || view->waiting > 0 ||
-			 ((view->contenders > 0 || has_queue(spot->key.kind)) &&
-			  (int64) (now - spot->seen) < FORGET_AFTER)))
-			n++;
+		describe(i, view);
 		slots_unlock();
-		describe_keys(i, view);
+		view->hot_keys = 0;
+		for (int k = 0; k < WANTED_KEYS; k++)
+			view->hot_keys += Slots->keys[k].hot_spot == i && Slots->keys[k].mark > 0;
+		if (has_queue(view->key.kind) ||
+			(view->key.kind != HOT_SPOT_NONE && view->contenders > 0))
+			n++;
 	}
 	return n;
 }
 
-/*
- * Copy the past hot spot with this number, or the first later one that is
- * remembered, and set *number to that.  Returns false if there is none yet.
- */
+/* Copy a past hot spot, in no order.  Returns false if there are fewer. */
 bool
-slots_get_past_hot_spot(uint64 *number, PastHotSpot *past)
+slots_get_past_hot_spot(int number, HotSpotView *past)
 {
 	bool		found;
 
 	slots_lock();
-	*number = Max(*number, Slots->past_first);
-	if (Slots->past_next > MAX_PAST_HOT_SPOTS)
-		*number = Max(*number, Slots->past_next - MAX_PAST_HOT_SPOTS);
-	found = *number < Slots->past_next;
+	found = number < Min(Slots->npast, MAX_PAST_HOT_SPOTS);
 	if (found)
-		*past = Slots->past_hot_spots[*number % MAX_PAST_HOT_SPOTS];
+		*past = Slots->past_hot_spots[number];
 	slots_unlock();
 	return found;
 }

@@ -92,19 +92,18 @@ typedef enum HotSpotKind
 	HOT_SPOT_TRANSACTION		/* another transaction's end */
 } HotSpotKind;
 
-/* Unused fields are 0. */
+/*
+ * What a backend contends for.  Unused fields are 0.  The row for which it waits
+ * does not count when keys are compared.
+ */
 typedef struct HotSpotKey
 {
 	HotSpotKind kind;
 	Oid			database;
 	uint32		fields[3];		/* LOCKTAG fields 2 to 4, or an LWLock's event */
+	uint16		offset;			/* of the row; 0 = unknown */
+	uint32		block;			/* likewise */
 } HotSpotKey;
-
-typedef struct WantedRow
-{
-	uint32		block;
-	uint16		offset;			/* 0 = unknown */
-} WantedRow;
 
 #define WANTS_ALL	0			/* instead of a key: the whole hot spot */
 
@@ -139,6 +138,7 @@ typedef struct SlotSettings
 								 * -1 = only pools and hot spots have limits */
 	bool		observing;		/* no backend queues */
 	bool		hot_spots;
+	int			log_min_wait;	/* ms; -1 = log no hot spot */
 	int			handoff_after;	/* ms; 0 = always hand off */
 	int			lend_after;		/* ms; -1 = never */
 	int			long_after;		/* ms of CPU time; -1 = never */
@@ -257,30 +257,20 @@ typedef enum Activity
 typedef struct HotSpotView
 {
 	int			index;
-	HotSpotKey	key;
-	int			hot_keys;		/* that are marked */
-	WantedRow	row;			/* of the hottest key */
+	HotSpotKey	key;			/* its row: the last that one waited for */
 	TimestampTz since;
+	TimestampTz ended;			/* of a past one */
+	int			hot_keys;		/* that are marked */
 	int			limit;			/* places; 0 = no limit */
 	int			contenders;
 	int			running;
 	int			blocked;
 	int			waiting;
 	int			waiter;			/* proc number of the first */
-	uint64		admitted;
-	uint64		wait_time;		/* us */
-} HotSpotView;
-
-typedef struct PastHotSpot
-{
-	HotSpotKey	key;
-	TimestampTz since;
-	TimestampTz ended;
-	WantedRow	row;			/* the last one that a backend waited for */
 	int			most_in_line;	/* most backends that waited at a time */
 	uint64		admitted;
 	uint64		wait_time;		/* us */
-} PastHotSpot;
+} HotSpotView;
 
 /* Hot spots */
 extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
@@ -289,11 +279,10 @@ extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
-								const WantedRow *row, uint64 now,
-								LoadSample counts[MAX_HOT_SPOTS]);
+								uint64 now, LoadSample counts[MAX_HOT_SPOTS]);
 extern bool slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS]);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
-extern bool slots_get_past_hot_spot(uint64 *number, PastHotSpot *past);
+extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
 
 /* Lending */

@@ -137,12 +137,11 @@ typedef struct SlotPool
 /* Its queue: see slots_hot_spot_queue() */
 typedef struct HotSpot
 {
-	HotSpotKey	key;			/* HOT_SPOT_NONE = free */
+	HotSpotKey	key;			/* HOT_SPOT_NONE = free; last row seen */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line */
 	LimitControl control;
 	int			most_in_line;	/* queued and blocked ones */
-	WantedRow	row;			/* as PastHotSpot.row */
 	uint64		circles_until;	/* after a standstill: see hot_spots.c */
 	bool		in_circles;		/* is it before that? */
 	pg_atomic_uint32 completed; /* transactions of contenders */
@@ -157,8 +156,6 @@ typedef struct WantedKey
 	uint32		key;			/* a hash: see src/wanted.c */
 	uint8		hot_spot;		/* index */
 	uint8		mark;			/* how hot it is; 0 = cold */
-	uint16		offset;			/* of a row waited for; 0 = unknown */
-	uint32		block;			/* likewise */
 } WantedKey;
 
 typedef struct SlotShared
@@ -200,9 +197,8 @@ typedef struct SlotShared
 	int			npools;			/* indexes below this have been used */
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS];
-	uint64		past_first;		/* number of the first one since the reset */
-	uint64		past_next;		/* number of the next one to end */
-	PastHotSpot past_hot_spots[MAX_PAST_HOT_SPOTS]; /* by number modulo size */
+	int			npast;			/* hot spots that have ended since the reset */
+	HotSpotView past_hot_spots[MAX_PAST_HOT_SPOTS]; /* a ring */
 	SlotQueue	queues[SLOTS_QUEUES];
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;

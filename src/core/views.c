@@ -223,12 +223,12 @@ add_key(Row *row, const HotSpotKey *key)
 }
 
 static void
-add_tid(Row *row, const WantedRow *wanted)
+add_tid(Row *row, const HotSpotKey *key)
 {
 	ItemPointer tid = palloc(sizeof(ItemPointerData));
 
-	ItemPointerSet(tid, wanted->block, wanted->offset);
-	add_if(row, wanted->offset != 0, PointerGetDatum(tid));
+	ItemPointerSet(tid, key->block, key->offset);
+	add_if(row, key->offset != 0, PointerGetDatum(tid));
 }
 
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_hot_spots);
@@ -251,7 +251,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		add_if(&row, kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
 		add(&row, TimestampTzGetDatum(view->since));
 		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view->hot_keys));
-		add_tid(&row, &view->row);
+		add_tid(&row, &view->key);
 		add_if(&row, view->limit != 0, Int32GetDatum(view->limit));
 		add(&row, Int32GetDatum(view->contenders));
 		add(&row, Int32GetDatum(view->running));
@@ -271,14 +271,14 @@ Datum
 pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
-	PastHotSpot past;
+	HotSpotView past;
 
-	for (uint64 number = 0; slots_get_past_hot_spot(&number, &past); number++)
+	for (int number = 0; slots_get_past_hot_spot(number, &past); number++)
 	{
 		add_key(&row, &past.key);
 		add(&row, TimestampTzGetDatum(past.since));
 		add(&row, TimestampTzGetDatum(past.ended));
-		add_tid(&row, &past.row);
+		add_tid(&row, &past.key);
 		add(&row, Int32GetDatum(past.most_in_line));
 		add(&row, Int64GetDatum(past.admitted));
 		add_milliseconds(&row, past.wait_time);
@@ -316,7 +316,7 @@ pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 		slots_start_totals(p);
 	Slots->stats_reset = GetCurrentTimestamp();
 	slots_lock();
-	Slots->past_first = Slots->past_next;	/* forget past hot spots */
+	Slots->npast = 0;
 	slots_unlock();
 	LWLockRelease(Slots->pools_lock);
 	PG_RETURN_VOID();
