@@ -7,10 +7,10 @@
  * compares columns for equality with known values: constants and parameters.
  * The key is a hash of the relation and of these columns and values.  If they
  * include the columns of the primary key, only those count: a row has the same
- * key however a statement finds it.  An INSERT gives values to these columns,
- * or to those of ON CONFLICT.  Otherwise it wants to insert into the relation.
- * A statement without any condition wants the whole relation, like LOCK TABLE.
- * A call of pg_advisory_lock() or the like names the lock.
+ * key however a statement finds it.  An INSERT gives values to the columns of
+ * ON CONFLICT, or else to these.  Otherwise it wants to insert into the
+ * relation.  A statement without any condition wants the whole relation, like
+ * LOCK TABLE.  A call of pg_advisory_lock() or the like names the lock.
  *
  * Locks that many may hold, like those of foreign keys, are not wanted: a
  * queue would only prevent parallel work.  Neither are locks that nobody waits
@@ -194,6 +194,24 @@ note_scans(KnownValues *known, Plan *plan)
 	note_scans(known, innerPlan(plan));
 }
 
+/* Note the values of these columns in the row that an INSERT adds. */
+static void
+note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
+{
+	ListCell   *cell;
+
+	/* Other plans may have more than one row. */
+	if (!IsA(source, Result) || outerPlan(source) != NULL)
+		return;
+	foreach(cell, source->targetlist)
+	{
+		TargetEntry *entry = (TargetEntry *) lfirst(cell);
+
+		if (bms_is_member(entry->resno - FirstLowInvalidHeapAttributeNumber, columns))
+			(void) note_value(known, entry->resno, (Node *) entry->expr);
+	}
+}
+
 /* ---- Keys ---- */
 
 /* A key is never 0. */
@@ -256,27 +274,6 @@ columns_of_primary_key(Oid relid)
 	return columns;
 }
 
-/* The key of the row that an INSERT adds, by these columns, or 0 if unknown */
-static uint32
-key_of_inserted(const ModifyTable *plan, Oid relid, ParamListInfo params, Bitmapset *columns)
-{
-	KnownValues known = {.params = params};
-	Plan	   *source = outerPlan(plan);
-	ListCell   *cell;
-
-	/* Other plans may have more than one row. */
-	if (columns == NULL || !IsA(source, Result) || outerPlan(source) != NULL)
-		return 0;
-	foreach(cell, source->targetlist)
-	{
-		TargetEntry *entry = (TargetEntry *) lfirst(cell);
-
-		if (bms_is_member(entry->resno - FirstLowInvalidHeapAttributeNumber, columns))
-			(void) note_value(&known, entry->resno, (Node *) entry->expr);
-	}
-	return key_of_row(&known, relid, columns);
-}
-
 /* The key of what a statement wants of this relation, or 0 if unknown */
 static uint32
 key_of_statement(const QueryDesc *query, Index rti, Oid relid)
@@ -284,34 +281,32 @@ key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 	const PlannedStmt *statement = query->plannedstmt;
 	ModifyTable *plan = (ModifyTable *) statement->planTree;
 	KnownValues known = {.rti = rti,.params = query->params};
-	Bitmapset  *columns = columns_of_primary_key(relid);
+	Bitmapset  *columns;
+	bool		inserts;
 	uint32		key;
 	ListCell   *cell;
 
 	/* Its WITH queries may do something else. */
-	if (IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
-		list_member_int(plan->resultRelations, rti))
+	inserts = IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
+		list_member_int(plan->resultRelations, rti);
+	columns = inserts && plan->arbiterIndexes != NIL ?
+		columns_of_index(linitial_oid(plan->arbiterIndexes)) : columns_of_primary_key(relid);
+	if (inserts)
+		note_inserted(&known, outerPlan(plan), columns);
+	else
 	{
-		key = key_of_inserted(plan, relid, query->params, columns);
-		bms_free(columns);
-		if (key == 0 && plan->arbiterIndexes != NIL)
-		{
-			columns = columns_of_index(linitial_oid(plan->arbiterIndexes));
-			key = key_of_inserted(plan, relid, query->params, columns);
-			bms_free(columns);
-		}
-		return key != 0 ? key : key_of(relid, WANTS_INSERT, 0);
+		note_scans(&known, (Plan *) plan);
+		foreach(cell, statement->subplans)
+			note_scans(&known, (Plan *) lfirst(cell));
 	}
-
-	note_scans(&known, (Plan *) plan);
-	foreach(cell, statement->subplans)
-		note_scans(&known, (Plan *) lfirst(cell));
 	key = key_of_row(&known, relid, columns);
-	bms_free(columns);
+	if (key == 0 && inserts)
+		key = key_of(relid, WANTS_INSERT, 0);
 	if (key == 0)
 		key = key_of_row(&known, relid, NULL);
 	if (key == 0 && known.is_scanned && !known.has_conditions && known.nodes <= MAX_NODES)
 		key = key_of(relid, WANTS_RELATION, 0);
+	bms_free(columns);
 	return key;
 }
 
