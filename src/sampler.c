@@ -110,7 +110,6 @@ static struct
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
 	bool		needs_long;		/* VACUUM waits for a pin */
-	LoadSample	counts[MAX_HOT_SPOTS];
 	WaitGroup	groups[GROUPS];
 }			sample;
 
@@ -252,7 +251,7 @@ read_backend(int procno)
 static HotSpotKey
 key_of_tag(const LOCKTAG *tag)
 {
-	HotSpotKey	found = {HOT_SPOT_TRANSACTION};
+	HotSpotKey	key = {HOT_SPOT_TRANSACTION};
 
 	switch ((LockTagType) tag->locktag_type)
 	{
@@ -260,28 +259,25 @@ key_of_tag(const LOCKTAG *tag)
 		case LOCKTAG_RELATION_EXTEND:
 		case LOCKTAG_PAGE:
 		case LOCKTAG_TUPLE:
-			found.kind = HOT_SPOT_RELATION;
-			found.database = tag->locktag_field1;
-			found.fields[0] = tag->locktag_field2;
+			key.kind = HOT_SPOT_RELATION;
 			break;
 		case LOCKTAG_ADVISORY:
 		case LOCKTAG_OBJECT:
-			found.kind = tag->locktag_type == LOCKTAG_OBJECT ?
-				HOT_SPOT_OBJECT : HOT_SPOT_ADVISORY;
-			found.database = tag->locktag_field1;
-			found.fields[0] = tag->locktag_field2;
-			found.fields[1] = tag->locktag_field3;
-			found.fields[2] = tag->locktag_field4;
+			key.kind = tag->locktag_type == LOCKTAG_OBJECT ? HOT_SPOT_OBJECT : HOT_SPOT_ADVISORY;
+			key.fields[1] = tag->locktag_field3;
+			key.fields[2] = tag->locktag_field4;
 			break;
 		default:
-			break;
+			return key;
 	}
+	key.database = tag->locktag_field1;
+	key.fields[0] = tag->locktag_field2;
 	if (tag->locktag_type == LOCKTAG_TUPLE)
 	{
-		found.block = tag->locktag_field3;
-		found.offset = tag->locktag_field4;
+		key.block = tag->locktag_field3;
+		key.offset = tag->locktag_field4;
 	}
-	return found;
+	return key;
 }
 
 /*
@@ -599,7 +595,7 @@ sampler_sample(void)
 			wait_event_of(GetPGProcByNumber(procno)) == WAIT_EVENT_PARALLEL_FINISH)
 			slots_let_in(procno);
 		if (hot_spots)
-			slots_note_activity(procno, activity, &key, sample.now, sample.counts);
+			slots_note_activity(procno, activity, key, sample.now);
 		if (holders_matter && (state == SLOT_RUNNING || state == SLOT_LENT) &&
 			slots_may_lend(procno) &&
 			(with_holders ||
@@ -608,7 +604,7 @@ sampler_sample(void)
 	}
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
-		contended = slots_adapt_hot_spots(sample.counts);
+		contended = slots_adapt_hot_spots();
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);

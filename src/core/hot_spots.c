@@ -93,20 +93,17 @@ give_place(SlotEntry *entry, int hot_spot)
 		return;
 	/* Count first: after the exchange, the backend may release it. */
 	pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
-	if (!pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
-		slots_return_place(place);
-	else if (spot != 0)
-		slots_return_place(place_of(spot));
+	if (pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
+		place = place_of(spot); /* its former one */
+	slots_return_place(place);
 }
 
 /* Take the place in spot from a backend, if it still has it. */
 static void
 take_place(SlotEntry *entry, uint32 spot)
 {
-	int			place = place_of(spot);
-
 	if (spot != 0 && pg_atomic_compare_exchange_u32(&entry->spot, &spot, 0))
-		slots_return_place(place);
+		slots_return_place(place_of(spot));
 }
 
 /* Did give_place() give it a place too late?  Lock held, or a hint. */
@@ -338,7 +335,7 @@ age_marks(uint64 now)
  * Returns its index, or -1 if the backend cannot queue there.
  */
 static int
-find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_SPOTS])
+find_or_form(int procno, HotSpotKey key, uint64 now)
 {
 	const SlotEntry *entry = entry_of(procno);
 	Oid			relation = *(const volatile Oid *) &entry->wanted_relation;
@@ -362,36 +359,33 @@ find_or_form(int procno, HotSpotKey key, uint64 now, LoadSample counts[MAX_HOT_S
 	spot = &Slots->hot_spots[found];
 	spot->seen = now;
 	if (key.offset != 0)
-	{
-		spot->key.block = key.block;
-		spot->key.offset = key.offset;
-	}
+		spot->key = key;		/* its row may be another one */
 	if (has_queue(key.kind))
 		return found;
 	/* Only shown.  It may have a place for what it has locked. */
-	counts[found].contenders++;
-	counts[found].blocked++;
+	spot->sample.contenders++;
+	spot->sample.blocked++;
 	return -1;
 }
 
 /*
- * Record what a sample found a backend doing, and add it to counts, by hot
- * spot, unless it waits at the gate.  key: what it contends for, if it does.
- * A backend of a pool with a limit does not queue at hot spots.
+ * Record what a sample found a backend doing, and count it at its hot spot,
+ * unless it waits at the gate.  key: what it contends for, if it does.  A
+ * backend of a pool with a limit does not queue at hot spots.
  */
 void
-slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
-					uint64 now, LoadSample counts[MAX_HOT_SPOTS])
+slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint32		spot = pg_atomic_read_u32(&entry->spot);
 	bool		contends = activity == ACTIVITY_CONTENDS;
 	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
 	int			found;
+	HotSpot    *hot_spot;
 
 	if (has_place_left(procno))
 		take_place_left(procno);
-	found = contends ? find_or_form(procno, *key, now, counts) : -1;
+	found = contends ? find_or_form(procno, key, now) : -1;
 	if (!slots_is_holder(procno))
 		return;
 
@@ -403,38 +397,41 @@ slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
 	}
 	else if (!queue_has_limit(entry->pool))
 		found = *(volatile uint8 *) &entry->hot_spot - 1;
-	if (found >= 0 && Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
-		found = -1;
-	if (found < 0)
+	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
+	{
 		entry->hot_spot = 0;
-
-	if (found < 0 || !is_active)
 		take_place(entry, spot);
-	if (found < 0)
 		return;
-	counts[found].contenders++;
+	}
+
+	hot_spot = &Slots->hot_spots[found];
+	hot_spot->sample.contenders++;
 	if (!is_active)
+	{
+		take_place(entry, spot);
 		return;
-	counts[found].working++;
+	}
+	hot_spot->sample.working++;
 	if (contends)
 	{
-		counts[found].blocked++;
+		hot_spot->sample.blocked++;
 		give_place(entry, found);
 	}
-	else if (activity == ACTIVITY_WORKS && Slots->hot_spots[found].control.limit != 1)
+	else if (activity == ACTIVITY_WORKS && hot_spot->control.limit != 1)
 		mark_key(entry, found, false);	/* one alone is never in line */
 }
 
 /* ---- Limits, setting and showing ---- */
 
-/* Adapt the limit of a hot spot to a sample.  Returns true if it was raised. */
+/* Adapt the limit of a hot spot to its sample.  Returns true if it was raised. */
 static bool
-adapt(int hot_spot, LoadSample sample, uint64 now)
+adapt(int hot_spot, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	int			index = slots_hot_spot_queue(hot_spot);
 	SlotQueue  *queue = queue_at(index);
 	LimitControl *control = &spot->control;
+	LoadSample	sample = spot->sample;
 	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
 	uint32		limit;
 
@@ -474,7 +471,7 @@ adapt(int hot_spot, LoadSample sample, uint64 now)
 
 /* A sample is complete: adapt all limits.  Do any contend, at work? */
 bool
-slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS])
+slots_adapt_hot_spots(void)
 {
 	uint64		now = monotonic_us();
 	bool		raised = false;
@@ -482,9 +479,12 @@ slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS])
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
-			raised |= adapt(i, counts[i], now);
-		contended |= counts[i].contenders > 0;
+		HotSpot    *spot = &Slots->hot_spots[i];
+
+		contended |= spot->sample.contenders > 0;
+		if (spot->key.kind != HOT_SPOT_NONE)
+			raised |= adapt(i, now);
+		memset(&spot->sample, 0, sizeof(LoadSample));
 	}
 	age_marks(now);
 	if (raised)

@@ -90,14 +90,6 @@ blocked_above(const LoadSample *sample, int percentage)
 	return (uint64) sample->blocked * 100 > (uint64) sample->working * percentage;
 }
 
-/* Add up the contenders seen from now on. */
-static void
-start_seeing(LimitControl *control, int64 now)
-{
-	control->seen.now = now;
-	control->seen.working = control->seen.blocked = 0;
-}
-
 /* Set a limit, or end it by LIMIT_OPEN.  Everything is counted anew. */
 static void
 set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
@@ -109,7 +101,7 @@ set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->quiet_for = control->no_effect_for = 0;
 	control->fewest = sample->in_use;
 	control->counted = *sample;
-	start_seeing(control, sample->now);
+	control->seen = (LoadSample) {.now = sample->now};
 }
 
 /* There is no limit: is there reason for one? */
@@ -240,7 +232,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 			control->limit--;
 		else if (!blocked_above(&control->seen, TOO_FEW) && sample->now >= control->halved_until)
 			control->limit++;
-		start_seeing(control, sample->now);
+		control->seen = (LoadSample) {.now = sample->now};
 	}
 
 	if (!has_effect)

@@ -278,9 +278,8 @@ extern bool slots_have_hot_spots(void);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
-extern void slots_note_activity(int procno, Activity activity, const HotSpotKey *key,
-								uint64 now, LoadSample counts[MAX_HOT_SPOTS]);
-extern bool slots_adapt_hot_spots(const LoadSample counts[MAX_HOT_SPOTS]);
+extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
+extern bool slots_adapt_hot_spots(void);
 extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
 extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);

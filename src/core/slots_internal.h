@@ -140,6 +140,7 @@ typedef struct HotSpot
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free; last row seen */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line */
+	LoadSample	sample;			/* that is being taken */
 	LimitControl control;
 	int			most_in_line;	/* queued and blocked ones */
 	uint64		circles_until;	/* after a standstill: see hot_spots.c */
