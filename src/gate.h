@@ -44,7 +44,6 @@ extern void long_statements_abort_subtransaction(void);
 extern void long_statements_end_transaction(void);
 
 /* sampler.c */
-extern void sampler_begin(void);
 extern long sampler_sample(void);
 
 /* worker.c */

@@ -13,8 +13,6 @@
  * kernel watches the socket of a waiting backend, which ends as with
  * client_connection_check_interval.
  *
- * No locks.
- *
  * Copyright (c) 2026, admission_gate authors
  *
  *-------------------------------------------------------------------------

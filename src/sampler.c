@@ -3,16 +3,12 @@
  * sampler.c
  *		Samples what backends do, for hot spots and for lending.
  *
- * A sample reads of each backend what it waits for, its state at the gate and,
- * when holders are due, its CPU time.
- *
  * Hot spots (core/hot_spots.c): the waiters for a lock form a group, whose
  * owner is looked up once.  If the owner waits, its own group decides, and so
  * on; a circle is contention, which the deadlock detector ends.  If the last
  * owner of the chain is idle, or works but nobody has left its group for
  * STUCK_AFTER, the waiters are stuck and contend for nothing: a long
- * transaction is no hot spot.  A wait for a WAL write is no contention: it is
- * for the disk, which does better with many at a time.
+ * transaction is no hot spot.
  *
  * Lending (core/lending.c): a holder is idle if it uses next to no CPU time,
  * and does not wait for a CPU, a disk, or an LWLock.  A process that gets no
@@ -21,15 +17,13 @@
  * query works if any of its processes does.
  *
  * A sample lets in a backend that waits at the gate with a lock that others
- * want.  While VACUUM waits for a pin, or replay for a pin, a snapshot or a
- * lock, it lets in all long statements (core/long_turns.c).
+ * want, and all long statements (core/long_turns.c) while VACUUM or replay
+ * waits for backends.
  *
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
- * group and the owners of a lock; if the latter is not free at once, the
- * owners stay unknown and the last verdict stands.  The core locks what it
- * changes, also while the worker has a partition lock.
+ * group and the owners of a lock.  The core takes its own lock inside that.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -116,17 +110,9 @@ static struct
 /* By proc number */
 static BackendSample *samples = NULL;
 
-/* The backends to read, by proc number: see find_backends() */
+/* The proc numbers of the backends to read: see find_backends() */
 static int *backends;
 static int	nbackends = 0;
-
-/* Call this first. */
-void
-sampler_begin(void)
-{
-	samples = palloc0(MaxBackends * sizeof(BackendSample));
-	backends = palloc(MaxBackends * sizeof(int));
-}
 
 /*
  * Find the backends to read: new ones at once, others within a second.  A
@@ -153,13 +139,11 @@ find_backends(void)
 	}
 }
 
-/* Is this a wait inside the server that fewer backends would shorten? */
+/* Is this a wait for a lock inside the server? */
 static inline bool
 is_for_lwlock(uint32 event)
 {
-	return ((event & WAIT_CLASS_MASK) == PG_WAIT_LWLOCK &&
-			event != (PG_WAIT_LWLOCK | WALWriteLock->tranche)) ||
-		GATE_IS_BUFFER_CONTENT_WAIT(event);
+	return (event & WAIT_CLASS_MASK) == PG_WAIT_LWLOCK || GATE_IS_BUFFER_CONTENT_WAIT(event);
 }
 
 /* The group of this lock, added if necessary; NULL if there is no lock or room */
@@ -213,7 +197,8 @@ read_backend(int procno)
 		seen.blocked = sample.now;
 		seen.failures = slots_failures(procno);
 	}
-	else if (is_for_lwlock(event))
+	/* A disk does better if many wait for a WAL write at a time. */
+	else if (is_for_lwlock(event) && event != (PG_WAIT_LWLOCK | WALWriteLock->tranche))
 	{
 		seen.key.kind = HOT_SPOT_LWLOCK;
 		seen.key.fields[0] = event;
@@ -365,9 +350,7 @@ find_owner(WaitGroup *group)
 		int			leader = proc->lockGroupLeader != NULL ?
 		GATE_PROC_NUMBER(proc->lockGroupLeader) : owner;
 
-		if (!is_in_the_way(lock, held, waiter))
-			continue;
-		if (owner >= MaxBackends && proc->pid != 0)
+		if (!is_in_the_way(lock, held, waiter) || (owner >= MaxBackends && proc->pid != 0))
 			continue;
 		/* A prepared transaction does nothing. */
 		if (owner >= MaxBackends)
@@ -450,8 +433,7 @@ is_busy(const PGPROC *proc, uint64 *cpu)
 		*cpu += used;
 	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
 		return true;
-	return wait_class == PG_WAIT_IO || wait_class == PG_WAIT_LWLOCK ||
-		GATE_IS_BUFFER_CONTENT_WAIT(event);
+	return wait_class == PG_WAIT_IO || is_for_lwlock(event);
 }
 
 /* Find the processes of a holder: itself and its parallel workers. */
@@ -573,6 +555,11 @@ sampler_sample(void)
 
 	if (gate_max_active_backends == 0)
 		return -1;
+	if (samples == NULL)
+	{
+		samples = palloc0(MaxBackends * sizeof(BackendSample));
+		backends = palloc(MaxBackends * sizeof(int));
+	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
 	with_holders = holders_matter && holders_are_due();

@@ -12,16 +12,11 @@
  * ProcessUtility, the portal's portalSnapshot; in both, the portal's
  * holdSnapshot, if the portal keeps the result.
  *
- * A statement that waits in the middle of its transaction may run inside a
- * function, with the snapshot of the calling statement.  So it keeps its
- * snapshot if anything else refers to that.
- *
- * Above READ COMMITTED, the first snapshot lives to the end of the
- * transaction, so a lone statement waits with it.  (In transaction scope, a
- * block waits at BEGIN, without one.)  If more than one snapshot is active,
- * the caller is unknown, and nothing is replaced.
- *
- * Everything here is local to the backend: no locks.
+ * A statement keeps its snapshot if anything else refers to it, because it may
+ * run inside a function, with the snapshot of the calling statement.  Above
+ * READ COMMITTED it does, too: there the first snapshot lives to the end of
+ * the transaction.  (In transaction scope, a block waits at BEGIN, without
+ * one.)
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -63,17 +58,15 @@ void
 snapshot_release(QueryDesc *query, bool is_top_level)
 {
 	Portal		portal = ActivePortal;
-	bool		is_of_portal;
 	Snapshot	snapshot;
 
 	memset(&users, 0, sizeof(users));
 	InvalidateCatalogSnapshot();
-	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet())
+	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet() ||
+		(!is_top_level && !is_of_query_alone(query, GetActiveSnapshot())))
 		return;
-	if (!is_top_level && !is_of_query_alone(query, GetActiveSnapshot()))
-		return;
-
-	is_of_portal = portal != NULL && portal->portalSnapshot == GetActiveSnapshot();
+	if (portal != NULL && portal->portalSnapshot == GetActiveSnapshot())
+		users.portal = portal;
 
 	/* Keep it, to push it again if it is not the only one. */
 	snapshot = RegisterSnapshot(GetActiveSnapshot());
@@ -85,11 +78,8 @@ snapshot_release(QueryDesc *query, bool is_top_level)
 	if (!users.active_stack)
 		return;
 
-	if (is_of_portal)
-	{
-		users.portal = portal;
+	if (users.portal != NULL)
 		portal->portalSnapshot = NULL;
-	}
 	if (portal != NULL && portal->holdSnapshot != NULL)
 	{
 		users.holding_portal = portal;

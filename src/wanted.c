@@ -18,12 +18,10 @@
  * values come from another table.
  *
  * While something is hot, or backends wait for transactions for an unknown
- * reason, each statement publishes the relation whose rows it will lock, and
- * looks it up in a list of at most MAX_HOT_SPOTS.  Only statements on hot
- * relations go further, and that work is bounded, too.  It evaluates nothing,
- * and frees what it allocates: the memory context may be that of a whole query.
- *
- * Everything here is local to the backend: no locks.
+ * reason, each statement publishes the relation whose rows it will lock.  Only
+ * statements on hot relations go further, and that work is bounded.  It
+ * evaluates nothing, and frees what it allocates: the memory context may be
+ * that of a whole query.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -3,16 +3,13 @@
  * worker.c
  *		The background worker, the one process that samples.
  *
- * It starts with the server, even on a standby, and uses no database.  By its
- * samples (sampler.c), it adapts limits, lends slots, takes them back, and lets
- * waiters in if a queue stands still.  When the configuration is reloaded, it
- * publishes settings in shared memory.  While the gate is off, it sleeps.
+ * It runs even on a standby.  By its samples (sampler.c), it adapts limits,
+ * lends slots, takes them back, and lets waiters in if a queue stands still.
+ * When the configuration is reloaded, it publishes settings in shared memory.
+ * While the gate is off, it sleeps.
  *
- * Without it, backends still pass slots and places on, but nothing of the
- * above happens.  So a backend that has waited for a second enters above the
- * limit (my_slot.c).
- *
- * Locking: none here; the functions of the core take the locks.
+ * Without it, backends still pass slots and places on.  One that has waited for
+ * a second then enters above the limit (my_slot.c).
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -61,7 +58,6 @@ admission_gate_worker_main(Datum arg)
 
 	wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateMain");
 	slots_begin_sampling(usable_cpus());
-	sampler_begin();
 	/* A reload may have been signaled before there was a handler. */
 	ConfigReloadPending = true;
 

@@ -8,14 +8,14 @@
  * statements that want it.  Other things, like LWLocks, are only shown: what a
  * statement wants of them is unknown before it runs.
  *
- * A key stands for what a statement wants of a relation (src/wanted.c).
- * Before a backend runs a statement on a hot relation, it publishes the key.
- * A sample (src/sampler.c) that finds it in line marks the key.  A sample that
- * finds it working with a place lowers the mark, and so does time.  While the
- * mark lasts, statements with that key take a place before they run, or wait
- * for one.  All others run as if nothing were hot.
+ * Before a backend runs a statement on a hot relation, it publishes a key for
+ * what the statement wants there (src/wanted.c).  A sample (src/sampler.c) that
+ * finds it in line raises the mark of the key.  A sample that finds it working
+ * with a place lowers the mark, and so does time.  While the mark lasts,
+ * statements with that key take a place before they run, or wait for one.  All
+ * others run as if nothing were hot.
  *
- * Marks are in a table, indexed by the key modulo its size.  If two keys
+ * The table of marks is indexed by the key modulo its size.  If two keys
  * collide, the one that is seen in line more often gets the entry, and the
  * other runs without the gate.  So do thousands of keys that are seen once
  * each: they are no crowd.
@@ -24,17 +24,14 @@
  * standstill.  For a while, all keys of the relation then count as marked:
  * transactions queue before they lock the first row.
  *
- * A transaction keeps its place to its end, like its locks, or until the
- * subtransaction that took it fails.  It has one place, even if it wants
- * several hot spots.  The worker gives a place to a backend that it finds in
- * line, whatever its key.  It takes the place from a backend that is idle, or
- * waits for an idle one.
+ * A transaction has one place, even if it wants several hot spots.  It keeps
+ * the place to its end, like its locks, or until the subtransaction that took
+ * it fails.  The worker gives a place to a backend that it finds in line,
+ * whatever its key.  It takes the place from one that is idle, or waits for an
+ * idle one.  If a session's last transactions all wanted a hot spot, the next
+ * one takes its place, or queues, when it begins: then it holds nothing yet.
  *
- * If a session's last transactions all wanted a hot spot, the next one takes
- * its place, or queues, when it begins: then it holds nothing yet.
- *
- * Locking: see slots_internal.h.  Only the worker writes marks and, while a hot
- * spot lasts, the rest of its HotSpot: it needs no lock for these.
+ * Locking: see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -322,9 +319,11 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 static void
 age_marks(uint64 now)
 {
-	if ((int64) (now - Slots->keys_aged) < MARKS_AGE)
+	static uint64 aged = 0;
+
+	if ((int64) (now - aged) < MARKS_AGE)
 		return;
-	Slots->keys_aged = now;
+	aged = now;
 	for (int i = 0; i < WANTED_KEYS; i++)
 		if (Slots->keys[i].mark > 0)
 			Slots->keys[i].mark--;

@@ -190,7 +190,6 @@ typedef struct SlotShared
 	pg_atomic_uint32 attached;	/* backends that have met the gate so far */
 	WorkerStats worker_stats;
 	uint64		sampled;		/* last sample; a hint without lock */
-	uint64		keys_aged;		/* when the worker last lowered marks */
 	WantedKey	keys[WANTED_KEYS];
 
 	LWLock	   *pools_lock;
