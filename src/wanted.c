@@ -30,7 +30,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/sysattr.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_index.h"
 #include "common/hashfn.h"
@@ -65,7 +64,7 @@ typedef struct KnownValues
 	bool		is_scanned;
 	bool		has_conditions; /* or may have; those noted do not count */
 	int			n;
-	int			columns[MAX_VALUES];	/* as in a relation's bitmaps */
+	AttrNumber	columns[MAX_VALUES];
 	uint32		hashes[MAX_VALUES]; /* of the values */
 } KnownValues;
 
@@ -108,9 +107,8 @@ is_known(Node *node, ParamListInfo params, Datum *value, Oid *type)
 
 /* Note the value of that column, if it is known.  The first one counts. */
 static bool
-note_value(KnownValues *known, AttrNumber attribute, Node *node)
+note_value(KnownValues *known, AttrNumber column, Node *node)
 {
-	int			column = attribute - FirstLowInvalidHeapAttributeNumber;
 	Datum		value;
 	Oid			type;
 	int16		length;
@@ -119,7 +117,7 @@ note_value(KnownValues *known, AttrNumber attribute, Node *node)
 	for (int i = 0; i < known->n; i++)
 		if (known->columns[i] == column)
 			return true;
-	if (attribute <= 0 || known->n == MAX_VALUES ||
+	if (column <= 0 || known->n == MAX_VALUES ||
 		!is_known(node, known->params, &value, &type))
 		return false;
 	get_typlenbyval(type, &length, &by_value);
@@ -205,7 +203,7 @@ note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
 	{
 		TargetEntry *entry = (TargetEntry *) lfirst(cell);
 
-		if (bms_is_member(entry->resno - FirstLowInvalidHeapAttributeNumber, columns))
+		if (bms_is_member(entry->resno, columns))
 			(void) note_value(known, entry->resno, (Node *) entry->expr);
 	}
 }
@@ -231,44 +229,38 @@ key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
 
 	for (int i = 0; i < known->n; i++)
 	{
-		uint32		column = known->columns[i];
-
-		if (columns != NULL && !bms_is_member(column, columns))
+		if (columns != NULL && !bms_is_member(known->columns[i], columns))
 			continue;
-		sum += murmurhash32(known->hashes[i] ^ column * 0x9E3779B9);
+		sum += murmurhash32(known->hashes[i] ^ known->columns[i] * 0x9E3779B9);
 		found++;
 	}
 	return found < Max(bms_num_members(columns), 1) ? 0 : key_of(relation, WANTS_ROW, sum);
 }
 
-/* The columns of that index, as in a relation's bitmaps */
+/*
+ * The columns that tell a row: of the first of these indexes, or else of the
+ * primary key.  NULL if there is neither; an expression is column 0.
+ */
 static Bitmapset *
-columns_of_index(Oid index)
+identifying_columns(Oid relid, const List *indexes)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Relation	relation = RelationIdGetRelation(relid);	/* locked by now */
 	Bitmapset  *columns = NULL;
+	HeapTuple	tuple;
 	Form_pg_index form;
 
+	if (relation == NULL)
+		return NULL;
+	list_free(RelationGetIndexList(relation));	/* it finds rd_pkindex */
+	tuple = SearchSysCache1(INDEXRELID,
+							ObjectIdGetDatum(indexes != NIL ? linitial_oid(indexes) : relation->rd_pkindex));
+	RelationClose(relation);
 	if (!HeapTupleIsValid(tuple))
 		return NULL;
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	for (int i = 0; i < form->indnkeyatts; i++)
-		columns = bms_add_member(columns, form->indkey.values[i] - FirstLowInvalidHeapAttributeNumber);
+		columns = bms_add_member(columns, form->indkey.values[i]);
 	ReleaseSysCache(tuple);
-	return columns;
-}
-
-/* The columns of the primary key, NULL if there is none */
-static Bitmapset *
-columns_of_primary_key(Oid relid)
-{
-	Relation	relation = RelationIdGetRelation(relid);	/* locked by now */
-	Bitmapset  *columns;
-
-	if (relation == NULL)
-		return NULL;
-	columns = RelationGetIndexAttrBitmap(relation, INDEX_ATTR_BITMAP_PRIMARY_KEY);
-	RelationClose(relation);
 	return columns;
 }
 
@@ -287,8 +279,7 @@ key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 	/* Its WITH queries may do something else. */
 	inserts = IsA(plan, ModifyTable) && plan->operation == CMD_INSERT &&
 		list_member_int(plan->resultRelations, rti);
-	columns = inserts && plan->arbiterIndexes != NIL ?
-		columns_of_index(linitial_oid(plan->arbiterIndexes)) : columns_of_primary_key(relid);
+	columns = identifying_columns(relid, inserts ? plan->arbiterIndexes : NIL);
 	if (inserts)
 		note_inserted(&known, outerPlan(plan), columns);
 	else
