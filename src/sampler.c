@@ -51,21 +51,17 @@
 #define MIN_INTERVAL	5
 #define MAX_INTERVAL	500
 
-/*
- * The time between two samples, ms: while backends wait; while more than
- * FEW_AT_WORK work, or some contend; otherwise.  With many backends to read it
- * is longer, but short enough that a sample still matters for the next.
- */
-#define WAITING_INTERVAL	5
-#define WORKING_INTERVAL	20
-#define IDLE_INTERVAL		500
+/* The time between two samples, ms */
+#define WAITING_INTERVAL	5	/* while backends wait */
+#define WORKING_INTERVAL	20	/* while some contend, or more than these work */
 #define FEW_AT_WORK			4
-#define BACKENDS_PER_MS		100
-#define MOST_FOR_BACKENDS	200
+#define IDLE_INTERVAL		500
+#define BACKENDS_PER_MS		100 /* longer with so many backends to read, */
+#define MOST_FOR_BACKENDS	200 /* up to this: samples build on each other */
 
 #define FIND_BACKENDS_AFTER	INT64CONST(1000000) /* us */
 
-/* Do the waiters of a lock contend for it? */
+/* Do the waiters of a lock contend? */
 typedef enum Verdict
 {
 	VERDICT_UNKNOWN,
@@ -115,8 +111,8 @@ static int *backends;
 static int	nbackends = 0;
 
 /*
- * Find the backends to read: new ones at once, others within a second.  A
- * process that has exited may have left a place: see core/acquire.c.
+ * Find the backends to read, new ones at once.  A process that has exited may
+ * have left a place: see core/acquire.c.
  */
 static void
 find_backends(void)
@@ -189,8 +185,7 @@ read_backend(int procno)
 	}
 
 	/* The wait event may be another one before a check for deadlocks. */
-	if (proc->pid != 0)
-		seen.lock = *(LOCK *volatile *) &proc->waitLock;
+	seen.lock = *(LOCK *volatile *) &proc->waitLock;
 	if (seen.lock != NULL)
 	{
 		seen.since = pg_atomic_read_u64(&proc->waitStart);
@@ -266,9 +261,8 @@ key_of_tag(const LOCKTAG *tag)
 }
 
 /*
- * Which row does a backend want that waits for another transaction?  It holds
- * the row's tuple lock, in a mode that tells whether it wants to share the row.
- * Leaves *key alone if there is no such lock.
+ * Which row does a backend want that waits for another transaction?  If it
+ * holds the row's tuple lock, set *key, and *is_shared by the lock's mode.
  */
 static void
 find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
@@ -365,10 +359,7 @@ find_owner(WaitGroup *group)
 	LWLockRelease(partition);
 }
 
-/*
- * Do the waiters of this group contend, or are they stuck?  All in a chain of
- * owners share the verdict on its end.
- */
+/* Do they contend?  All in a chain of owners share the verdict on its end. */
 static Verdict
 judge(WaitGroup *group)
 {
@@ -380,8 +371,7 @@ judge(WaitGroup *group)
 	if (next != NULL)
 		group->verdict = judge(next);
 	/* It moves if a waiter got the lock, or the owner waited, lately. */
-	else if (group->moved != 0 &&
-			 (int64) (sample.now - group->moved) >= STUCK_AFTER &&
+	else if ((int64) (sample.now - group->moved) >= STUCK_AFTER &&
 			 (group->owner < 0 ||
 			  (int64) (sample.now - samples[group->owner].blocked) >= STUCK_AFTER))
 		group->verdict = VERDICT_STUCK;
@@ -399,7 +389,7 @@ activity_of(int procno, HotSpotKey *key)
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	BackendSample *seen = &samples[procno];
 	WaitGroup  *group = group_of(seen->lock);
-	LOCKMODE	mode = *(volatile LOCKMODE *) &proc->waitLockMode;
+	LOCKMODE	mode = proc->waitLockMode;
 	bool		is_shared = false;
 
 	*key = seen->key;
@@ -413,7 +403,7 @@ activity_of(int procno, HotSpotKey *key)
 		return ACTIVITY_STUCK;
 	*key = seen->key = group->key;
 	if (key->kind != HOT_SPOT_TRANSACTION)
-		is_shared = mode > NoLock && mode < MAX_LOCKMODES && !DoLockModesConflict(mode, mode);
+		is_shared = !DoLockModesConflict(mode, mode);
 	else if (sample.rows_asked++ < MAX_ROWS_ASKED)
 		find_row_wanted(proc, key, &is_shared);
 	else

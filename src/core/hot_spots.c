@@ -154,9 +154,9 @@ describe(int hot_spot, HotSpotView *view)
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	int			queue = slots_hot_spot_queue(hot_spot);
 
-	view->index = hot_spot;
 	view->key = spot->key;
 	view->since = spot->since;
+	view->hot_keys = 0;
 	view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
 	view->contenders = spot->control.last.contenders;
 	view->running = places_in_use(queue);
@@ -501,30 +501,18 @@ slots_end_hot_spots(void)
 	}
 }
 
-/*
- * Describe the hot spots.  Those that are only shown must have contenders.
- * Returns how many there are.
- */
-int
-slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS])
+/* Describe a hot spot.  Returns false if there is none, or nothing to show. */
+bool
+slots_get_hot_spot(int hot_spot, HotSpotView *view)
 {
-	int			n = 0;
 
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
-		HotSpotView *view = &views[n];
-	
-		slots_lock();
-		describe(i, view);
-		slots_unlock();
-		view->hot_keys = 0;
-		for (int k = 0; k < WANTED_KEYS; k++)
-			view->hot_keys += Slots->keys[k].hot_spot == i && Slots->keys[k].mark > 0;
-		if (has_queue(view->key.kind) ||
-			(view->key.kind != HOT_SPOT_NONE && view->contenders > 0))
-			n++;
-	}
-	return n;
+	slots_lock();
+	describe(hot_spot, view);
+	slots_unlock();
+	for (int i = 0; i < WANTED_KEYS; i++)
+		view->hot_keys += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark > 0;
+	return has_queue(view->key.kind) ||
+		(view->key.kind != HOT_SPOT_NONE && view->contenders > 0);
 }
 
 /* Copy a past hot spot, in no order.  Returns false if there are fewer. */

@@ -256,7 +256,6 @@ typedef enum Activity
 /* A hot spot, for the views */
 typedef struct HotSpotView
 {
-	int			index;
 	HotSpotKey	key;			/* its row: the last that one waited for */
 	TimestampTz since;
 	TimestampTz ended;			/* of a past one */
@@ -280,7 +279,7 @@ extern void slots_want_relation(Oid relation, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
 extern bool slots_adapt_hot_spots(void);
-extern int	slots_get_hot_spots(HotSpotView views[MAX_HOT_SPOTS]);
+extern bool slots_get_hot_spot(int hot_spot, HotSpotView *view);
 extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
 

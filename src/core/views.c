@@ -236,30 +236,33 @@ Datum
 pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
-	HotSpotView views[MAX_HOT_SPOTS];
-	int			n = slots_get_hot_spots(views);
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
-		HotSpotView *view = &views[i];
-		HotSpotKind kind = view->key.kind;
-		const char *lwlock = kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(view->key.fields[0]) : "";
-		int			waiter = view->waiter >= 0 ? GetPGProcByNumber(view->waiter)->pid : 0;
+		HotSpotView view;
+		HotSpotKind kind;
+		const char *lwlock;
+		int			waiter;
 
-		add(&row, Int32GetDatum(view->index + 1));
-		add_key(&row, &view->key);
+		if (!slots_get_hot_spot(i, &view))
+			continue;
+		kind = view.key.kind;
+		lwlock = kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(view.key.fields[0]) : "";
+		waiter = view.waiter >= 0 ? GetPGProcByNumber(view.waiter)->pid : 0;
+		add(&row, Int32GetDatum(i + 1));
+		add_key(&row, &view.key);
 		add_if(&row, kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
-		add(&row, TimestampTzGetDatum(view->since));
-		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view->hot_keys));
-		add_tid(&row, &view->key);
-		add_if(&row, view->limit != 0, Int32GetDatum(view->limit));
-		add(&row, Int32GetDatum(view->contenders));
-		add(&row, Int32GetDatum(view->running));
-		add(&row, Int32GetDatum(view->blocked));
-		add(&row, Int32GetDatum(view->waiting));
-		add_if(&row, view->waiter >= 0, Int32GetDatum(waiter));
-		add(&row, Int64GetDatum(view->admitted));
-		add_milliseconds(&row, view->wait_time);
+		add(&row, TimestampTzGetDatum(view.since));
+		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view.hot_keys));
+		add_tid(&row, &view.key);
+		add_if(&row, view.limit != 0, Int32GetDatum(view.limit));
+		add(&row, Int32GetDatum(view.contenders));
+		add(&row, Int32GetDatum(view.running));
+		add(&row, Int32GetDatum(view.blocked));
+		add(&row, Int32GetDatum(view.waiting));
+		add_if(&row, view.waiter >= 0, Int32GetDatum(waiter));
+		add(&row, Int64GetDatum(view.admitted));
+		add_milliseconds(&row, view.wait_time);
 		end_row(&row);
 	}
 	return (Datum) 0;
