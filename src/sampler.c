@@ -173,7 +173,7 @@ read_backend(int procno)
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
 	BackendSample seen = {.blocked = last->blocked};
-	WaitGroup  *group = NULL;
+	WaitGroup  *group;
 	bool		goes_on;
 
 	sample.needs_long |= GATE_IS_CLEANUP_WAIT(event);
@@ -208,16 +208,19 @@ read_backend(int procno)
 		seen.verdict = last->verdict;
 		seen.moved = last->moved;
 	}
-	if (goes_on || (last_lock != NULL && slots_failures(procno) == last->failures))
+	else if (last_lock != NULL && slots_failures(procno) == last->failures)
+	{
 		group = group_of(last_lock);
-	if (group != NULL)
-		group->moved = Max(group->moved, goes_on ? seen.moved : sample.now);
+		if (group != NULL)
+			group->moved = sample.now;
+	}
 	*last = seen;
 
 	group = group_of(seen.lock);
 	if (group != NULL)
 	{
 		group->waiter = procno;
+		group->moved = Max(group->moved, seen.moved);
 		if (seen.key.kind != HOT_SPOT_NONE)
 			group->key = seen.key;
 		if (seen.verdict != VERDICT_UNKNOWN)
@@ -287,23 +290,6 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
 	}
 }
 
-/* Does this holder of the lock block a waiter of another lock group? */
-static bool
-is_in_the_way(const LOCK *lock, const PROCLOCK *held, PGPROC *waiter)
-{
-	const LockMethodData *method = GetLocksMethodTable(lock);
-
-	if (held->groupLeader == (waiter->lockGroupLeader != NULL ? waiter->lockGroupLeader : waiter))
-		return false;
-	for (LOCKMODE mode = 1; mode <= method->numLockModes; mode++)
-	{
-		if ((lock->waitMask & LOCKBIT_ON(mode)) != 0 &&
-			(method->conflictTab[mode] & held->holdMask) != 0)
-			return true;
-	}
-	return false;
-}
-
 /* Has this backend been idle for lend_after, and at least MIN_IDLE? */
 static bool
 is_idle(int procno)
@@ -326,6 +312,7 @@ find_owner(WaitGroup *group)
 	PGPROC	   *waiter = GetPGProcByNumber(group->waiter);
 	LOCKTAG		tag = lock->tag;	/* it may have changed */
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
+	LOCKMASK	conflicts = 0;	/* modes that block a waiter */
 	PROCLOCK   *held = NULL;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
@@ -334,6 +321,9 @@ find_owner(WaitGroup *group)
 	{
 		group->verdict = VERDICT_UNKNOWN;
 		group->key = key_of_tag(&tag);
+		for (LOCKMODE mode = 1; mode < MAX_LOCKMODES; mode++)
+			if ((lock->waitMask & LOCKBIT_ON(mode)) != 0)
+				conflicts |= GetLocksMethodTable(lock)->conflictTab[mode];
 		held = gate_proclock_in(&lock->procLocks, lockLink);
 	}
 	for (int read = 0; held != NULL && read < MAX_OWNERS;
@@ -341,10 +331,10 @@ find_owner(WaitGroup *group)
 	{
 		PGPROC	   *proc = held->tag.myProc;
 		int			owner = GATE_PROC_NUMBER(proc);
-		int			leader = proc->lockGroupLeader != NULL ?
-		GATE_PROC_NUMBER(proc->lockGroupLeader) : owner;
+		int			leader = GATE_PROC_NUMBER(held->groupLeader);
 
-		if (!is_in_the_way(lock, held, waiter) || (owner >= MaxBackends && proc->pid != 0))
+		if ((held->holdMask & conflicts) == 0 || (owner >= MaxBackends && proc->pid != 0) ||
+			held->groupLeader == (waiter->lockGroupLeader != NULL ? waiter->lockGroupLeader : waiter))
 			continue;
 		/* A prepared transaction does nothing. */
 		if (owner >= MaxBackends)
@@ -497,8 +487,8 @@ find_groups(void)
 		if (group == NULL)
 			continue;
 		if (group->moved == 0)
-			group->moved = seen->moved != 0 ? seen->moved : sample.now;
-		seen->moved = Max(seen->moved, group->moved);
+			group->moved = sample.now;
+		seen->moved = group->moved;
 		if (group->waiter == backends[i])
 			find_owner(group);
 	}
@@ -518,12 +508,11 @@ holders_are_due(void)
 	return true;
 }
 
-/* Time to the next sample, ms.  matters: those at work may contend. */
+/* Time to the next sample, ms */
 static long
-next_interval(int at_work, bool matters, bool contended)
+next_interval(int at_work, bool contended)
 {
-	long		interval = contended || (matters && at_work > FEW_AT_WORK) ?
-	WORKING_INTERVAL : IDLE_INTERVAL;
+	long		interval = contended || at_work > FEW_AT_WORK ? WORKING_INTERVAL : IDLE_INTERVAL;
 
 	if (slots_any_waits() || (interval == IDLE_INTERVAL && !slots_may_doze()))
 		interval = WAITING_INTERVAL;
@@ -585,5 +574,5 @@ sampler_sample(void)
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);
-	return next_interval(at_work, hot_spots || gate_max_active_backends > 0, contended);
+	return next_interval(at_work, contended);
 }

@@ -319,8 +319,7 @@ want_relation(QueryDesc *query, Index rti)
 	int			hot_spot;
 	uint32		key;
 
-	if (entry->rtekind != RTE_RELATION)
-		return false;
+	Assert(entry->rtekind == RTE_RELATION);
 	slots_want_relation(entry->relid, !may_want);
 	hot_spot = may_want ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)

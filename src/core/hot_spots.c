@@ -288,8 +288,9 @@ slots_want(int hot_spot, uint32 key)
 
 	MySlotEntry->wanted_of = hot_spot + 1;
 	MySlotEntry->wanted_key = key;
-	if (key != WANTS_ALL && !*(volatile bool *) &Slots->hot_spots[hot_spot].in_circles &&
-		(wanted->mark == 0 || wanted->key != key || wanted->hot_spot != hot_spot))
+	if (key != WANTS_ALL &&
+		(wanted->mark == 0 || wanted->key != key || wanted->hot_spot != hot_spot) &&
+		monotonic_us() >= *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until)
 		return false;
 	MySlotEntry->has_wanted = true;
 	return true;
@@ -422,8 +423,8 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 
 /* ---- Limits, setting and showing ---- */
 
-/* Adapt the limit of a hot spot to its sample.  Returns true if it was raised. */
-static bool
+/* Adapt the limit of a hot spot to its sample. */
+static void
 adapt(int hot_spot, uint64 now)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
@@ -437,7 +438,7 @@ adapt(int hot_spot, uint64 now)
 	if ((int64) (now - spot->seen) >= FORGET_AFTER && control->limit == LIMIT_OPEN)
 	{
 		end_hot_spot(hot_spot);
-		return false;
+		return;
 	}
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
@@ -457,7 +458,6 @@ adapt(int hot_spot, uint64 now)
 		limit_control_sample(control, &sample);
 	if (limit_control_stood_still(control))
 		spot->circles_until = now + CIRCLES_LAST;
-	spot->in_circles = now < spot->circles_until;
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)
 	{
@@ -465,7 +465,8 @@ adapt(int hot_spot, uint64 now)
 		pg_atomic_write_u32(&queue->limit, limit);
 		slots_unlock();
 	}
-	return limit > old_limit;
+	if (limit > old_limit)
+		slots_grant_free();
 }
 
 /* A sample is complete: adapt all limits.  Do any contend, at work? */
@@ -473,7 +474,6 @@ bool
 slots_adapt_hot_spots(void)
 {
 	uint64		now = monotonic_us();
-	bool		raised = false;
 	bool		contended = false;
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
@@ -482,12 +482,10 @@ slots_adapt_hot_spots(void)
 
 		contended |= spot->sample.contenders > 0;
 		if (spot->key.kind != HOT_SPOT_NONE)
-			raised |= adapt(i, now);
+			adapt(i, now);
 		memset(&spot->sample, 0, sizeof(LoadSample));
 	}
 	age_marks(now);
-	if (raised)
-		slots_grant_free();
 	return contended;
 }
 

@@ -144,7 +144,6 @@ typedef struct HotSpot
 	LimitControl control;
 	int			most_in_line;	/* queued and blocked ones */
 	uint64		circles_until;	/* after a standstill: see hot_spots.c */
-	bool		in_circles;		/* is it before that? */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
