@@ -180,10 +180,8 @@ note_scans(KnownValues *known, Plan *plan)
 		note_conditions(known, plan->qual);
 	}
 	else if (IsA(plan, Append))
-	{
 		foreach(cell, ((Append *) plan)->appendplans)
 			note_scans(known, (Plan *) lfirst(cell));
-	}
 	else if (!is_scan && !IsA(plan, ModifyTable) && !IsA(plan, LockRows))
 		known->has_conditions = true;	/* a join or LIMIT, for instance */
 	note_scans(known, outerPlan(plan));
@@ -357,10 +355,8 @@ want_advisory_lock(Node *node, QueryDesc *query)
 			return expression_tree_walker(node, want_advisory_lock, query);
 	}
 	foreach(cell, ((FuncExpr *) node)->args)
-	{
 		if (!is_known(lfirst(cell), query->params, &values[n++], &type))
 			return false;
-	}
 	/* As in lockfuncs.c */
 	key.fields[0] = n == 1 ? (uint64) DatumGetInt64(values[0]) >> 32 : DatumGetInt32(values[0]);
 	key.fields[1] = n == 1 ? DatumGetInt64(values[0]) : DatumGetInt32(values[1]);
@@ -388,10 +384,8 @@ wanted_begin(QueryDesc *query, int eflags)
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !my_slot_is_held())
 		return;
 	while ((rti = gate_next_result(statement, position)) > 0)
-	{
 		if (seen++ < MAX_RELATIONS && want_relation(query, rti))
 			return;
-	}
 	foreach(cell, statement->rowMarks)
 	{
 		const PlanRowMark *mark = (const PlanRowMark *) lfirst(cell);

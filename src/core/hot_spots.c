@@ -128,10 +128,7 @@ take_place_left(int procno)
 
 /* ---- Hot spots ---- */
 
-/*
- * Publish for which kinds backends examine their statements.  For
- * HOT_SPOT_TRANSACTION, they publish what they want.  Lock held.
- */
+/* Publish for which kinds backends examine their statements.  Lock held. */
 static void
 publish_kinds(void)
 {
@@ -141,6 +138,7 @@ publish_kinds(void)
 	{
 		HotSpotKind kind = Slots->hot_spots[i].key.kind;
 
+		/* Where the row is unknown, they tell its relation. */
 		if (has_queue(kind) || kind == HOT_SPOT_TRANSACTION)
 			kinds |= 1 << kind;
 	}
@@ -209,10 +207,8 @@ int
 slots_find_hot_spot(const HotSpotKey *key)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
 		if (memcmp(&Slots->hot_spots[i].key, key, offsetof(HotSpotKey, offset)) == 0)
 			return i;
-	}
 	return -1;
 }
 
@@ -265,9 +261,8 @@ form(const HotSpotKey *key, uint64 now)
 /* ---- Keys ---- */
 
 /*
- * This backend is about to run a statement that will lock rows of that
- * relation.  Its key is not known yet.  Keep what an earlier statement wanted
- * if the backend has a place for it.
+ * This backend is about to lock rows of that relation, with a key that is not
+ * known yet.  If it has a place, its last key stays.
  */
 void
 slots_want_relation(Oid relation, bool has_place)
@@ -331,8 +326,8 @@ age_marks(uint64 now)
 }
 
 /*
- * A sample found this backend contending for that.  Find or form the hot spot.
- * Returns its index, or -1 if the backend cannot queue there.
+ * A sample found this backend contending for that.  Returns the index of the
+ * hot spot, formed if necessary, or -1 if the backend cannot queue there.
  */
 static int
 find_or_form(int procno, HotSpotKey key, uint64 now)
@@ -493,10 +488,8 @@ void
 slots_end_hot_spots(void)
 {
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
-	{
 		if (Slots->hot_spots[i].key.kind != HOT_SPOT_NONE)
 			end_hot_spot(i);
-	}
 }
 
 /* Describe a hot spot.  Returns false if there is none, or nothing to show. */

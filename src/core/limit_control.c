@@ -55,12 +55,7 @@
 #define LIMIT_AFTER		(1 * SECOND)	/* of contention, there is a limit */
 #define STEP_AFTER		(100 * MS)	/* from one step to the next */
 
-/*
- * With fewer places, a CPU may idle while the next contender wakes up.  Only a
- * standstill leads to a lower limit.
- */
-#define MIN_PLACES		4
-
+#define MIN_PLACES		4		/* with fewer, a CPU may idle between two */
 #define OPEN_AFTER		(3 * SECOND)
 #define NO_EFFECT		(16 * SECOND)
 
