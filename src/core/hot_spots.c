@@ -77,33 +77,23 @@ slots_is_holder(int procno)
 }
 
 /*
- * Give a backend a place at that hot spot, above the limit if necessary, and
- * return one that it has at another.  Only the worker calls this.
+ * Exchange the place in spot of a backend, if it still has that, for another
+ * one, above the limit if necessary, or for NO_QUEUE.  Only the worker does so.
  */
 static void
-give_place(SlotEntry *entry, int hot_spot)
+exchange_place(SlotEntry *entry, uint32 spot, int place)
 {
-	int			place = slots_hot_spot_queue(hot_spot);
-	uint32		spot = pg_atomic_read_u32(&entry->spot);
-
-	if (spot == spot_of(place) || place_in(pg_atomic_read_u32(&entry->state)) != NO_QUEUE)
+	if (spot == spot_of(place))
 		return;
 	/* Count first: after the exchange, the backend may release it. */
-	pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
+	if (place != NO_QUEUE)
+		pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
 	if (pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
-		place = place_of(spot); /* its former one */
+		place = place_of(spot);
 	slots_return_place(place);
 }
 
-/* Take the place in spot from a backend, if it still has it. */
-static void
-take_place(SlotEntry *entry, uint32 spot)
-{
-	if (spot != 0 && pg_atomic_compare_exchange_u32(&entry->spot, &spot, 0))
-		slots_return_place(place_of(spot));
-}
-
-/* Did give_place() give it a place too late?  Lock held, or a hint. */
+/* Did the worker give it a place too late?  Lock held, or a hint. */
 static bool
 has_place_left(int procno)
 {
@@ -395,7 +385,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
 	{
 		entry->hot_spot = 0;
-		take_place(entry, spot);
+		exchange_place(entry, spot, NO_QUEUE);
 		return;
 	}
 
@@ -403,14 +393,15 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	hot_spot->sample.contenders++;
 	if (!is_active)
 	{
-		take_place(entry, spot);
+		exchange_place(entry, spot, NO_QUEUE);
 		return;
 	}
 	hot_spot->sample.working++;
 	if (contends)
 	{
 		hot_spot->sample.blocked++;
-		give_place(entry, found);
+		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
+			exchange_place(entry, spot, slots_hot_spot_queue(found));
 	}
 	else if (activity == ACTIVITY_WORKS && hot_spot->control.limit != 1)
 		mark_key(entry, found, false);	/* one alone is never in line */
