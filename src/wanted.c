@@ -5,9 +5,9 @@
  *
  * Before a statement runs, its plan tells which rows it will lock, if it
  * compares columns for equality with known values: constants and parameters.
- * The key is a hash of the relation and of these columns and values.  If they
- * include the columns of the primary key, only those count: a row has the same
- * key however a statement finds it.  An INSERT gives values to the columns of
+ * The key is a hash of these columns and values.  If they include the columns
+ * of the primary key, only those count: a row has the same key however a
+ * statement finds it, and in whichever partition it may be.  An INSERT gives values to the columns of
  * ON CONFLICT, or else to these.  Otherwise it wants to insert into the
  * relation.  A statement without any condition wants the whole relation, like
  * LOCK TABLE.  A call of pg_advisory_lock() or the like names the lock.
@@ -210,9 +210,9 @@ note_inserted(KnownValues *known, Plan *source, const Bitmapset *columns)
 
 /* A key is never 0. */
 static uint32
-key_of(Oid relation, uint32 wants, uint32 values)
+key_of(uint32 wants, uint32 values)
 {
-	return Max(murmurhash32(murmurhash32(relation ^ MyDatabaseId) ^ wants ^ values), 1);
+	return Max(murmurhash32(wants ^ values), 1);
 }
 
 /*
@@ -220,7 +220,7 @@ key_of(Oid relation, uint32 wants, uint32 values)
  * 0 if one of them is unknown
  */
 static uint32
-key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
+key_of_row(const KnownValues *known, const Bitmapset *columns)
 {
 	uint32		sum = 0;
 	int			found = 0;
@@ -232,7 +232,7 @@ key_of_row(const KnownValues *known, Oid relation, const Bitmapset *columns)
 		sum += murmurhash32(known->hashes[i] ^ known->columns[i] * 0x9E3779B9);
 		found++;
 	}
-	return found < Max(bms_num_members(columns), 1) ? 0 : key_of(relation, WANTS_ROW, sum);
+	return found < Max(bms_num_members(columns), 1) ? 0 : key_of(WANTS_ROW, sum);
 }
 
 /*
@@ -286,13 +286,13 @@ key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 		foreach(cell, statement->subplans)
 			note_scans(&known, (Plan *) lfirst(cell));
 	}
-	key = key_of_row(&known, relid, columns);
+	key = key_of_row(&known, columns);
 	if (key == 0 && inserts)
-		key = key_of(relid, WANTS_INSERT, 0);
+		key = key_of(WANTS_INSERT, 0);
 	if (key == 0)
-		key = key_of_row(&known, relid, NULL);
+		key = key_of_row(&known, NULL);
 	if (key == 0 && known.is_scanned && !known.has_conditions && known.nodes <= MAX_NODES)
-		key = key_of(relid, WANTS_RELATION, 0);
+		key = key_of(WANTS_RELATION, 0);
 	bms_free(columns);
 	return key;
 }
@@ -308,9 +308,12 @@ hot_relation(Oid relation)
 	return slots_find_hot_spot(&key);
 }
 
-/* If this relation is hot, take a place for what the query wants of it. */
+/*
+ * If this relation is hot, take a place for what the query wants of it.
+ * Returns whether the query has a place.  is_first: of its relations.
+ */
 static bool
-want_relation(QueryDesc *query, Index rti)
+want_relation(QueryDesc *query, Index rti, bool is_first)
 {
 	const RangeTblEntry *entry = rt_fetch(rti, query->plannedstmt->rtable);
 	bool		may_want = my_slot_may_want();
@@ -318,14 +321,14 @@ want_relation(QueryDesc *query, Index rti)
 	uint32		key;
 
 	Assert(entry->rtekind == RTE_RELATION);
-	slots_want_relation(entry->relid, !may_want);
+	slots_want_relation(entry->relid, !may_want || !is_first);
 	hot_spot = may_want ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
-		return false;
+		return !may_want;
 	key = key_of_statement(query, rti, entry->relid);
 	if (key != 0)
 		my_slot_want(query, hot_spot, key);
-	return true;
+	return !my_slot_may_want();
 }
 
 /*
@@ -355,8 +358,10 @@ want_advisory_lock(Node *node, QueryDesc *query)
 			return expression_tree_walker(node, want_advisory_lock, query);
 	}
 	foreach(cell, ((FuncExpr *) node)->args)
+	{
 		if (!is_known(lfirst(cell), query->params, &values[n++], &type))
 			return false;
+	}
 	/* As in lockfuncs.c */
 	key.fields[0] = n == 1 ? (uint64) DatumGetInt64(values[0]) >> 32 : DatumGetInt32(values[0]);
 	key.fields[1] = n == 1 ? DatumGetInt64(values[0]) : DatumGetInt32(values[1]);
@@ -384,7 +389,7 @@ wanted_begin(QueryDesc *query, int eflags)
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0 || !my_slot_is_held())
 		return;
 	while ((rti = gate_next_result(statement, position)) > 0)
-		if (seen++ < MAX_RELATIONS && want_relation(query, rti))
+		if (seen++ < MAX_RELATIONS && want_relation(query, rti, seen == 1))
 			return;
 	foreach(cell, statement->rowMarks)
 	{
@@ -392,7 +397,7 @@ wanted_begin(QueryDesc *query, int eflags)
 
 		if ((mark->markType == ROW_MARK_EXCLUSIVE || mark->markType == ROW_MARK_NOKEYEXCLUSIVE) &&
 			mark->waitPolicy == LockWaitBlock && !mark->isParent &&
-			seen++ < MAX_RELATIONS && want_relation(query, mark->rti))
+			seen++ < MAX_RELATIONS && want_relation(query, mark->rti, seen == 1))
 			return;
 	}
 	if (statement->commandType == CMD_SELECT && statement->rowMarks == NIL && my_slot_may_want() &&
@@ -421,7 +426,8 @@ wanted_lock_table(const LockStmt *statement)
 			pg_class_aclcheck_ext(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE,
 								  &is_missing) == ACLCHECK_OK)
 		{
-			my_slot_want(NULL, hot_spot, key_of(relation, WANTS_RELATION, 0));
+			slots_want_relation(relation, false);
+			my_slot_want(NULL, hot_spot, key_of(WANTS_RELATION, 0));
 			return;
 		}
 	}

@@ -48,6 +48,8 @@
 #define MAX_MARK				40
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
 
+#define OF_ALL					0xFF	/* for SlotEntry.wanted_of */
+
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
 #define CIRCLES_LAST			INT64CONST(8000000) /* us after a standstill */
 
@@ -250,35 +252,49 @@ form(const HotSpotKey *key, uint64 now)
 
 /* ---- Keys ---- */
 
+/* The entry for a key of a hot spot.  Others may have the same key. */
+static volatile WantedKey *
+entry_for(uint32 key, int hot_spot)
+{
+	return &Slots->keys[(key + hot_spot) % WANTED_KEYS];
+}
+
 /*
  * This backend is about to lock rows of that relation, with a key that is not
- * known yet.  If it has a place, its last key stays.
+ * known yet.  keeps_key: the last key is of the same statement, or it has a
+ * place for that.
  */
 void
-slots_want_relation(Oid relation, bool has_place)
+slots_want_relation(Oid relation, bool keeps_key)
 {
-	if (!has_place)
+	if (!keeps_key)
 		MySlotEntry->wanted_of = 0;
 	MySlotEntry->wanted_relation = relation;
 }
 
 /*
  * This backend is about to run a statement that wants this key, or WANTS_ALL,
- * of a hot spot.  Publish the key, and return whether it is hot.
+ * of a hot spot.  Returns whether the key is hot.  Publish it, or else the
+ * first one of the statement.
  */
 bool
 slots_want(int hot_spot, uint32 key)
 {
-	const volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
+	SlotEntry  *me = MySlotEntry;
+	const volatile WantedKey *wanted = entry_for(key, hot_spot);
+	bool		is_hot = key == WANTS_ALL ||
+		(wanted->mark > 0 && wanted->key == key && wanted->hot_spot == hot_spot) ||
+		monotonic_us() < *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until;
 
-	MySlotEntry->wanted_of = hot_spot + 1;
-	MySlotEntry->wanted_key = key;
-	if (key != WANTS_ALL &&
-		(wanted->mark == 0 || wanted->key != key || wanted->hot_spot != hot_spot) &&
-		monotonic_us() >= *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until)
-		return false;
-	MySlotEntry->has_wanted = true;
-	return true;
+	if (is_hot || me->wanted_of == 0)
+	{
+		me->wanted_of = hot_spot + 1;
+		me->wanted_key = key;
+	}
+	else if (me->wanted_key == key)
+		me->wanted_of = OF_ALL;
+	me->has_wanted |= is_hot;
+	return is_hot;
 }
 
 /* Raise the mark of the key of a backend in line, or lower that of one at work. */
@@ -286,10 +302,11 @@ static void
 mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 {
 	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
-	volatile WantedKey *wanted = &Slots->keys[key % WANTED_KEYS];
+	uint8		of = *(const volatile uint8 *) &entry->wanted_of;
+	volatile WantedKey *wanted = entry_for(key, hot_spot);
 	bool		is_its_own = wanted->key == key && wanted->hot_spot == hot_spot;
 
-	if (*(const volatile uint8 *) &entry->wanted_of != hot_spot + 1 || key == WANTS_ALL)
+	if ((of != hot_spot + 1 && of != OF_ALL) || key == WANTS_ALL)
 		return;
 	/* In line, it lowers the mark of a key that collides with its own. */
 	if (in_line != is_its_own && wanted->mark > 0)

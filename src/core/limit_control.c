@@ -96,7 +96,8 @@ set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->quiet_for = control->no_effect_for = 0;
 	control->fewest = sample->in_use;
 	control->counted = *sample;
-	control->seen = (LoadSample) {.now = sample->now};
+	memset(&control->seen, 0, sizeof(LoadSample));
+	control->seen.now = sample->now;
 }
 
 /* There is no limit: is there reason for one? */
@@ -227,7 +228,8 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 			control->limit--;
 		else if (!blocked_above(&control->seen, TOO_FEW) && sample->now >= control->halved_until)
 			control->limit++;
-		control->seen = (LoadSample) {.now = sample->now};
+		memset(&control->seen, 0, sizeof(LoadSample));
+		control->seen.now = sample->now;
 	}
 
 	if (!has_effect)

@@ -73,7 +73,7 @@ typedef struct SlotEntry
 	uint8		pool;			/* changed in state NONE, under the lock */
 	uint8		queue;			/* its present or last one: lock */
 	uint8		hot_spot;		/* that it contends for, plus 1; or 0 */
-	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key */
+	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key, or all */
 	uint8		history;		/* did its last transactions want one? */
 	bool		has_wanted;		/* did the present one? */
 	bool		admitted_before;	/* waits in the middle of its transaction */
