@@ -30,10 +30,7 @@
 
 #include "gate.h"
 
-/*
- * Read the CPU time (us) that a process has used.  Returns false if the
- * platform has no clocks, or there is no such process.
- */
+/* Read the CPU time (us) of a process.  Returns false if it is unknown. */
 bool
 process_cpu_time(int pid, uint64 *used)
 {

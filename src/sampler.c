@@ -47,18 +47,15 @@
 #define MAX_ROWS_ASKED	16		/* backends whose row is looked up */
 #define MAX_PROCESSES	64		/* of a parallel query that are looked at */
 
-/* Bounds of the time between samples of the holders, lend_after / 2, ms */
-#define MIN_INTERVAL	5
-#define MAX_INTERVAL	500
-
 /* The time between two samples, ms */
+#define MIN_INTERVAL		5	/* of the holders: lend_after / 2, */
+#define MAX_INTERVAL		500 /* within these bounds */
 #define WAITING_INTERVAL	5	/* while backends wait */
 #define WORKING_INTERVAL	20	/* while some contend, or more than these work */
 #define FEW_AT_WORK			4
 #define IDLE_INTERVAL		500
 #define BACKENDS_PER_MS		100 /* longer with so many backends to read, */
 #define MOST_FOR_BACKENDS	200 /* up to this: samples build on each other */
-
 #define FIND_BACKENDS_AFTER	INT64CONST(1000000) /* us */
 
 /* Do the waiters of a lock contend? */
@@ -301,9 +298,9 @@ is_idle(int procno)
 }
 
 /*
- * Find out what a group's lock is for, and which backend has it: preferably
- * one that waits itself.  An owner that waits at the gate is let in, or its
- * leader is.  If the lock manager is busy, the last verdict stands.
+ * Find out what a group's lock is for, and an owner: preferably one that waits
+ * itself.  One that waits at the gate is let in.  If the lock manager is busy,
+ * the last verdict stands.
  */
 static void
 find_owner(WaitGroup *group)
@@ -369,9 +366,8 @@ judge(WaitGroup *group)
 }
 
 /*
- * What does this backend do?  *key receives what it contends for, if known.  A
- * wait for a lock that others may share is no contention: the backend would
- * not queue for it.
+ * What does this backend do?  *key receives what it contends for, if known.  It
+ * does not contend for a lock that others may share: it would not queue.
  */
 static Activity
 activity_of(int procno, HotSpotKey *key)

@@ -101,17 +101,16 @@ snapshot_release(QueryDesc *query, bool is_top_level)
 void
 snapshot_retake(void)
 {
-	Portal		holding_portal = users.holding_portal;
 	Snapshot	snapshot;
 
 	if (!users.active_stack)
 		return;
 
 	snapshot = GetTransactionSnapshot();
-	if (holding_portal != NULL)
+	if (users.holding_portal != NULL)
 	{
-		snapshot = RegisterSnapshotOnOwner(snapshot, holding_portal->resowner);
-		holding_portal->holdSnapshot = snapshot;
+		snapshot = RegisterSnapshotOnOwner(snapshot, users.holding_portal->resowner);
+		users.holding_portal->holdSnapshot = snapshot;
 	}
 
 	if (users.portal != NULL)

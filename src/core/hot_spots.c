@@ -319,19 +319,6 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 	}
 }
 
-static void
-age_marks(uint64 now)
-{
-	static uint64 aged = 0;
-
-	if ((int64) (now - aged) < MARKS_AGE)
-		return;
-	aged = now;
-	for (int i = 0; i < WANTED_KEYS; i++)
-		if (Slots->keys[i].mark > 0)
-			Slots->keys[i].mark--;
-}
-
 /*
  * A sample found this backend contending for that.  Returns the index of the
  * hot spot, formed if necessary, or -1 if the backend cannot queue there.
@@ -379,11 +366,10 @@ void
 slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		spot = pg_atomic_read_u32(&entry->spot);
+	uint32		had = pg_atomic_read_u32(&entry->spot);
 	bool		contends = activity == ACTIVITY_CONTENDS;
-	bool		is_active = activity != ACTIVITY_STUCK && activity != ACTIVITY_IDLE;
+	HotSpot    *spot;
 	int			found;
-	HotSpot    *hot_spot;
 
 	if (has_place_left(procno))
 		take_place_left(procno);
@@ -402,25 +388,25 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
 	{
 		entry->hot_spot = 0;
-		exchange_place(entry, spot, NO_QUEUE);
+		exchange_place(entry, had, NO_QUEUE);
 		return;
 	}
 
-	hot_spot = &Slots->hot_spots[found];
-	hot_spot->sample.contenders++;
-	if (!is_active)
+	spot = &Slots->hot_spots[found];
+	spot->sample.contenders++;
+	if (activity == ACTIVITY_STUCK || activity == ACTIVITY_IDLE)
 	{
-		exchange_place(entry, spot, NO_QUEUE);
+		exchange_place(entry, had, NO_QUEUE);
 		return;
 	}
-	hot_spot->sample.working++;
+	spot->sample.working++;
 	if (contends)
 	{
-		hot_spot->sample.blocked++;
+		spot->sample.blocked++;
 		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
-			exchange_place(entry, spot, slots_hot_spot_queue(found));
+			exchange_place(entry, had, slots_hot_spot_queue(found));
 	}
-	else if (activity == ACTIVITY_WORKS && hot_spot->control.limit != 1)
+	else if (activity == ACTIVITY_WORKS && spot->control.limit != 1)
 		mark_key(entry, found, false);	/* one alone is never in line */
 }
 
@@ -476,6 +462,7 @@ adapt(int hot_spot, uint64 now)
 bool
 slots_adapt_hot_spots(void)
 {
+	static uint64 marks_aged = 0;
 	uint64		now = monotonic_us();
 	bool		contended = false;
 
@@ -488,7 +475,12 @@ slots_adapt_hot_spots(void)
 			adapt(i, now);
 		memset(&spot->sample, 0, sizeof(LoadSample));
 	}
-	age_marks(now);
+	if ((int64) (now - marks_aged) >= MARKS_AGE)
+	{
+		marks_aged = now;
+		for (int i = 0; i < WANTED_KEYS; i++)
+			Slots->keys[i].mark -= Slots->keys[i].mark > 0;
+	}
 	return contended;
 }
 

@@ -137,7 +137,7 @@ typedef struct SlotPool
 /* Its queue: see slots_hot_spot_queue() */
 typedef struct HotSpot
 {
-	HotSpotKey	key;			/* HOT_SPOT_NONE = free; last row seen */
+	HotSpotKey	key;			/* HOT_SPOT_NONE = free; its row: a hint */
 	TimestampTz since;
 	uint64		seen;			/* when a backend was last seen in line */
 	LoadSample	sample;			/* that is being taken */
