@@ -100,11 +100,8 @@ static struct
 	WaitGroup	groups[GROUPS];
 }			sample;
 
-/* By proc number */
-static BackendSample *samples = NULL;
-
-/* The proc numbers of the backends to read: see find_backends() */
-static int *backends;
+static BackendSample *samples = NULL;	/* by proc number */
+static int *backends;			/* proc numbers: see find_backends() */
 static int	nbackends = 0;
 
 /*

@@ -15,10 +15,9 @@
  * statements with that key take a place before they run, or wait for one.  All
  * others run as if nothing were hot.
  *
- * The table of marks is indexed by the key modulo its size.  If two keys
- * collide, the one that is seen in line more often gets the entry, and the
- * other runs without the gate.  So do thousands of keys that are seen once
- * each: they are no crowd.
+ * A key of a hot spot has one entry for its mark.  If two collide, the one that
+ * is seen in line more often gets the entry, and the other runs without the
+ * gate.  So do thousands of keys that are seen once each: they are no crowd.
  *
  * If transactions lock several rows in different orders, they come to a
  * standstill.  For a while, all keys of the relation then count as marked:
@@ -283,8 +282,8 @@ slots_want(int hot_spot, uint32 key)
 	SlotEntry  *me = MySlotEntry;
 	const volatile WantedKey *wanted = entry_for(key, hot_spot);
 	bool		is_hot = key == WANTS_ALL ||
-		(wanted->mark > 0 && wanted->key == key && wanted->hot_spot == hot_spot) ||
-		monotonic_us() < *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until;
+	(wanted->mark > 0 && wanted->key == key && wanted->hot_spot == hot_spot) ||
+	monotonic_us() < *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until;
 
 	if (is_hot || me->wanted_of == 0)
 	{

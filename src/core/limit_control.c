@@ -19,16 +19,14 @@
  *	 - A trial finds out whether the limit is better than none.  It counts what
  *	   is completed with the limit, then with more places, in a few steps up to
  *	   all.  The limit stays if a step completes less, or if all places complete
- *	   no more.  Otherwise the trial counts with the limit once more: the load
- *	   may have changed.  The limit ends if it loses both times.
+ *	   no more: only contenders wait for it, and it bounds the line.  Otherwise
+ *	   the trial counts with the limit once more: the load may have changed.
+ *	   The limit ends if it loses both times.
  *	 - The result is believed for MIN_BELIEVED.  Each trial that finds the same
  *	   doubles that time, up to MAX_BELIEVED.
  *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
  *	   also ends when more contenders than the limit are at work, and their
  *	   number has not fallen for NO_EFFECT: some of them do not queue.
- *
- * A limit that gains nothing stays: only contenders wait for it, and it bounds
- * the line.
  *
  * This file knows nothing of shared memory, locks, processes or clocks.
  * test/simulator tries it on loads whose best limit is known; each constant
