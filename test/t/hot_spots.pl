@@ -1,6 +1,6 @@
 # Proves that sessions which contend for something queue for that, and no others do; that the
-# queue ends with the contention; and that a session there can be refused, cancelled and
-# terminated like any other.
+# queue ends with the contention; and that a session that has its place there can be cancelled
+# and terminated like any other.
 
 use strict;
 use warnings;
@@ -123,65 +123,27 @@ $gate->value('UPDATE moved SET moved = 1');
 $gate->ok_comes(sub { spots('count(*)') eq '0' }, 'the hot spot that its sessions have left ends');
 $gate->ok_stops($crowd);
 
-# Runs it until it fails as a contender of this row: it may first have been seen waiting for
-# something else.  Returns the error.
-sub error_at_hot_spot
-{
-	my ($session, $sqlstate) = @_;
-	my $error;
-	$gate->ok_comes(
-		sub {
-			$error = $session->start($slow_row)->result->{error};
-			return $error && $error->{D} =~ /^Backends contend for relation "sale": /;
-		},
-		"SQLSTATE $sqlstate tells for what");
-	is($error->{C}, $sqlstate, "SQLSTATE $sqlstate");
-	return $error;
-}
-
 $crowd = $gate->crowd(24, $slow_row, %of_web);
 await_queue('sessions of a pool without max_active contend like others');
 
-my $session = $gate->session(session => { 'admission_gate.queue_timeout' => '1ms' });
-my $error = error_at_hot_spot($session, '53000');
-my $figures = qr/\d+ (is|are) at work at a time \(\d+ in use, \d+ waiting\); this backend has waited for \d+ ms\.$/;
-like($error->{D}, $figures, 'the error of a time-out tells how many are at work');
-is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
-
-$gate->set(pools => 'web: max_queue_length = -1', max_queue_length => 0);
-$session->query('SET admission_gate.queue_timeout = 0');
-$error = error_at_hot_spot($session, '53400');
-is($error->{H}, 'Try again later, or increase admission_gate.max_queue_length.', 'so does that of a full queue');
-is($gate->session->query('SELECT 1'), '1', 'one that does not contend is not refused');
-$gate->set(max_queue_length => -1);
-
-# One that waits in the queue, or that has its place and waits for the row, is told to end; its
-# statement may end before.
-for my $case (map { [ 'waiting', $_ ], [ 'Lock', $_ ] } 'pg_cancel_backend', 'pg_terminate_backend')
+# One that has its place and waits for the row is told to end; its statement may end before.
+for my $function ('pg_cancel_backend', 'pg_terminate_backend')
 {
-	my ($state, $function) = @$case;
-	$session = $gate->session;
+	my $session = $gate->session;
 	$gate->ok_comes(
 		sub {
 			$session->start($slow_row) if $session->done;
-			return $gate->value(
-				"SELECT count($function(pid)) FROM pg_stat_activity LEFT JOIN pg_stat_admission_gate_backends USING (pid)
-				WHERE pid = " . $session->pid . " AND '$state' IN (gate_state, wait_event_type)"
-			) && ($session->sqlstate =~ /^57(?:014|P01)$/ || !($session = $gate->session));
+			return $gate->activity($session, "CASE WHEN wait_event_type = 'Lock' THEN $function(pid) END") eq 't'
+			  && ($session->sqlstate =~ /^57(?:014|P01)$/ || !($session = $gate->session));
 		},
-		"$function ends a wait: $state");
+		"$function ends a wait for the row");
 }
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'nobody has kept a place');
 ok_ends('the hot spot ends');
 
-# Other kinds, and several at a time
-$crowd = $gate->crowd(24, 'SELECT pg_advisory_xact_lock(3, 42), pg_sleep(0.002);');
-await_spot('an advisory lock can be a hot spot', 'max_active > 0 AND waiting > 0', q{kind = 'advisory'});
-is(spots('ROW(datname, relation, classid, objid, objsubid)', q{kind = 'advisory'}),
-	'(postgres,,3,42,2)', 'it has the key that pg_locks shows');
-$gate->ok_stops($crowd);
-
+# Another kind, and several at a time
+#
 # What commits with NOTIFY lock is shown, but nobody queues for it: they last 2 ms.
 $gate->set(fsync => 'on', commit_delay => 2000, commit_siblings => 0);
 $crowd = $gate->crowd(24, q{SELECT pg_notify('sale', ''), pg_logical_emit_message(true, '', '')});

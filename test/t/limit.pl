@@ -88,7 +88,6 @@ END
 	is($session->read_until('G')->{stopped}, 'G', 'COPY FROM asks for its data when it has one');
 	$session->copy_data("3001\t1\n")->copy_done;
 	is($session->sqlstate, '00000', 'COPY FROM stores its data');
-	is($gate->value('SELECT v FROM t WHERE id = 3001'), '1', 'the data is there');
 }
 
 # A transaction waits once: not for its second statement.
@@ -261,6 +260,7 @@ $gate->ok_quiet('after the limit was set anew');
 		'SELECT count(*) FROM t WHERE id = 1',
 		'UPDATE t SET v = 1 WHERE id = 1',
 		'UPDATE t SET v = 1 WHERE id = 1 RETURNING 1',
+		'WITH w AS (UPDATE t SET v = (SELECT running FROM pg_stat_admission_gate) WHERE id = 5) SELECT 1',
 		'CREATE TEMP TABLE s AS SELECT 1',
 		'DECLARE c CURSOR FOR SELECT * FROM t',
 		'FETCH 3 FROM c')
@@ -268,12 +268,13 @@ $gate->ok_quiet('after the limit was set anew');
 		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
 		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
 	}
+	# That part runs when the SELECT has ended.
+	is($session->query('SELECT v FROM t WHERE id = 5'), '2', 'a statement keeps its slot while its WITH query writes');
+	$_->query('COMMIT') foreach ($session, $holder);
 
-	$session->query('COMMIT', 'BEGIN');
-	$gate->ok_queues($session, 'SAVEPOINT a', 'the wait is at a savepoint and not inside it');
-	$holder->query('COMMIT');
-	$session->result;
-	$session->query('COMMIT');
+	# The wait is before a lock or triggers, and at a savepoint and not inside it.
+	waits_for_its_turn("in statement scope, $_", $session, "BEGIN; $_; COMMIT")
+	  foreach ('SAVEPOINT a', 'LOCK t', 'SET CONSTRAINTS ALL IMMEDIATE');
 }
 
 # The end of one portal is not that of another one, which has the slot.

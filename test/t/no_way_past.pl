@@ -144,18 +144,7 @@ for my $scope ('transaction', 'statement')
 	$session->result;
 }
 
-# SET CONSTRAINTS runs triggers: it has a slot for them.
-{
-	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
-	$session->query('BEGIN; SELECT 1');
-	my $worker = $gate->worker;
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$session->query('SET CONSTRAINTS ALL IMMEDIATE');
-	is($gate->counter('forced'), '1', 'in a transaction that was admitted, SET CONSTRAINTS takes a slot');
-	$session->query('COMMIT');
-	$gate->stop_worker($worker);
-}
-$gate->ok_quiet('after SET CONSTRAINTS');
+$gate->ok_quiet('after commands');
 
 # Rights that end during the wait
 $gate->value(

@@ -20,7 +20,7 @@ my $gate = GateTest->new(
 	pools => 'crowd: max_queue_length = -1; waits: max_queue_length = -1; limited: max_active = 16');
 
 $gate->value(
-	'CREATE TABLE sale (id int PRIMARY KEY, n int, code text UNIQUE) WITH (fillfactor = 20)',
+	'CREATE TABLE sale (id serial PRIMARY KEY, n int, code text UNIQUE) WITH (fillfactor = 20)',
 	q{INSERT INTO sale SELECT id, 0, 'c' || id FROM generate_series(1, 100) id},
 	'CREATE TABLE other AS SELECT id, 0 AS n FROM generate_series(1, 100) id',
 	'CREATE TABLE child (id int REFERENCES sale)',
@@ -56,18 +56,18 @@ sub await_queue
 	return $gate->ok_comes(sub { spot('max_active > 0 AND waiting > 3', $kind) eq 't' }, 'there is a queue') || die;
 }
 
-# Runs statements until one is refused, since the queue of the hot row is full: it may first
+# Runs a statement until it is refused, since the queue of the hot row is full: it may first
 # find a place.  Returns the error, or none if that never happens.
 sub refusal
 {
-	my ($session, $start, $tries) = @_;
+	my ($session, $sql, $tries) = @_;
 
 	foreach (1 .. $tries)
 	{
-		my $result = $start->($session);
-		$session->query('ROLLBACK') if $session->start('SELECT 1')->sqlstate eq '25P02' || ref $start;
-		return $result->{error} if $result->{error} && $result->{error}{C} eq '53400';
-		diag "$result->{error}{C}: $result->{error}{M}" if $result->{error};
+		my $error = $session->start($sql)->result->{error};
+		$session->query('ROLLBACK');
+		return $error if $error && $error->{C} eq '53400';
+		diag "$error->{C}: $error->{M}" if $error;
 	}
 	return;
 }
@@ -79,14 +79,14 @@ sub ok_queues_for
 	my $last = pop @sql;
 
 	$session->query($_) foreach @sql;
-	my $error = refusal($session, sub { $_[0]->start($last)->result }, 300);
+	my $error = refusal($session, $last, 300);
 	return like($error && $error->{D}, qr/^Backends contend for relation "sale": /, "$what queues");
 }
 
 sub ok_passes_by
 {
 	my ($what, $sql) = @_;
-	return is(refusal($gate->session, sub { $_[0]->start($sql)->result }, 20), undef, "$what does not queue");
+	return is(refusal($gate->session, $sql, 20), undef, "$what does not queue");
 }
 
 await_queue();
@@ -146,7 +146,7 @@ my $stranger = $gate->session;
 $stranger->query('SET ROLE stranger');
 is($stranger->start($want)->sqlstate, '42501', 'a role without the privilege does not queue') foreach 1 .. 20;
 my $limited = $gate->session(session => { 'admission_gate.pool' => 'limited' });
-is(refusal($limited, sub { $_[0]->start($want)->result }, 20), undef, 'a pool with max_active has no hot spots');
+is(refusal($limited, $want, 20), undef, 'a pool with max_active has no hot spots');
 
 # A refusal in the middle of a transaction: the savepoint fails, and nothing else
 my $session = $gate->session;
@@ -201,10 +201,11 @@ $session->query('COMMIT');
 $gate->ok_comes(
 	sub {
 		waits_for_place($session) or return 0;
-		$session->cancel;
+		# A cancel request may signal twice, and so cancel what follows as well.
+		$gate->value('SELECT pg_cancel_backend(' . $session->pid . ')');
 		return 1 if $session->sqlstate eq '57014';
 
-		# Its turn came first, and the request may find a later statement.
+		# Its turn came first, and the signal may find a later statement.
 		$session->quit;
 		$session = $gate->session(%waits);
 		return 0;
@@ -217,11 +218,14 @@ $session->query(q{SET admission_gate.queue_timeout = '1ms'});
 $gate->ok_comes(
 	sub {
 		$session->query('BEGIN', 'SELECT 1');
-		my $sqlstate = $session->start($want)->sqlstate;
+		$error = $session->start($want)->result->{error};
 		$session->query('ROLLBACK');
-		return $sqlstate eq '53000';
+		return $error && $error->{C} eq '53000';
 	},
 	'it can time out');
+my $figures = qr/\d+ (is|are) at work at a time \(\d+ in use, \d+ waiting\); this backend has waited for \d+ ms\.$/;
+like($error->{D}, qr/^Backends contend for relation "sale": $figures/, 'the error tells for what, and how it stands');
+is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
 $session->query('RESET admission_gate.queue_timeout', q{SET lock_timeout = '5ms'});
 $gate->ok_comes(
 	sub {
@@ -339,60 +343,56 @@ $session->query('COMMIT');
 $gate->stop_worker($_) foreach (@workers, @next);
 $gate->ok_stops($crowd);
 
-# A dry run
-$gate->set(max_active_backends => -1, mode => 'observe', handoff_after => 20);
+# By another unique column than the primary key, which is not known before
+$gate->set(max_active_backends => -1, max_queue_length => 0, handoff_after => 20);
 forget();
-my $before = $gate->counter('would_queue');
-$crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");
-$gate->await("SELECT would_queue > $before + 100 FROM pg_stat_admission_gate WHERE pool = 'default'");
-is($gate->value('SELECT sum(waiting) FROM pg_stat_admission_gate'), '0', 'in a dry run, nobody waits, but would have');
-$gate->ok_stops($crowd);
-$gate->set(mode => 'enforce', max_queue_length => 0);
-
-# Advisory locks are known by their arguments; LOCK TABLE names its relation.
-$crowd = $gate->crowd(24, 'SELECT pg_advisory_xact_lock(3, 42), pg_sleep(0.005);', %of_crowd);
-await_queue('advisory');
-$session = $gate->session;
-for (
-	'SELECT pg_advisory_xact_lock(3, 42)',
-	'SELECT * FROM pg_advisory_xact_lock(3, 42)',
-	'SELECT pg_advisory_xact_lock(42), pg_advisory_xact_lock(3, 42)',
-	"DO \$\$ DECLARE i int := 42; BEGIN PERFORM pg_advisory_xact_lock(3, i); END \$\$")
-{
-	my $sql = $_;
-	like(
-		refusal($session, sub { $_[0]->start($sql)->result }, 300)->{D} // '',
-		qr/advisory lock \(3, 42, 2\)/,
-		"$sql queues");
-}
-for (
-	'SELECT pg_advisory_xact_lock(42, 3)',
-	'SELECT pg_advisory_xact_lock_shared(42, 3)',
-	'SELECT pg_try_advisory_xact_lock(3, 42)')
-{
-	my $sql = $_;
-	is(refusal($session, sub { $_[0]->start($sql)->result }, 20), undef, "$sql does not");
-}
+$crowd = $gate->crowd(24, $hot_row =~ s/id = 1/code = 'c1'/r, %of_crowd);
+await_queue();
+ok_queues_for('INSERT ... ON CONFLICT by that',
+	"INSERT INTO sale (code) VALUES ('c1') ON CONFLICT (code) DO UPDATE SET n = 0");
+is(spot('hot_keys'), '1', 'and wants the same row');
 $gate->ok_stops($crowd);
 
+# Advisory locks are known by their arguments: a key of two halves, and those of other keys
+my $lock = 'SELECT pg_advisory_xact_lock';
+for (
+	[
+		'3, 42',
+		'3, 42, 2',
+		[
+			'SELECT * FROM pg_advisory_xact_lock(3, 42)',
+			"$lock(42), pg_advisory_xact_lock(3, 42)",
+			"DO \$\$ DECLARE i int := 42; BEGIN PERFORM pg_advisory_xact_lock(3, i); END \$\$"
+		],
+		[ "$lock(42, 3)", "${lock}_shared(42, 3)", 'SELECT pg_try_advisory_xact_lock(3, 42)' ]
+	],
+	[ 1 << 33, '2, 0, 1', [], [ "$lock(0)", "$lock(1::bigint << 34)" ] ])
+{
+	my ($key, $shown, $same, $others) = @$_;
+	$crowd = $gate->crowd(24, "$lock($key), pg_sleep(0.005);", %of_crowd);
+	await_queue('advisory');
+	is(spot('ROW(classid, objid, objsubid)', 'advisory'), "($shown)" =~ s/ //gr, 'it has the key that pg_locks shows');
+	$session = $gate->session;
+	foreach my $sql ("$lock($key)", @$same)
+	{
+		$error = refusal($session, $sql, 300);
+		like($error && $error->{D}, qr/advisory lock \($shown\)/, "$sql queues");
+	}
+	ok_passes_by($_, $_) foreach @$others;
+	$gate->ok_stops($crowd);
+}
+
+# LOCK TABLE names its relation.
 $crowd = $gate->crowd(24, "BEGIN; LOCK TABLE log IN EXCLUSIVE MODE;\n\\sleep 3 ms\nCOMMIT;", %of_crowd);
 $gate->ok_comes(sub { spot("bool_or(relation = 'log' AND max_active > 0 AND waiting > 3)") eq 't' },
 	'there is a queue');
-like(
-	refusal($session, sub { $_[0]->start('BEGIN; SELECT 1; LOCK TABLE log IN EXCLUSIVE MODE')->result }, 300)->{D}
-	  // '',
-	qr/relation "log"/,
-	'LOCK TABLE queues');
-is(refusal($session, sub { $_[0]->start('BEGIN; LOCK TABLE log IN ROW EXCLUSIVE MODE')->result }, 20),
-	undef, 'in a mode that is shared, it does not');
-is( refusal(
-		$session,
-		sub {
-			$_[0]->start('WITH i AS (INSERT INTO log SELECT id FROM other WHERE n < 0) UPDATE other SET n = n')->result;
-		},
-		20),
-	undef,
-	'nor does an INSERT in a WITH query, which does not want the whole table');
+my $lock_table = 'BEGIN; LOCK TABLE log IN EXCLUSIVE MODE';
+$error = refusal($session, $lock_table, 300);
+like($error && $error->{D}, qr/relation "log"/, 'LOCK TABLE queues');
+is($stranger->start("ROLLBACK; $lock_table")->sqlstate, '42501', 'not without the privilege') foreach 1 .. 20;
+ok_passes_by('LOCK TABLE in a mode that is shared', 'BEGIN; LOCK TABLE log IN ROW EXCLUSIVE MODE');
+ok_passes_by('an INSERT in a WITH query, which does not want the whole table,',
+	'WITH i AS (INSERT INTO log SELECT id FROM other WHERE n < 0) UPDATE other SET n = n');
 $gate->ok_stops($crowd);
 
 $gate->finish;

@@ -152,6 +152,14 @@ $gate->set(max_active_backends => 0);
 $gate->set(max_active_backends => 1, lend_after => 100);
 ok_lends('with the gate on again');
 
+# An interrupt, such as one from a terminal, is not for it.
+{
+	my ($pid, $samples) = split /\|/, of_worker('pid, samples');
+	kill INT => $pid;
+	ok_comes_to_worker("samples > $samples + 2", 'after SIGINT, the worker samples');
+	is(of_worker('pid'), $pid, 'and is the same');
+}
+
 # Terminated: what is set while there is none, nobody publishes but the next one.
 for my $limit (2, 1)
 {
