@@ -333,6 +333,24 @@ sub stop_waiter
 	return;
 }
 
+# Stops the gate's worker just after a sample, when it sleeps, since it may hold locks while
+# it samples; until it is told to go on, or the test ends.  Returns its process id.
+my $stopped;
+END { local $?; kill CONT => $stopped if $stopped }
+
+sub stop_gate_worker
+{
+	my ($self) = @_;
+	my $worker = 'FROM pg_stat_admission_gate_worker';
+	my ($pid, $samples) = split /\|/, $self->value("SELECT pid, samples $worker");
+	$self->await("SELECT samples > $samples $worker");
+	$self->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid");
+	kill STOP => $stopped = $pid;
+	return $pid;
+}
+
+sub continue_gate_worker { kill CONT => $stopped; undef $stopped; return; }
+
 # Fails unless it comes to pass: that the query, without SELECT, yields true, or that the
 # function does.
 sub ok_comes

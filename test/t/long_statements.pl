@@ -206,9 +206,8 @@ sub most
 	is($gate->session->query('SELECT 1'), '1', 'at limit 1, a short statement passes long ones') foreach 1 .. 5;
 	my $crowd = $gate->crowd(8, 'SELECT count(*) FROM sale;');
 	await_used(0.3, $_->pid) foreach @sessions;
-	pass('and these go on beside a crowd');
 	$gate->stop_crowd($crowd);
-	ok_ends('after limit 1', @sessions);
+	ok_ends('after limit 1, where these go on beside a crowd', @sessions);
 }
 
 # A late statement is not behind all that others have had, nor behind those that sleep.
@@ -415,8 +414,7 @@ for my $way (
 	cmp_ok(used($pid, @workers), '<', $before + 0.1, "$name: it uses nothing in its pause") if -r '/proc/self/stat';
 	stop($short);
 	await_used(0.2, $pid, @workers);
-	pass("$name: then goes on");
-	ok_cancels($session, "$name: can be cancelled");
+	ok_cancels($session, "$name: then goes on, and can be cancelled");
 	ok_ends("after $name", $sleeper);
 }
 
@@ -459,9 +457,6 @@ SKIP:
 
 # Without the worker of the gate
 
-my $stopped;
-END { kill CONT => $stopped if $stopped }
-
 for my $in_parallel (0, 2)
 {
 	my @param = (session => { max_parallel_workers_per_gather => $in_parallel });
@@ -473,14 +468,9 @@ for my $in_parallel (0, 2)
 	stop($short);
 	$short = $gate->worker;
 	$gate->ok_comes(sub { $gate->state($session) eq 'paused' }, 'with another worker, it pauses as well');
-	my ($pid, $samples) = split /\|/, $gate->value("SELECT pid, samples $worker");
-	# It holds locks while it samples.
-	$gate->await("SELECT samples > $samples $worker");
-	$gate->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid");
-	kill STOP => $stopped = $pid;
+	$gate->stop_gate_worker;
 	$gate->ok_comes(sub { $gate->state($session) eq 'running' }, 'while it is stopped, a paused statement goes on');
-	kill CONT => $pid;
-	undef $stopped;
+	$gate->continue_gate_worker;
 	ok_ends('after the worker was stopped', $sleeper, $short, $session);
 }
 

@@ -239,9 +239,7 @@ my ($program) = grep { -x } map { ("$_/$package", "$_/postgres_exporter") } spli
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my ($exporter, $exporter_log) = (undef, '');
 
-my $stopped;
-
-END { local $?; kill CONT => $stopped if $stopped; $exporter->kill_kill if $exporter }
+END { local $?; $exporter->kill_kill if $exporter }
 
 # The metrics of the gate: by name, and label "le" if there is one, the value
 sub scrape
@@ -383,15 +381,12 @@ SKIP:
 		cmp_ok($metric->{"${name}times"}, '>', 1, 'where there were several, in all');
 	}
 
-	# The worker: stopped when it sleeps, since it may hold locks while it samples; then missing
+	# The worker: stopped, then missing
 	my ($expression) = map { $_->{expr} } grep { $_->{alert} eq 'AdmissionGateWorker' } @alerts;
 	my ($age, $limit) = $expression =~ /^(admission_gate_worker_\w+) > (\d+)$/ or die $expression;
 	my $fires = sub { return ((scrape() // {})->{$age} // 0) > $limit; };
-	my ($worker, $sampled) = split /\|/, $gate->value('SELECT pid, samples FROM pg_stat_admission_gate_worker');
-	$gate->await("SELECT samples > $sampled FROM pg_stat_admission_gate_worker");
-	$gate->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $worker");
 	ok(!$fires->(), 'while the worker samples, its alert does not fire');
-	kill STOP => $stopped = $worker;
+	my $worker = $gate->stop_gate_worker;
 	{
 		my ($samples, $time) = split /\|/,
 		  $gate->value('SELECT samples, sample_time FROM pg_stat_admission_gate_worker');
@@ -412,8 +407,7 @@ SKIP:
 	$gate->set_soon(max_active_backends => 0);
 	$gate->ok_comes(sub { !$fires->() }, 'not while the gate is off');
 	is((pgwatch_rows('admission_gate_worker'))[0]->{sample_age}, 0, 'nor does pgwatch show an age then');
-	kill CONT => $worker;
-	undef $stopped;
+	$gate->continue_gate_worker;
 	$gate->set(max_active_backends => 2);
 
 	$gate->configure(max_worker_processes => 0, max_logical_replication_workers => 0);

@@ -15,10 +15,6 @@ my $gate = GateTest->new(
 	deadlock_timeout => '100ms');
 $gate->value('CREATE TABLE sale AS SELECT id FROM generate_series(1, 3) id');
 
-# A worker that this test has stopped goes on, however the test ends.
-my $stopped;
-END { kill CONT => $stopped if $stopped }
-
 # What the view says of the worker
 sub of_worker
 {
@@ -175,21 +171,16 @@ ok_handed_on($gate, 'after the worker has been terminated');
 ok_lends('after the worker has been terminated');
 $gate->ok_quiet('after the worker has been terminated');
 
-# Stopped: just after a sample, when it sleeps, since it may hold locks while it samples
+# Stopped
 {
-	my $pid = of_worker('pid');
+	my $pid = $gate->stop_gate_worker;
 	my $samples = of_worker('samples');
-	$gate->await("SELECT samples > $samples FROM pg_stat_admission_gate_worker");
-	$gate->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid");
-	kill STOP => $stopped = $pid;
-	$samples = of_worker('samples');
 
 	ok_handed_on($gate, 'while the worker is stopped');
 	ok_enter_after_a_second($gate, 'while the worker is stopped');
 	is(of_worker('samples, pid'), "$samples|$pid", 'it has not sampled meanwhile');
 
-	kill CONT => $pid;
-	undef $stopped;
+	$gate->continue_gate_worker;
 	ok_comes_to_worker("samples > $samples", 'it goes on when it can');
 	is(of_worker('pid'), $pid, 'and is still the same');
 	ok_handed_on($gate, 'when it goes on');
