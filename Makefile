@@ -12,7 +12,7 @@ OBJS = admission_gate.o $(CORE:%=src/core/%.o) $(GATE:%=src/%.o)
 # pg_regress drops these roles at the beginning, as it does its database: no role is in both.
 REGRESS = pools settings views
 REGRESS_OPTS = --create-role=regress_gate_user,regress_gate_monitor
-ISOLATION = fresh_snapshot lending
+ISOLATION = fresh_snapshot
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --create-role=regress_gate_waiter
 # These start servers of their own and take minutes: only TAP_TESTS=1 includes them.
 PROVE_TESTS = test/t/*.pl
@@ -61,8 +61,14 @@ clean: ## remove what was built
 installcheck: ## regression and isolation tests on a running server that preloads the library, in seconds
 test: ## from nothing to green in a throw-away directory, in minutes: see test/run.sh
 	@$(here)test/run.sh
-test-full: ## all tests there are, in hours: see test/full.sh
-	@$(here)test/full.sh
+test-full: ## all tests there are, in hours
+	@status=0; \
+	$(here)test/lint.sh || status=1; \
+	TESTS='regress isolation tap simulator model mutants neighbours drivers' MODEL=all \
+	  GATE_CHAOS_SECONDS="$${GATE_CHAOS_SECONDS:-600}" $(here)test/run.sh || status=1; \
+	TESTS='regress isolation tap' $(here)test/matrix || status=1; \
+	VALGRIND=1 $(here)test/run.sh || status=1; \
+	exit $$status
 matrix: ## test every version, from Debian or Ubuntu: see test/matrix
 	@$(here)test/matrix
 neighbours: ## test beside other extensions, poolers and Patroni, which it installs
