@@ -213,9 +213,6 @@ sub _gather
 # Its server
 sub gate { return $_[0]->{gate}; }
 
-# Scripts, for it to do as well
-sub add_scripts { my ($self, @more) = @_; return push @{ $self->{scripts} }, @more; }
-
 # Has the crowd work over connections to the same server, too, as far as there
 # are extensions for it.
 #
@@ -229,17 +226,17 @@ sub connect_to_itself
 	$gate->value('CREATE TABLE near AS SELECT id, 0 AS v FROM generate_series(1, 100) id');
 	if (my $far = $gate->foreign_table('near', 'id int, v int', "keep_connections 'off'"))
 	{
-		$self->add_scripts(
-			["SELECT count(*) FROM $far"],
-			["UPDATE $far SET v = v + 1 WHERE id = :few"],
-			[ 'BEGIN', "SELECT count(*) FROM $far", 50, "SELECT v FROM $far WHERE id = :few", 'COMMIT' ]);
+		push @{ $self->{scripts} },
+		  ["SELECT count(*) FROM $far"],
+		  ["UPDATE $far SET v = v + 1 WHERE id = :few"],
+		  [ 'BEGIN', "SELECT count(*) FROM $far", 50, "SELECT v FROM $far WHERE id = :few", 'COMMIT' ];
 	}
 	if ($gate->has_contrib('dblink'))
 	{
 		my $connection = sprintf 'host=%s port=%s dbname=postgres', $gate->node->host, $gate->node->port;
-		$self->add_scripts(
-			["SELECT * FROM dblink('$connection', 'SELECT count(*) FROM near') AS (n int)"],
-			["SELECT dblink_exec('$connection', 'UPDATE near SET v = v + 1 WHERE id = :few')"]);
+		push @{ $self->{scripts} },
+		  ["SELECT * FROM dblink('$connection', 'SELECT count(*) FROM near') AS (n int)"],
+		  ["SELECT dblink_exec('$connection', 'UPDATE near SET v = v + 1 WHERE id = :few')"];
 	}
 	return;
 }

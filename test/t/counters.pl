@@ -175,6 +175,7 @@ sub ok_error
 
 # timeouts
 {
+	my $waited = $gate->counter('total_wait_time');
 	$one->query('BEGIN');
 	$two->query("SET admission_gate.queue_timeout = '100ms'");
 	ok_error(
@@ -182,15 +183,10 @@ sub ok_error
 		'canceling statement due to admission queue timeout',
 		qr/^The limit is 1 slot \(1 in use, 0 lent, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
 		'queue_timeout');
-	grew('queue_timeout', admitted => 1, queued => 1, timeouts => 1);
-
-	# statement_timeout counts the wait, too; whichever is shorter ends it.
-	$two->query("SET admission_gate.queue_timeout = '1h'; SET statement_timeout = '500ms'");
-	is($two->start('SELECT 1')->sqlstate, '57014', 'statement_timeout counts the wait');
-	cmp_ok($gate->counter('total_wait_time'), '>=', 500, 'waits in vain count in total_wait_time');
+	cmp_ok($gate->counter("total_wait_time - $waited"), '>=', 99, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
-	grew('statement_timeout, and COMMIT', queued => 1, cancels => 1, completed => 1);
-	$two->query('RESET statement_timeout; RESET admission_gate.queue_timeout');
+	grew('queue_timeout, and COMMIT', admitted => 1, queued => 1, timeouts => 1, completed => 1);
+	$two->query('RESET admission_gate.queue_timeout');
 }
 
 # rejections
@@ -253,15 +249,6 @@ sub ok_error
 	$two->query('COMMIT; RESET admission_gate.scope');
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
-
-	# A transaction that has written before it met the gate may not wait, either.
-	$two->query('SET admission_gate.bypass = on; BEGIN; CREATE TEMP TABLE w (a int); SET admission_gate.bypass = off');
-	$one->query('BEGIN');
-	is($two->query('SELECT 1'), '1', 'a transaction that has written does not wait');
-	grew('it', admitted => 2, forced => 1);
-	gauges_are('2|0|0', 'it');
-	$_->query('COMMIT') foreach ($one, $two);
-	grew('COMMIT', completed => 2);
 }
 
 # barged.  The first in the queue is stopped, and cannot take the slot that it is called

@@ -114,15 +114,4 @@ for my $what (sort keys %refusals)
 		"$what: the session works afterwards");
 }
 
-{
-	my $holder = $gate->holder;
-	my $session =
-	  $gate->session(session => { 'admission_gate.scope' => 'statement', 'admission_gate.queue_timeout' => '50ms' });
-	is( answers($session, {}, 'start', 'BEGIN', $one, $two, 'COMMIT'),
-		'BEGIN T, 53000 E, 25P02 E, ROLLBACK I',
-		'in statement scope, the first statement waits and fails');
-	ok_unchanged('in statement scope');
-	$holder->query('COMMIT');
-}
-
 $gate->finish;
