@@ -1,17 +1,17 @@
--- The gate on one screen: its worker, the pools, what they do a second, the hot
--- spots with the longest queues, where most was waited at those that ended within
--- 12 hours, and the longest waiting backends.
+-- The gate on one screen: its worker, the pools and their rates, the hot spots with
+-- the longest queues, those with the longest waits that ended within 12 hours, and
+-- the backends that have waited longest.
 --
 --   psql -X -f monitoring/gate.sql                once
 --   psql -X -v every=2 -f monitoring/gate.sql     every 2 seconds, until Ctrl-C
 --
--- in the database that has the extension. Rates and mean waits are those since
--- the last look, so the first one has none. refused: by queue_timeout,
--- max_queue_length, a cancel or the like. limit: max_active of the views, for
--- pools -1 if there is none but those of hot spots. hottest row, last row: its ctid.
+-- in the database that has the extension. Rates and mean waits are those since the
+-- last look, so the first look has none. refused: by queue_timeout, max_queue_length,
+-- a cancel or the like. limit: max_active of the views; -1 if only hot spots have
+-- limits. hottest row, last row: its ctid.
 --
--- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this
--- may wait as well when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
+-- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this may
+-- wait, too, when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
 
 \set QUIET on
 \pset format unaligned
@@ -33,8 +33,8 @@
 \set past_format '%-44s %-16s %8s %12s %10s  %-12s %s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
 
--- \watch repeats a single query, and only a setting of the session outlives it:
--- so that is where a look is kept for the next one.
+-- \watch repeats a single query, and only a setting of the session outlives the
+-- query. So a look is kept there for the next one.
 WITH look AS MATERIALIZED (
 	SELECT clock_timestamp() AS at, g.*, timeouts + rejections + cancels AS refused,
 		(SELECT sum(waits) FROM pg_stat_admission_gate_histogram h WHERE h.pool = g.pool) AS waits

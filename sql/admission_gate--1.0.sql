@@ -149,7 +149,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 100 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_past_hot_spots() IS
-    'statistics: what backends contended for';
+    'statistics: what backends contended for before';
 
 CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     SELECT h.kind, d.datname,
@@ -161,7 +161,7 @@ CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     LEFT JOIN pg_database d ON d.oid = h.datid;
 
 COMMENT ON VIEW pg_stat_admission_gate_past_hot_spots IS
-    'one row for each of the last 100 hot spots that ended: what backends contended for, when, and how long they waited';
+    'one row per hot spot that has ended, of the last 100: what backends contended for, when, and how long they waited';
 
 GRANT SELECT ON pg_stat_admission_gate_past_hot_spots TO PUBLIC;
 
