@@ -308,6 +308,7 @@ find_owner(WaitGroup *group)
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	LOCKMASK	conflicts = 0;	/* modes that block a waiter */
 	PROCLOCK   *held = NULL;
+	int			let_in = -1;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
 		return;
@@ -333,8 +334,11 @@ find_owner(WaitGroup *group)
 		/* A prepared transaction does nothing. */
 		if (owner >= MaxBackends)
 			group->verdict = VERDICT_STUCK;
-		else if (slots_state(leader) == SLOT_WAITING)
+		else if (leader == let_in || slots_state(leader) == SLOT_WAITING)
+		{
 			slots_let_in(leader);
+			let_in = leader;	/* its workers have waited, too */
+		}
 		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
@@ -386,7 +390,7 @@ activity_of(int procno, HotSpotKey *key)
 		return ACTIVITY_STUCK;
 	*key = seen->key = group->key;
 	if (key->kind != HOT_SPOT_TRANSACTION)
-		is_shared = !DoLockModesConflict(mode, mode);
+		is_shared = mode != NoLock && !DoLockModesConflict(mode, mode);
 	else if (sample.rows_asked++ < MAX_ROWS_ASKED)
 		find_row_wanted(proc, key, &is_shared);
 	else
@@ -501,7 +505,7 @@ holders_are_due(void)
 	return true;
 }
 
-/* Time to the next sample, ms */
+/* Time to the next sample, ms.  at_work: those that may contend. */
 static long
 next_interval(int at_work, bool contended)
 {
@@ -567,5 +571,5 @@ sampler_sample(void)
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);
-	return next_interval(at_work, contended);
+	return next_interval(hot_spots || gate_max_active_backends > 0 ? at_work : 0, contended);
 }

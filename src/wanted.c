@@ -321,7 +321,7 @@ want_relation(QueryDesc *query, Index rti, bool is_first)
 	uint32		key;
 
 	Assert(entry->rtekind == RTE_RELATION);
-	slots_want_relation(entry->relid, !may_want || !is_first);
+	slots_want_relation(entry->relid, is_first, !may_want);
 	hot_spot = may_want ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
 		return !may_want;
@@ -426,7 +426,7 @@ wanted_lock_table(const LockStmt *statement)
 			pg_class_aclcheck_ext(relation, GetUserId(), ACL_UPDATE | ACL_DELETE | ACL_TRUNCATE,
 								  &is_missing) == ACLCHECK_OK)
 		{
-			slots_want_relation(relation, false);
+			slots_want_relation(relation, true, false);
 			my_slot_want(NULL, hot_spot, key_of(WANTS_RELATION, 0));
 			return;
 		}

@@ -260,15 +260,16 @@ entry_for(uint32 key, int hot_spot)
 
 /*
  * This backend is about to lock rows of that relation, with a key that is not
- * known yet.  keeps_key: the last key is of the same statement, or it has a
- * place for that.
+ * known yet.  is_first: of the statement's relations; the one whose key is
+ * published stays.  has_place: so does the key for which it has that.
  */
 void
-slots_want_relation(Oid relation, bool keeps_key)
+slots_want_relation(Oid relation, bool is_first, bool has_place)
 {
-	if (!keeps_key)
+	if (is_first && !has_place)
 		MySlotEntry->wanted_of = 0;
-	MySlotEntry->wanted_relation = relation;
+	if (is_first || MySlotEntry->wanted_of == 0)
+		MySlotEntry->wanted_relation = relation;
 }
 
 /*
@@ -292,7 +293,8 @@ slots_want(int hot_spot, uint32 key)
 	}
 	else if (me->wanted_key == key)
 		me->wanted_of = OF_ALL;
-	me->has_wanted |= is_hot;
+	if (is_hot)
+		me->has_wanted = true;	/* the worker may set it, too */
 	return is_hot;
 }
 
@@ -315,6 +317,24 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 		wanted->key = key;
 		wanted->hot_spot = hot_spot;
 		wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+	}
+}
+
+/*
+ * A backend is in line for a row of this hot spot.  The row that most of them
+ * want is shown: by the vote of Boyer and Moore, it prevails.
+ */
+static void
+vote_for_row(HotSpot *spot, const HotSpotKey *key)
+{
+	if (spot->key.block == key->block && spot->key.offset == key->offset)
+		spot->votes++;
+	else if (spot->votes > 0)
+		spot->votes--;
+	else
+	{
+		spot->key = *key;
+		spot->votes = 1;
 	}
 }
 
@@ -347,7 +367,7 @@ find_or_form(int procno, HotSpotKey key, uint64 now)
 	spot = &Slots->hot_spots[found];
 	spot->seen = now;
 	if (key.offset != 0)
-		spot->key = key;		/* its row may be another one */
+		vote_for_row(spot, &key);
 	if (has_queue(key.kind))
 		return found;
 	/* Only shown.  It may have a place for what it has locked. */
@@ -473,6 +493,7 @@ slots_adapt_hot_spots(void)
 		if (spot->key.kind != HOT_SPOT_NONE)
 			adapt(i, now);
 		memset(&spot->sample, 0, sizeof(LoadSample));
+		spot->votes /= 2;		/* an update moves the row */
 	}
 	if ((int64) (now - marks_aged) >= MARKS_AGE)
 	{

@@ -275,7 +275,7 @@ typedef struct HotSpotView
 extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
-extern void slots_want_relation(Oid relation, bool keeps_key);
+extern void slots_want_relation(Oid relation, bool is_first, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
 extern bool slots_adapt_hot_spots(void);

@@ -142,6 +142,7 @@ typedef struct HotSpot
 	uint64		seen;			/* when a backend was last seen in line */
 	LoadSample	sample;			/* that is being taken */
 	LimitControl control;
+	int			votes;			/* for its row */
 	int			most_in_line;	/* queued and blocked ones */
 	uint64		circles_until;	/* after a standstill: see hot_spots.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
