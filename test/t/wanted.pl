@@ -91,8 +91,9 @@ sub ok_passes_by
 
 await_queue();
 is(spot('hot_keys'), '1', 'one thing is hot there');
-is($gate->value('SELECT id FROM sale s, pg_stat_admission_gate_hot_spots h WHERE s.ctid = h.hottest_row') || '1',
-	'1', 'the view names the row');
+$gate->ok_comes(
+	'sum(id) = 1 FROM sale s JOIN pg_stat_admission_gate_hot_spots h ON s.ctid = h.hottest_row',
+	'the view names the row');
 $gate->ok_comes(
 	"count(*) = 1 FROM pg_stat_activity a JOIN pg_stat_admission_gate_hot_spots h ON h.waiter = a.pid
 	WHERE a.query LIKE '%sale%'", 'and one that waits');
