@@ -44,7 +44,6 @@ ALTER SYSTEM SET admission_gate.pools = 'web=4';
 ALTER SYSTEM SET admission_gate.pools = 'web.1';
 SELECT format('ALTER SYSTEM SET admission_gate.pools = %L', repeat('x', 64)) \gexec
 SELECT format('ALTER SYSTEM SET admission_gate.pools = %L', string_agg('p' || i, ';')) FROM generate_series(1, 32) i \gexec
-SELECT format('SET admission_gate.pool = %L', repeat('x', 64)) \gexec
 SET admission_gate.pools = 'web';
 SELECT setting FROM pg_file_settings WHERE name = 'admission_gate.pools';
 
