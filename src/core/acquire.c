@@ -445,7 +445,11 @@ drop_slot(int spot)
 	leave_reserve(MySlotEntry);
 
 	if (state_in(held) == SLOT_LENT)
+	{
+		slots_lock();			/* a sample may be about to take it back */
 		pg_atomic_fetch_sub_u32(&Slots->lent, 1);
+		slots_unlock();
+	}
 	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
 	{

@@ -58,6 +58,7 @@ take_turn(SlotEntry *entry)
 {
 	uint32		state = pg_atomic_read_u32(&entry->state);
 	Hold		hold = hold_in(state);
+	int			of_pool = hold.place;
 
 	if (state_in(state) != SLOT_RUNNING || !hold.counted ||
 		!entry->can_pause || !long_may_wait(entry))
@@ -67,6 +68,7 @@ take_turn(SlotEntry *entry)
 	hold.place = LONG_QUEUE;
 	if (!pg_atomic_compare_exchange_u32(&entry->state, &state, state_with(SLOT_RUNNING, &hold)))
 		return false;
+	(void) count_place_out(of_pool);	/* if the pool had a limit before */
 	count_turn(entry, 1);
 	entry->turn_began = locked.now;
 	entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);

@@ -582,7 +582,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
-	note_passed_over(pool_of(holder)->definition.priority, locked.now - Max(held, 0));
+	note_passed_over(pool_of(holder)->definition.priority, locked.now - Min(Max(held, 0), (int64) locked.now));
 	next = had->place != NO_QUEUE && !limited ?
 		first_waiter(had->place) : slots_next_waiter();
 	if (next != NULL &&

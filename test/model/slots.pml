@@ -746,7 +746,7 @@ inline drop_slot()
 		:: !MAY_DROP
 		fi
 	od;
-	WHEN(ok, Slots.lent--);
+	WHEN(ok, slots_lock(); Slots.lent--; slots_unlock());
 	release()
 }
 
