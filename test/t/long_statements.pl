@@ -344,6 +344,18 @@ $gate->set(pools => 'apart:');
 ok_never_pauses('one of another pool', 'SET admission_gate.pool = apart', $endless);
 $gate->set(pools => '');
 
+# One whose transaction began while its pool had a limit
+{
+	my $session = $gate->session;
+	$gate->set(pools => 'default: max_active = 2');
+	$session->query($_) foreach 'BEGIN', 'SELECT 1';
+	$gate->set(pools => '');
+	$session->query($_) foreach $long, 'COMMIT';
+	$gate->set(pools => 'default: max_active = 1');
+	is($gate->session->query('SELECT 1'), '1', 'it has returned its place in the pool');
+	$gate->set(pools => '');
+}
+
 for my $case (
 	[ 'long_after = -1' => { long_after => -1 }, { long_after => 50 } ],
 	[ 'without a limit' => { max_active_backends => -1 } ],
