@@ -392,7 +392,7 @@ $gate->value(
 	'CREATE FUNCTION sell_part(item int) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS
 		$$ BEGIN UPDATE part SET n = n + 1 WHERE id = item; PERFORM pg_sleep(0.005); END $$');
 my @crowds =
-  map { $gate->crowd(16, "SELECT sell_part($_);") } map { $gate->value("SELECT min(id) FROM part$_") } 0, 1;
+  map { $gate->crowd(16, "SELECT sell_part($_);", %of_crowd) } map { $gate->value("SELECT min(id) FROM part$_") } 0, 1;
 $gate->ok_comes(
 	"count(*) = 2 FROM pg_stat_admission_gate_hot_spots WHERE relation LIKE 'part_' AND hot_keys = 1 AND waiting > 0",
 	'each hot row of a partition has a queue');
