@@ -79,7 +79,7 @@ snapshot_release(QueryDesc *query, bool is_top_level)
 		return;
 
 	if (users.portal != NULL)
-		portal->portalSnapshot = NULL;
+		users.portal->portalSnapshot = NULL;
 	if (portal != NULL && portal->holdSnapshot != NULL)
 	{
 		users.holding_portal = portal;
