@@ -351,7 +351,7 @@ $gate->set(pools => '');
 	$session->query($_) foreach 'BEGIN', 'SELECT 1';
 	$gate->set(pools => '');
 	$session->query($_) foreach $long, 'COMMIT';
-	$gate->set(pools => 'default: max_active = 1');
+	$gate->set(pools => 'default: max_active = 1, queue_timeout = 10s');
 	is($gate->session->query('SELECT 1'), '1', 'it has returned its place in the pool');
 	$gate->set(pools => '');
 }
