@@ -159,11 +159,11 @@ no call after a slot was lent                  |slots_note_holder|slots_unlock()
 the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, COUNT_ALWAYS, p)|skip|states|SAMPLES=2 DO=1
 a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
 a lender that ends still counts as one         |drop_slot|Slots.lent--|skip|states|BACKENDS=2 SAMPLES=1 DO=1
-a place is given where there is one            |give_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
-a place is given uncounted                     |give_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a place is given where there is one            |exchange_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
+a place is given uncounted                     |exchange_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a place is granted by a look and then a store  |slots_make_holder|had_place = entry_of(p).spot;|had_place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
-a place instead of another leaves that counted |give_place|place = from|place = NO_QUEUE|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a place instead of another leaves that counted |exchange_place|place = from|place = NO_QUEUE|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a backend does not return its place at the end |drop_all|HAS_SPOT(me)|false|states|HOT=1 LIMIT=NO_LIMIT
 the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
@@ -186,11 +186,11 @@ no long one is granted a slot that is free     |wake_next|IS_OF_LONG(next_one)|f
 a backend that is queued meanwhile leaves      |MAY_DROP|!IS_WAITING(me)|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 a backend that is long meanwhile leaves        |MAY_DROP|MySlotEntry.place != LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 a long one has a turn though it has left       |take_turn|ok = IS_RUNNING(p)|ok = true|states|LONG=2 BACKENDS=2 PARALLEL=1
-the turn of a long one that waits still counts |queue_again|count_turn(p, -1)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
-the slot of a long one that waits still counts |queue_again|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+the turn of a long one that waits still counts |slots_check_turn|count_turn(p, -1)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
+the slot of a long one that waits still counts |slots_check_turn|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.place = NO_QUEUE|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
 one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, COUNT_ALWAYS, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
-a worker counts although its leader waits      |slots_count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
+a worker counts although its leader waits      |count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one that lends still count          |lend|COUNT_LONG(- entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2

@@ -562,21 +562,6 @@ inline must_give_up()
 	if :: next_one != INVALID_PROC_NUMBER || HAS_WAITERS(LONG_QUEUE) -> ok = true :: ok = false fi
 }
 
-/* Its exchange never fails: p has a turn, so it does not leave without the lock. */
-inline queue_again(p)
-{
-	d_step {
-		assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
-		counted = entry_of(p).counted; entry_of(p).counted = false;
-		had_place = LONG_QUEUE; count_turn(p, -1)
-	};
-	slots_hand_off();
-	atomic {
-		had_place = NO_QUEUE; exempt = exempt & ~BIT(p);
-		entry_of(p).queue = LONG_QUEUE; slots_queue_append(p)
-	}
-}
-
 /* It is at work.  The exchange and the count are one step: both are under the lock. */
 inline take_turn(p)
 {
@@ -586,16 +571,25 @@ inline take_turn(p)
 	}
 }
 
-/* ok: it has */
-inline slots_has_turn(p)
+/* p has a turn, so it does not leave without the lock. */
+inline slots_check_turn(p)
 {
 	slots_lock();
-	WHEN(IS_AT_WORK(p) && long_may_wait(p),
-		 take_turn(p); WHEN(ok, must_give_up(); WHEN(ok, queue_again(p))));
-	ok = !is_paused(p); slots_unlock()
+	WHEN(IS_AT_WORK(p) && long_may_wait(p), take_turn(p); WHEN(ok, must_give_up()); WHEN(ok,
+		d_step {
+			assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
+			counted = entry_of(p).counted; entry_of(p).counted = false;
+			had_place = LONG_QUEUE; count_turn(p, -1)
+		};
+		slots_hand_off();
+		atomic {
+			had_place = NO_QUEUE; exempt = exempt & ~BIT(p);
+			entry_of(p).queue = LONG_QUEUE; slots_queue_append(p)
+		}));
+	slots_unlock()
 }
 
-inline slots_count_worker(p, n)
+inline count_worker(p, n)
 {
 	atomic {
 		slots_lock(); entry_of(p).workers = entry_of(p).workers + n;
@@ -783,16 +777,14 @@ inline slots_end_readmission()
 inline slots_release_place() { WHEN(HAS_SPOT(me), MARK_OF(me) = 0; take_spot(me); release()) }
 
 /* ---- hot_spots.c ---- */
-/* "to": its queue; "from": what was in the spot.  Counts first. */
-inline give_place(p, to)
+/* "to": its queue, or NO_QUEUE; "from": what was in the spot.  Counts first. */
+inline exchange_place(p, to)
 {
-	from = entry_of(p).spot;
 	WHEN(from != to,
-		 queue_at(to).usage++;
+		 WHEN(to != NO_QUEUE, queue_at(to).usage++);
 		 atomic { place = to; WHEN(entry_of(p).spot == from, entry_of(p).spot = to; place = from) };
 		 WHEN(place != NO_QUEUE, slots_return_place()))
 }
-inline take_place(p) { WHEN(HAS_SPOT(p), take_spot(p); slots_return_place()) }
 #define IS_LEFT_OVER(p)	(GIVING && HAS_SPOT(p) && (!IN_TRANSACTION(p) || IS_WAITING(p)))
 inline take_place_left(p)
 {
@@ -834,13 +826,14 @@ inline find_or_form(h)
 inline slots_note_activity(p, h)
 {
 	WHEN(IS_HOLDER(p) || HAS_SPOT(p),
+		 from = entry_of(p).spot; to = NO_QUEUE;
 		 if
-		 :: true -> find_or_form(h); to = NO_QUEUE;
-			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) };
-			EITHER(to != NO_QUEUE, give_place(p, to), take_place(p))
-		 :: MARK_OF(p) = 0; take_place(p)
-		 :: true -> take_place(p)
-		 fi)
+		 :: true -> find_or_form(h);
+			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) }
+		 :: MARK_OF(p) = 0
+		 :: true
+		 fi;
+		 exchange_place(p, to))
 }
 
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
@@ -937,21 +930,22 @@ inline sleep_in_queue()
 /* ---- long_statements.c ---- */
 #if LONG
 /* ok: it goes on; else there was an error, or its leader has ended it. */
-inline pause_for(p)
+inline tick(p)
 {
-	do
-	:: !is_paused(p) -> ok = true; break
-	:: interrupts > 0 -> interrupts--; break
-	:: (killed & BIT(p)) != 0 -> break
-	:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_let_in(p)
-	od
+	slots_check_turn(p); ok = !is_paused(p);
+	WHEN(!ok,
+		do
+		:: !is_paused(p) -> ok = true; break
+		:: interrupts > 0 -> interrupts--; break
+		:: (killed & BIT(p)) != 0 -> break
+		:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_let_in(p)
+		od)
 }
-inline tick() { slots_resume(); slots_has_turn(me); WHEN(!ok, pause_for(me)) }
 
 /* The query ends after its worker; or the backend fails, or exits, while that works. */
 #define LONG_QUERY \
 	atomic { WHEN(me < PARALLEL, parallel = parallel | BIT(me)); ok = true }; \
-	do :: atomic { ok && ticks > 0 -> ticks-- }; tick() :: true -> break od; \
+	do :: atomic { ok && ticks > 0 -> ticks-- }; slots_resume(); tick(me) :: true -> break od; \
 	WHEN(!ok, killed = killed | BIT(me)); \
 	if \
 	:: (parallel & BIT(me)) == 0 -> slots_end_turns() \
@@ -1044,7 +1038,7 @@ proctype Worker()
 	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && blocked ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
 		WHEN(IS_RUNNING(0), slots_note_holder(0, false));
-		if :: slots_let_in(1) :: HOT > 0 -> take_place(0) :: HOT == 0 fi
+		if :: slots_let_in(1) :: HOT > 0 -> from = entry_of(0).spot; exchange_place(0, NO_QUEUE) :: HOT == 0 fi
 #else
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
 		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
@@ -1066,12 +1060,12 @@ proctype ParallelWorker(byte p)
 
 	do
 	:: (parallel & BIT(p)) != 0 ->
-		slots_count_worker(p, 1); ok = true;
+		count_worker(p, 1); ok = true;
 		do
-		:: atomic { ok && ticks > 0 -> ticks-- }; slots_has_turn(p); WHEN(!ok, pause_for(p))
+		:: atomic { ok && ticks > 0 -> ticks-- }; tick(p)
 		:: true -> break
 		od;
-		parallel = parallel & ~BIT(p); slots_count_worker(p, -1)
+		parallel = parallel & ~BIT(p); count_worker(p, -1)
 	:: done >= BACKENDS && parallel == 0 -> break
 	od;
 	done++

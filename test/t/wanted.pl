@@ -383,20 +383,6 @@ for (
 	$gate->ok_stops($crowd);
 }
 
-# Two rows in two partitions, by a plan that names all of them
-$gate->value(
-	'CREATE TABLE part (id int PRIMARY KEY, n int) PARTITION BY HASH (id)',
-	(map { "CREATE TABLE part$_ PARTITION OF part FOR VALUES WITH (MODULUS 2, REMAINDER $_)" } 0, 1),
-	'INSERT INTO part SELECT id, 0 FROM generate_series(1, 20) id',
-	'CREATE FUNCTION sell_part(item int) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS
-		$$ BEGIN UPDATE part SET n = n + 1 WHERE id = item; PERFORM pg_sleep(0.005); END $$');
-my @crowds =
-  map { $gate->crowd(16, "SELECT sell_part($_);", %of_crowd) } map { $gate->value("SELECT min(id) FROM part$_") } 0, 1;
-$gate->ok_comes(
-	"count(*) = 2 FROM pg_stat_admission_gate_hot_spots WHERE relation LIKE 'part_' AND hot_keys = 1 AND waiting > 0",
-	'each hot row of a partition has a queue');
-$gate->ok_stops($_) foreach @crowds;
-
 # LOCK TABLE names its relation.
 $crowd = $gate->crowd(24, "BEGIN; LOCK TABLE log IN EXCLUSIVE MODE;\n\\sleep 3 ms\nCOMMIT;", %of_crowd);
 $gate->ok_comes(sub { spot("bool_or(relation = 'log' AND max_active > 0 AND waiting > 3)") eq 't' },
