@@ -202,6 +202,8 @@ sub crowd
 	my ($self, $clients, $script, %param) = @_;
 	my @arguments = ('-c', $clients, '-j', 4, '-T', 3600, '--max-tries', $param{max_tries} // 1);
 
+	# PostgreSQL's tests set it; ok_stops() looks for this one.
+	local $ENV{PGAPPNAME} = 'pgbench';
 	local $ENV{PGOPTIONS} = GateClient::options($param{session});
 	return IPC::Run::start($self->pgbench(@arguments, '-f', $self->script($script)), '>', '/dev/null');
 }
