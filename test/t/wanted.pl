@@ -181,6 +181,7 @@ sub waits_for_place
 		sub {
 			if ($waiter->done)
 			{
+				$waiter->result;    # of what did not wait
 				$waiter->query('ROLLBACK');
 				$waiter->query('BEGIN', 'SELECT 1', @before);
 				$waiter->start($want);
