@@ -68,6 +68,7 @@ static int	place_level = 0;
 /* The last wait in the queue: when it began, and how many waited there then */
 static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
+static SlotLimit wait_limit;	/* that kept it waiting, if it was refused */
 
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
@@ -98,8 +99,8 @@ waited(void)
 }
 
 /*
- * Raise the error of a backend that may not enter the queue, or has waited too
- * long.  by_name: look a hot relation up in the catalog, without a lock.
+ * Raise the error of a backend that wait_limit keeps out of a full queue, or
+ * has kept waiting too long.  by_name: look a hot relation up in the catalog, without a lock.
  */
 static void
 refuse(bool is_full, bool by_name)
@@ -110,12 +111,10 @@ refuse(bool is_full, bool by_name)
 	const char *limited = "";
 	char	   *relation = NULL;
 	long		ms = is_full ? 0 : waited() / 1000;
-	SlotLimit	limit;
-	HotSpotKey *key = &limit.hot_spot;
-	bool		is_hot;
+	const SlotLimit *limit = &wait_limit;
+	const HotSpotKey *key = &limit->hot_spot;
+	bool		is_hot = key->kind != HOT_SPOT_NONE;
 
-	slots_get_my_limit(&limit);
-	is_hot = key->kind != HOT_SPOT_NONE;
 	if (is_full ? pool->max_queue_length != POOLS_QUEUE_LENGTH_UNSET :
 		queue_timeout() != gate_queue_timeout)
 		setting = psprintf("%s of pool \"%s\"", setting, pool->name);
@@ -127,7 +126,7 @@ refuse(bool is_full, bool by_name)
 		limited = psprintf("relation \"%s\"", relation);
 	else if (is_hot)
 		limited = slots_describe_hot_spot(key);
-	else if (limit.is_of_queue)
+	else if (limit->is_of_queue)
 	{
 		limited = psprintf(" of pool \"%s\"", pool->name);
 		limit_setting = psprintf("max_active of pool \"%s\"", pool->name);
@@ -141,12 +140,12 @@ refuse(bool is_full, bool by_name)
 			 is_hot ?
 			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit.slots, limited, limit.slots,
-							  limit.in_use, limit.waiting, ms) :
+							  limit->slots, limited, limit->slots,
+							  limit->in_use, limit->waiting, ms) :
 			 errdetail_plural("The limit%s is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
 							  "The limit%s is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							  limit.slots, limited, limit.slots,
-							  limit.in_use, limit.lent, limit.waiting, ms),
+							  limit->slots, limited, limit->slots,
+							  limit->in_use, limit->lent, limit->waiting, ms),
 			 is_hot ? errhint("Try again later, or increase %s.", setting) :
 			 errhint("Try again later, or increase %s or %s.", setting, limit_setting)));
 }
@@ -171,8 +170,12 @@ sleep_in_queue(void)
 		long		ms = waited() / 1000;
 		long		wake_at = max_wait > 0 ? Min(max_wait, next_look) : next_look;
 
-		if (max_wait > 0 && ms >= max_wait && slots_leave_queue(TOTAL_TIMEOUTS))
-			return false;
+		if (max_wait > 0 && ms >= max_wait)
+		{
+			slots_get_my_limit(&wait_limit);
+			if (slots_leave_queue(TOTAL_TIMEOUTS))
+				return false;
+		}
 		wait_for_latch(Max(wake_at - ms, 0), wait_event);
 		if (slots_claim())
 			return true;
@@ -232,7 +235,10 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	wait_start = monotonic_us();
 	state = slots_enqueue(gate_max_queue_length, &wait_queue_length);
 	if (state == SLOT_NONE)
+	{
+		slots_get_my_limit(&wait_limit);
 		refuse(true, !begins_block);
+	}
 	if (state != SLOT_WAITING)
 	{
 		standing = ADMITTED;

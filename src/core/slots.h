@@ -301,7 +301,7 @@ extern ConditionVariable *slots_awaited_turn(int procno);
 extern void slots_end_turns(void);
 extern void slots_need_long(bool needed);
 
-/* The limit that a backend has waited for */
+/* The limit that a backend waits for */
 typedef struct SlotLimit
 {
 	bool		is_of_queue;	/* of its pool or hot spot, not of all */

@@ -18,14 +18,14 @@
  *
  * Locking: "the lock" in comments is Slots->mutex, a spinlock, taken by
  * slots_lock().  It guards all members of SlotShared, SlotPool and SlotQueue,
- * and the key of a HotSpot, unless their comments name another lock.  A hint
- * is a value read without it.  If the comment of a SlotEntry's member names no
- * lock, its backend writes it; the worker (src/worker.c) also writes hot_spot
- * and has_wanted, and all of a HotSpot but the key.  Others read them without
- * a lock.  Atomics are read without a lock; limits and settings are written
- * under the lock, usage words without it.  Slots->pools_lock, an LWLock taken
- * before the lock, guards the set of pools and their names.  Times are in us
- * by monotonic_us(), except TimestampTz.
+ * and the key of a HotSpot but its row, unless comments name another lock.  A
+ * hint is a value read without it.  If the comment of a SlotEntry's member
+ * names no lock, its backend writes it; the worker (src/worker.c) also writes
+ * hot_spot and has_wanted, and all of a HotSpot but the key.  Others read them
+ * without a lock.  Atomics are read without a lock; limits and settings are
+ * written under the lock, usage words without it.  Slots->pools_lock, an
+ * LWLock taken before the lock, guards the set of pools and their names.
+ * Times are in us by monotonic_us(), except TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -57,8 +57,8 @@ slots_keep_totals(void)
 }
 
 /*
- * Describe the limit that this backend has waited for: that of its queue if it
- * is exhausted, else that for all.
+ * Describe the limit that this backend waits for: that of its queue if it is
+ * exhausted, else that for all.  limit->waiting excludes this backend.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
@@ -91,6 +91,8 @@ slots_get_my_limit(SlotLimit *limit)
 			if (queue != LONG_QUEUE)
 				limit->waiting += queue_at(queue)->nwaiters;
 	}
+	if (state_of(MySlotEntry) == SLOT_WAITING)
+		limit->waiting--;
 	slots_unlock();
 	for (int i = 0; i < MaxBackends; i++)
 		limit->lent += state_of(entry_of(i)) == SLOT_LENT &&
