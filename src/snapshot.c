@@ -12,11 +12,11 @@
  * ProcessUtility, the portal's portalSnapshot; in both, the portal's
  * holdSnapshot, if the portal keeps the result.
  *
- * A statement keeps its snapshot if anything else refers to it, because it may
- * run inside a function, with the snapshot of the calling statement.  Above
- * READ COMMITTED it does, too: there the first snapshot lives to the end of
- * the transaction.  (In transaction scope, a block waits at BEGIN, without
- * one.)
+ * A statement keeps its snapshot if anything else may refer to it: inside a
+ * function, it may be that of the calling statement; in a subtransaction, that
+ * of an outer one.  Above READ COMMITTED it does, too: there the first snapshot
+ * lives to the end of the transaction.  (In transaction scope, a block waits at
+ * BEGIN, without one.  COMMIT AND CHAIN begins one without BEGIN.)
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -51,19 +51,27 @@ is_of_query_alone(const QueryDesc *query, Snapshot snapshot)
 
 /*
  * Release the snapshots of a statement that is about to wait, if possible.
- * query: the one to be started, or NULL; is_top_level: it is known to be a
- * statement of the client.
+ * query: the one to be started, or NULL; is_first: the transaction has run no
+ * other one.
  */
 void
-snapshot_release(QueryDesc *query, bool is_top_level)
+snapshot_release(QueryDesc *query, bool is_first)
 {
 	Portal		portal = ActivePortal;
+	int			level = GetCurrentTransactionNestLevel();
 	Snapshot	snapshot;
 
 	memset(&users, 0, sizeof(users));
 	InvalidateCatalogSnapshot();
 	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet() ||
-		(!is_top_level && !is_of_query_alone(query, GetActiveSnapshot())))
+		(!is_first && !is_of_query_alone(query, GetActiveSnapshot())))
+		return;
+
+	/*
+	 * A subtransaction of a function must not replace an outer snapshot.  A
+	 * statement of the client has a portal of its level, once it is planned.
+	 */
+	if (level > 1 && (portal == NULL || portal->createLevel != level))
 		return;
 	if (portal != NULL && portal->portalSnapshot == GetActiveSnapshot())
 		users.portal = portal;

@@ -15,7 +15,14 @@ $gate->value(
 	'CREATE FUNCTION v() RETURNS int STABLE LANGUAGE sql AS $$ SELECT v FROM t WHERE id = 1 $$',
 	'CREATE PROCEDURE read_v(INOUT a int) LANGUAGE plpgsql AS $$ BEGIN SELECT v INTO a FROM t WHERE id = 1; END $$',
 	'CREATE MATERIALIZED VIEW m AS SELECT v FROM t',
-	'CREATE TABLE made (v int)');
+	'CREATE TABLE made (v int)',
+	'CREATE FUNCTION catches() RETURNS int LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM v FROM t;
+			RAISE division_by_zero;
+		EXCEPTION WHEN division_by_zero OR insufficient_resources THEN
+			RETURN 1;
+		END $$');
 
 my $session = $gate->session;
 my $number = 0;
@@ -171,6 +178,22 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	}
 	$holder->query('COMMIT');
 	is($session->start_prepared('SELECT', 1)->finish, $gate->value($select), 'the prepared statement is still there');
+}
+
+# A function that the client calls without a statement waits inside a subtransaction, and
+# catches an error there.  The snapshot of the call outlives that.
+{
+	my $catches = $gate->value(q{SELECT 'catches'::regproc::oid});
+	for my $timeout (0, 1000)
+	{
+		my $holder = $gate->holder;
+		my $caller = $gate->session(session => { 'admission_gate.queue_timeout' => $timeout });
+		$gate->queue($caller, sub { $caller->call_function($catches) });
+		$gate->await('SELECT timeouts > 0 FROM pg_stat_admission_gate') if $timeout;
+		$holder->query('COMMIT');
+		is($caller->result->{error}, undef, 'a fast-path call catches an error after a wait, timeout ' . $timeout);
+		is($caller->query('SELECT 1'), 1, 'and its session goes on');
+	}
 }
 
 $gate->ok_quiet('after all');
