@@ -410,7 +410,8 @@ is_busy(const PGPROC *proc, uint64 *cpu)
 		*cpu += used;
 	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
 		return true;
-	return wait_class == PG_WAIT_IO || is_for_lwlock(event);
+	/* The latter: another backend reads the page. */
+	return wait_class == PG_WAIT_IO || event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event);
 }
 
 /* Find the processes of a holder: itself and its parallel workers. */
@@ -551,7 +552,7 @@ sampler_sample(void)
 
 		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
-		is_stuck = activity == ACTIVITY_STUCK;
+		is_stuck = activity == ACTIVITY_STUCK && GetPGProcByNumber(procno)->waitLock != NULL;
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		/* A leader that needs no more rows waits for its workers to end. */
 		if (slots_awaited_turn(procno) != NULL &&
