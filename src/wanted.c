@@ -7,10 +7,11 @@
  * compares columns for equality with known values: constants and parameters.
  * The key is a hash of these columns and values.  If they include the columns
  * of the primary key, only those count: a row has the same key however a
- * statement finds it, and in whichever partition it may be.  An INSERT gives values to the columns of
- * ON CONFLICT, or else to these.  Otherwise it wants to insert into the
- * relation.  A statement without any condition wants the whole relation, like
- * LOCK TABLE.  A call of pg_advisory_lock() or the like names the lock.
+ * statement finds it, and in any partition with the same column numbers.  An
+ * INSERT gives values to the columns of ON CONFLICT, or else to these.
+ * Otherwise it wants to insert into the relation.  A statement without any
+ * condition wants the whole relation, like LOCK TABLE.  A call of
+ * pg_advisory_lock() or the like names the lock.
  *
  * Locks that many may hold, like those of foreign keys, are not wanted: a
  * queue would only prevent parallel work.  Neither are locks that nobody waits
@@ -29,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_index.h"
@@ -49,6 +51,7 @@
 #define MAX_RELATIONS	64		/* looked at per statement */
 #define MAX_NODES		64		/* of its plan, looked at */
 #define MAX_VALUES		32		/* columns with known values */
+#define MAX_VALUE_SIZE	1024	/* bytes; others are unknown */
 
 /* What the key of a relation stands for, mixed into its hash */
 #define WANTS_ROW		0x524F5721
@@ -121,6 +124,8 @@ note_value(KnownValues *known, AttrNumber column, Node *node)
 		!is_known(node, known->params, &value, &type))
 		return false;
 	get_typlenbyval(type, &length, &by_value);
+	if (length == -1 && toast_raw_datum_size(value) > MAX_VALUE_SIZE)
+		return false;
 	known->columns[known->n] = column;
 	known->hashes[known->n++] = datum_image_hash(value, by_value, length);
 	return true;
