@@ -334,6 +334,7 @@ ok_never_pauses($_, split m{ // })
 	? ( "BEGIN // UPDATE $far SET sold = 1 WHERE id = 2 // $endless",
 		"BEGIN // SELECT FROM $far WHERE id = 2 FOR UPDATE // $endless")
 	: (),
+	"BEGIN // LOCK TABLE copy IN SHARE MODE // $endless",
 	"INSERT INTO copy $endless",
 	"SELECT pg_current_xact_id(), ($endless)",
 	"WITH w AS (INSERT INTO copy VALUES (1) RETURNING n) $endless",
