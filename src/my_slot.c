@@ -100,7 +100,8 @@ waited(void)
 
 /*
  * Raise the error of a backend that wait_limit keeps out of a full queue, or
- * has kept waiting too long.  by_name: look a hot relation up in the catalog, without a lock.
+ * has kept waiting too long.  by_name: look a hot relation up in the catalog,
+ * without a lock.
  */
 static void
 refuse(bool is_full, bool by_name)
@@ -205,9 +206,9 @@ note_wait(const char *end)
 
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
-			(errmsg("admission wait ended after %.3f ms: %s, pool \"%s\", queue length %d on arrival, position %d",
+			(errmsg("admission wait ended after %.3f ms: %s, pool \"%s\", queue length %d on arrival",
 					us / 1000.0, end, slots_my_pool()->name,
-					wait_queue_length, wait_queue_length + 1)));
+					wait_queue_length)));
 	RESUME_INTERRUPTS();
 }
 

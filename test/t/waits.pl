@@ -57,7 +57,7 @@ ok_logged(sub { $session->query('SELECT 1') },
 	my $took = 1000 * (time - $begin);
 	my ($pid, $waited, $end) = $log =~ /\[(\d+)\] client backend $wait_line/;
 	is( $end,
-		'admitted, pool "default", queue length 0 on arrival, position 1',
+		'admitted, pool "default", queue length 0 on arrival',
 		'with log_min_wait = 0, a wait is logged with its end, pool and place in the queue');
 	is($pid, $session->pid, 'by the process that waited');
 	like($log, qr/\[$pid\] client backend STATEMENT:  SELECT 1 AS marked\n/, 'its statement is added');
@@ -69,12 +69,12 @@ ok_logged(sub { $session->query('SELECT 1') },
 }
 
 # All ends, and the second in the queue
-my $canceled = 'canceled, pool "default", queue length 0 on arrival, position 1';
+my $canceled = 'canceled, pool "default", queue length 0 on arrival';
 my $next = $gate->session;
 my $cancel = sub { $gate->queue($next, 'SELECT 1'); $session->cancel; $gate->await_waiting(1) };
 ok_logged(
 	sub { wait_that_ends_by($session, 'SELECT 1', $cancel); $next->finish },
-	'admitted, pool "default", queue length 1 on arrival, position 2' . "\n$canceled",
+	'admitted, pool "default", queue length 1 on arrival' . "\n$canceled",
 	'a wait that is cancelled, and one behind it');
 for ([ 'admission_gate.queue_timeout', $canceled =~ s/canceled/timed out/r ], [ 'statement_timeout', $canceled ])
 {
