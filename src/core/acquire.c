@@ -190,6 +190,14 @@ slots_try_acquire(TimestampTz since)
 	return true;
 }
 
+/* May this backend take what is free although others wait? */
+static bool
+may_barge(void)
+{
+	return Slots->settings.handoff_after != 0 &&
+		slots_my_pool()->priority >= (int32) pg_atomic_read_u32(&Slots->next_priority);
+}
+
 /* Acquire a free slot although others wait, if settings allow it. */
 bool
 slots_try_barge(TimestampTz since)
@@ -197,10 +205,7 @@ slots_try_barge(TimestampTz since)
 	bool		others_wait = waiters_flag_is_set() ||
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
-	if ((others_wait &&
-		 (Slots->settings.handoff_after == 0 ||
-		  slots_my_pool()->priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
-		!count_me_in(COUNT_IF_FREE))
+	if ((others_wait && !may_barge()) || !count_me_in(COUNT_IF_FREE))
 		return false;
 	become_holder(since);
 	if (others_wait)
@@ -217,7 +222,8 @@ barge_or_force(TimestampTz since)
 	if (forced)
 	{
 		(void) count_me_in(COUNT_ALWAYS);
-		add_to_own(TOTAL_FORCED, 1);
+		if (!MySlotEntry->admitted_before)
+			add_to_own(TOTAL_FORCED, 1);
 	}
 	become_holder(since);
 	return forced;
@@ -489,8 +495,7 @@ slots_resume(void)
 void
 slots_release_slot(void)
 {
-	if (pg_atomic_read_u32(&MySlotEntry->state) != SLOT_NONE)
-		drop_slot(NO_QUEUE);
+	drop_slot(NO_QUEUE);
 }
 
 /* Release this backend's slot and places, if any. */
@@ -594,7 +599,7 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	CountWhen	when = Slots->settings.handoff_after == 0 ? COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
+	CountWhen	when = may_barge() ? COUNT_IF_FREE : COUNT_IF_NONE_WAITS;
 	int			place;
 
 	slots_resume();

@@ -11,7 +11,7 @@
  * Before a backend runs a statement on a hot relation, it publishes a key for
  * what the statement wants there (src/wanted.c).  A sample (src/sampler.c) that
  * finds it in line raises the mark of the key.  A sample that finds it working
- * with a place lowers the mark, and so does time.  While the mark lasts,
+ * lowers the mark, and so does time.  While the mark lasts,
  * statements with that key take a place before they run, or wait for one.  All
  * others run as if nothing were hot.
  *
@@ -516,7 +516,6 @@ slots_end_hot_spots(void)
 bool
 slots_get_hot_spot(int hot_spot, HotSpotView *view)
 {
-
 	slots_lock();
 	describe(hot_spot, view);
 	slots_unlock();

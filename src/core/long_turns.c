@@ -89,6 +89,7 @@ slots_check_turn(int procno)
 	if (take_turn(entry) && !Slots->long_needed && must_give_up(entry))
 	{
 		/* Its backend does not leave without the lock while it has a turn. */
+		entry->queue = LONG_QUEUE;
 		pg_atomic_write_u32(&entry->state, SLOT_WAITING);
 		leave_reserve(entry);
 		pool_of(entry)->totals[TOTAL_PAUSES]++;
@@ -97,7 +98,6 @@ slots_check_turn(int procno)
 		slots_hand_off(entry, &had);
 		pg_atomic_write_u64(&entry->since, locked.timestamp);
 		entry->queued = locked.now;
-		entry->queue = LONG_QUEUE;
 		/* What its processes use until they sleep counts for the next turn. */
 		entry->turn_ticks = pg_atomic_read_u32(&entry->ticks);
 		slots_queue_append(entry);

@@ -256,7 +256,7 @@ typedef enum Activity
 /* A hot spot, for the views */
 typedef struct HotSpotView
 {
-	HotSpotKey	key;			/* its row: the last that one waited for */
+	HotSpotKey	key;			/* its row: wanted by most of those in line */
 	TimestampTz since;
 	TimestampTz ended;			/* of a past one */
 	int			hot_keys;		/* that are marked */

@@ -21,8 +21,9 @@
  * and the key of a HotSpot but its row, unless comments name another lock.  A
  * hint is a value read without it.  If the comment of a SlotEntry's member
  * names no lock, its backend writes it; the worker (src/worker.c) also writes
- * hot_spot and has_wanted, and all of a HotSpot but the key.  Others read them
- * without a lock.  Atomics are read without a lock; limits and settings are
+ * hot_spot and has_wanted, and all of a HotSpot but the key and its atomics.
+ * Others read them without a lock.  acquire.c says which process changes the
+ * state and the spot of an entry.  Atomics are read without a lock; limits and settings are
  * written under the lock, usage words without it.  Slots->pools_lock, an
  * LWLock taken before the lock, guards the set of pools and their names.
  * Times are in us by monotonic_us(), except TimestampTz.
@@ -175,10 +176,12 @@ typedef struct SlotShared
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;
 	pg_atomic_uint32 lent;		/* entries in state LENT: a hint */
-	uint64		moved;			/* when a waiter last entered: see lending.c */
+	uint64		moved;			/* when one was last granted a slot, or
+								 * claimed it: see lending.c */
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
 	uint64		short_waited;	/* when a short statement last queued, as no
-								 * slot was free, or entered from a queue */
+								 * slot was free, or entered from a pool's
+								 * queue */
 	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* VACUUM or replay waits for them; written by
 								 * the worker without the lock */

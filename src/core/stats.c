@@ -103,7 +103,6 @@ slots_get_my_limit(SlotLimit *limit)
 void
 slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS])
 {
-
 	slots_lock();
 	memcpy(sums, Slots->pools[pool].totals, sizeof(Slots->pools[pool].totals));
 	slots_unlock();

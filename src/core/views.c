@@ -312,7 +312,6 @@ GATE_FUNCTION_INFO_V1(pg_stat_admission_gate_reset);
 Datum
 pg_stat_admission_gate_reset(PG_FUNCTION_ARGS)
 {
-
 	check_preloaded();
 	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
 	for (int p = 0; p < Slots->npools; p++)

@@ -11,7 +11,7 @@
  * granted	The slot changes hands: the count stays, and the waiter leaves its
  *			queue and becomes a holder before its latch is set.  So no grant is
  *			lost: whatever the waiter does next, it holds a slot and releases it.
- * called	Only the next waiter: its latch is set, and it must claim a free slot
+ * called	Only the head of a queue: its latch is set, and it must claim a free slot
  *			in competition with backends that are on a CPU already (barging).
  *			If it comes too late, it sleeps on.
  *
@@ -28,7 +28,7 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 97, about eight times per section.
+ * waiters: at most 97, less than 20 times per section.
  *
  * The queues work without the worker (src/worker.c).  While few backends work,
  * it dozes.  A backend that queues, or first meets the gate, calls it.
