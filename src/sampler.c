@@ -510,10 +510,12 @@ holders_are_due(void)
 static long
 next_interval(int at_work, bool contended)
 {
-	long		interval = contended || at_work > FEW_AT_WORK ? WORKING_INTERVAL : IDLE_INTERVAL;
+	long		interval = WORKING_INTERVAL;
 
-	if (slots_any_waits() || (interval == IDLE_INTERVAL && !slots_may_doze()))
+	if (slots_any_waits())
 		interval = WAITING_INTERVAL;
+	else if (!contended && at_work <= FEW_AT_WORK && slots_may_doze())
+		interval = IDLE_INTERVAL;
 	return Max(interval, Min(nbackends / BACKENDS_PER_MS, MOST_FOR_BACKENDS));
 }
 

@@ -369,16 +369,20 @@ slots_note_sample(uint64 took)
 	slots_unlock();
 }
 
-/* May the worker doze?  If so, the next backend that queues calls it. */
+/*
+ * May the worker doze?  If so, the next backend that queues calls it.  If one
+ * just has, others may follow: each call costs a sample.
+ */
 bool
 slots_may_doze(void)
 {
-	bool		may;
+	static bool dozed = false;
 
 	slots_lock();
-	may = Slots->worker_dozes = !slots_any_waits();
+	dozed = (!dozed || Slots->worker_dozes) && !slots_any_waits();
+	Slots->worker_dozes = dozed;
 	slots_unlock();
-	return may;
+	return dozed;
 }
 
 /* Has the worker taken a sample lately?  A hint. */
