@@ -324,6 +324,9 @@ sub cancel
 	return;
 }
 
+# Cancels what the connection is doing, and waits until that has ended.
+sub stop { my ($self) = @_; $self->cancel; return $self->result; }
+
 # Ends the connection as a client should.
 sub quit { my ($self) = @_; return $self->message('X')->hang_up; }
 

@@ -177,8 +177,6 @@ sub worker
 	return $session;
 }
 
-sub stop_worker { my ($self, $worker) = @_; $worker->cancel; return $worker->result; }
-
 # Writes a script for pgbench and returns its name.
 sub script
 {
@@ -450,7 +448,7 @@ sub ok_passes
 
 	my $end = $self->_waits_or_ends($session);
 	is($end, '00000', $what) or diag $self->report;
-	return $end eq 'waits' && $self->stop_worker($session);
+	return $end eq 'waits' && $session->stop;
 }
 
 # What comes first: the session waits for a slot (by both views), or it ends,

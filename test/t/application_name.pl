@@ -33,8 +33,7 @@ sub waits
 {
 	my ($session, $what) = @_;
 	$gate->ok_queues($session, 'SELECT count(*) FROM t', "waits: $what");
-	$session->cancel;
-	return $session->result;
+	return $session->stop;
 }
 
 # Which names
@@ -115,8 +114,7 @@ SKIP:
 		"count(*) = 1 FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid)
 		WHERE b.gate_state = 'waiting' AND application_name = 'postgres_fdw'",
 		'postgres_fdw waits for the slot of the session that waits for it');
-	$session->cancel;
-	$session->result;
+	$session->stop;
 	$gate->set(bypass_application_names => 'postgres_fdw');
 	is($session->query("SELECT count(*) FROM $far"), 100, 'and not if it passes by its name');
 	$gate->set(bypass_application_names => '');

@@ -217,8 +217,7 @@ sub ok_error
 {
 	$one->query('BEGIN');
 	$gate->queue($two, 'SELECT 1');
-	$two->cancel;
-	$two->result;
+	$two->stop;
 	my $other = $gate->waiter('SELECT 1');
 	$gate->value('SELECT pg_terminate_backend(' . $other->pid . ')');
 	$gate->await_waiting(0);
@@ -228,8 +227,7 @@ sub ok_error
 	# A cancel of what runs is a failure of that.
 	$one->start('SELECT pg_sleep(1000)');
 	$gate->await_wait_event_type($one, 'Timeout');
-	$one->cancel;
-	$one->result;
+	$one->stop;
 	grew('a cancel of what runs', admitted => 1, failed => 1);
 
 	$gate->holder->quit;
@@ -337,9 +335,9 @@ for (
 	$holder->start('DO $$ BEGIN LOOP END LOOP; END $$');
 	$gate->ok_comes(sub { $gate->gauges eq '2|0|0' }, 'a lender that works again has its slot back, above the limit');
 	$gate->ok_queues($last, 'SELECT 1', 'while the count is above the limit, others wait');
-	$gate->stop_worker($holder);
+	$holder->stop;
 	gauges_are('1|0|1', 'when it is back at the limit, they still wait');
-	$gate->stop_worker($next);
+	$next->stop;
 	is($last->finish, '1', 'when it is below, the next one enters');
 	grew('the return of a lender', admitted => 1, completed => 1, failed => 2, queued => 1);
 }

@@ -125,7 +125,7 @@ sub ends_by
 	$end->($waiter);
 	is($waiter->sqlstate, $sqlstate, "$what ends the wait");
 	$gate->await_waiting(1);
-	$gate->stop_worker($worker);
+	$worker->stop;
 	is($next->finish, '2', 'and the queue goes on');
 	clean("after $what of a waiting session");
 

@@ -224,8 +224,7 @@ $gate->set(deadlock_timeout => 600_000);
 					'a wait');
 				return 1 if $gate->state($waiter) eq 'waiting';
 				usleep(100_000);
-				$waiter->cancel;
-				$waiter->result;
+				$waiter->stop;
 				return 0;
 			},
 			'one that wants the same queues');

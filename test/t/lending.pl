@@ -117,7 +117,7 @@ $gate->piece(
 		$ddl->sync;
 		$gate->ok_passes($ddl, 'after DDL without a slot, the rest of the pipeline is forced in');
 		$gate->ok_queues($ddl, 'SELECT count(*) FROM t WHERE id = 1', 'the next transaction waits');
-		$gate->stop_worker($worker);
+		$worker->stop;
 		is($ddl->finish, '1', 'for its turn');
 	},
 	passes_without_lending => 'it is forced entry');

@@ -67,7 +67,7 @@ sub in_a_queue
 	my $session = $gate->waiter($command);
 	$others->[$_]->start($sql->[$_]) foreach (0 .. $#$others);
 	$gate->await_waiting(1 + @$others);
-	$gate->stop_worker($worker);
+	$worker->stop;
 	return join ' ', map { $_->sqlstate } $session, @$others;
 }
 
@@ -155,7 +155,7 @@ for my $case (
 			$gate->await_waiting(1);
 			$owner->start('SELECT pg_advisory_unlock(1)');
 			$gate->await_waiting(2);
-			$gate->stop_worker($worker);
+			$worker->stop;
 			is($session->sqlstate, '00000', "$what waits for the lock of a queued session and has it");
 			is($owner->sqlstate, '00000', 'because the gate lets that in');
 		},

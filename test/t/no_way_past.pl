@@ -42,8 +42,7 @@ sub ok_waits_without_xid
 	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
 		'0', "$what: has no transaction id");
 	is($gate->counter('forced'), '0', "$what: nobody was forced in");
-	$session->cancel;
-	$session->result;
+	$session->stop;
 	return $session->query('ROLLBACK');
 }
 
@@ -95,7 +94,7 @@ for my $scope ('transaction', 'statement')
 			$session->start("$begin$command; SELECT count(*) FROM t");
 			ok_waits_without_xid($session, "$command, scope $scope, gate_utility $utility");
 		}
-		$gate->stop_worker($worker);
+		$worker->stop;
 	}
 }
 
@@ -114,7 +113,7 @@ for my $scope ('transaction', 'statement')
 		$session->parse('', "SELECT \$1::$domain")->bind('', '', '1')->execute('')->sync;
 		ok_waits_without_xid($session, "a domain whose check runs a query or a command: $domain");
 	}
-	$gate->stop_worker($worker);
+	$worker->stop;
 }
 
 # Where a transaction takes an id that no hook sees, it does not enter for that.
@@ -126,7 +125,7 @@ for my $scope ('transaction', 'statement')
 	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
 		'1', 'a function call of the fast-path protocol takes a transaction id');
 	$gate->ok_queues($session, 'SELECT 1', 'the transaction waits nevertheless');
-	$gate->stop_worker($worker);
+	$worker->stop;
 	$session->result;
 	$session->query('COMMIT');
 }
@@ -140,7 +139,7 @@ for my $scope ('transaction', 'statement')
 	is($gate->counter('forced'), '1', 'above the limit');
 	$session->query('COMMIT');
 	$gate->ok_queues($session, 'SELECT 1', 'and the next one waits');
-	$gate->stop_worker($worker);
+	$worker->stop;
 	$session->result;
 }
 
@@ -188,7 +187,7 @@ for my $case (@cases)
 		$start->();
 		$gate->await_queued($session);
 		$gate->value($change);
-		$gate->stop_worker($worker);
+		$worker->stop;
 		my $result = $session->result;
 		is($result->{error} ? $result->{error}{C} : $result->{rows}[0][0], $expected, "then $change while it waits");
 	}
@@ -278,7 +277,7 @@ $gate->set(max_active_backends => 1, lend_after => 300);
 		'parallel_leader_participation = off');
 	$query->start('SELECT count(*) FROM t WHERE spins(id)');
 	$gate->await("SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'parallel worker'", 'two workers');
-	ok_keeps_slot('a parallel query whose workers work', sub { $gate->stop_worker($query) });
+	ok_keeps_slot('a parallel query whose workers work', sub { $query->stop });
 }
 
 # A holder that gets no CPU, because others than the server want it, is at work.
@@ -291,7 +290,7 @@ $gate->set(lend_after => 10);
 		'a holder that waits for a CPU',
 		sub {
 			$gate->stop_crowd(@hogs);
-			$gate->stop_worker($worker);
+			$worker->stop;
 		});
 }
 
@@ -309,7 +308,7 @@ $gate->set(lend_after => 10);
 			return 0;
 		},
 		'a wait for a disk');
-	ok_keeps_slot('a holder that waits for a disk', sub { kill CONT => $worker->pid; $gate->stop_worker($worker) });
+	ok_keeps_slot('a holder that waits for a disk', sub { kill CONT => $worker->pid; $worker->stop });
 }
 
 $gate->finish;

@@ -93,8 +93,7 @@ $gate->ok_quiet('after the last resort');
 		'beside forced entries without end, a waiter is let in');
 	is($gate->counter('stalls > 0'), 't', 'by the last resort');
 	$waiter->result;
-	$forced[0]->cancel;
-	$forced[0]->result;
+	$forced[0]->stop;
 	$_->query('COMMIT') foreach @forced;
 }
 $gate->ok_quiet('after overlapping forced entries');
@@ -107,7 +106,7 @@ $gate->set(lend_after => 1500);
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	cmp_ok(seconds_until_answered($waiter, 'SELECT 1'), '>', 2.4, 'the next one is let in a second after lend_after');
 	is($gate->counter('ARRAY[lends, stalls]'), '{0,1}', 'beside a holder that is at work');
-	$gate->stop_worker($worker);
+	$worker->stop;
 }
 $gate->ok_quiet('after a holder at work');
 
@@ -117,7 +116,7 @@ $gate->ok_quiet('after a holder at work');
 	my ($holder, $next) = map { plain() } 1 .. 2;
 	my $stopped = $gate->waiter('SELECT 1', user => 'plain');
 	$gate->stop_waiter($stopped);
-	$gate->stop_worker($worker);
+	$worker->stop;
 	is($holder->start('BEGIN')->sqlstate, '00000', 'while the only waiter is stopped, another one takes the free slot');
 	is($next->start('SELECT 1')->sqlstate, '00000', 'and when that is idle, a third one');
 	kill CONT => $stopped->pid;
@@ -136,7 +135,7 @@ for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ])
 	my @waiters = map { $gate->waiter('SELECT 1', user => 'analyst') } 1 .. 3;
 	$gate->set($name => $value);
 	is(join(',', map { $_->finish } @waiters), '1,1,1', "$name = $value frees the waiters of a full pool");
-	$gate->stop_worker($worker);
+	$worker->stop;
 	$gate->set(mode => 'enforce', max_active_backends => 4, pools => '');
 	$gate->ok_quiet("after $name = $value");
 }
@@ -153,7 +152,7 @@ $gate->set(max_active_backends => 4, pools => 'batch: max_active = 1');
 	$gate->set(max_active_backends => 0);
 	$locker->query('COMMIT');
 	$gate->ok_passes($behind, 'a backend that does not know yet that the gate is off does not queue');
-	$gate->stop_worker($worker);
+	$worker->stop;
 }
 $gate->set(max_active_backends => 1, pools => '');
 $gate->ok_quiet('after switching off');
@@ -176,10 +175,9 @@ $gate->set(lend_after => 60_000);
 	$gate->await(sub { $gate->activity($dba[1], 'count(*)') eq '0' }, 'an end');
 	$gate->ok_runs(dba(), 'SELECT 1', 'so is that of a session that ended');
 	$dba[0]->query('COMMIT');
-	$dba[2]->cancel;
-	$dba[2]->result;
+	$dba[2]->stop;
 	ok(!$plain->done, 'an ordinary user waits on');
-	$gate->stop_worker($worker);
+	$worker->stop;
 	is($plain->sqlstate, '00000', 'for the slot');
 	$plain->query('COMMIT');
 }
@@ -197,7 +195,7 @@ if ($gate->value('SHOW server_version_num') >= 160000)
 	$gate->ok_runs($one, 'BEGIN', 'as many members of pg_use_reserved_connections as reserved_connections enter');
 	$gate->ok_queues($two, 'SELECT 1', 'one more waits');
 	$gate->ok_runs(dba(), 'SELECT 1', 'a superuser still enters');
-	$gate->stop_worker($worker);
+	$worker->stop;
 	$two->result;
 	$one->query('COMMIT');
 	$gate->ok_quiet('after the reserve of a role');

@@ -76,7 +76,7 @@ $new->ok_runs(
 	$new->session(user => 'monitor'),
 	'TABLE pg_stat_admission_gate_histogram',
 	'another role bypasses the gate');
-$new->stop_worker($holder);
+$holder->stop;
 is($other->result->{tags}[0], 'SELECT 1', 'the one that waited is admitted');
 $new->node->stop;
 done_testing();

@@ -145,21 +145,21 @@ set_pools('web: priority = 10; batch: priority = -1; late: priority = -1', 'batc
 	$runs->($holder, 'a session is at work');
 	$gate->queue($_, $work) foreach (@batch, @web);
 	$wait->();
-	$gate->stop_worker($holder);
+	$holder->stop;
 	$runs->($web[0], 'to have waited for longer than a second is no reason to go first');
 	$wait->();
-	$gate->stop_worker($web[0]);
+	$web[0]->stop;
 	$runs->($batch[0], 'to have been passed over for that long is');
 	$wait->();
-	$gate->stop_worker($batch[0]);
+	$batch[0]->stop;
 	$runs->($web[1], 'but only for one; then the highest goes first again');
 	is($gate->gauges, '1|0|2', 'while the others wait');
-	$gate->stop_worker($web[1]);
+	$web[1]->stop;
 
 	foreach my $session (@batch[ 1, 2 ])
 	{
 		$runs->($session, 'the low ones come when nobody else wants to');
-		$gate->stop_worker($session);
+		$session->stop;
 	}
 }
 

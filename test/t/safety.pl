@@ -119,8 +119,7 @@ for my $role (sort keys %line)
 	my @reserve = map { $gate->holder(user => $role) } 1 .. ($is_superuser ? 3 : 0);
 	my $session = $gate->session(user => $role);
 	$gate->ok_queues($session, 'SELECT 1', "without the bypass, $role waits when the gate is full");
-	$session->cancel;
-	$session->result;
+	$session->stop;
 
 	$gate->value($line{$role});
 	$gate->ok_runs($gate->session(user => $role), 'SELECT 1', "$role passes by its line");

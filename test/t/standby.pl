@@ -62,8 +62,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	catch_up();
 	is($repeatable->sqlstate, '40001', 'a recovery conflict cancels a waiter that has a snapshot');
 	is($standby->state($reader), 'waiting', 'but not one that has none');
-	$reader->cancel;
-	$reader->result;
+	$reader->stop;
 
 	# A lock that a waiter has taken
 	$standby->queue($reader, 'SELECT count(*) FROM gone');
@@ -94,7 +93,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->ok_comes('paused = 3 FROM pg_stat_admission_gate', 'long statements pause');
 	$primary->value('ALTER TABLE t ADD COLUMN w int');
 	$standby->ok_comes('paused = 0 FROM pg_stat_admission_gate', 'unless replay waits for a lock of them');
-	$standby->stop_worker($_) foreach @short;
+	$_->stop foreach @short;
 	$standby->end_sessions;
 	catch_up();
 	$standby->set(max_active_backends => 1, long_after => -1, max_standby_streaming_delay => 100);
@@ -121,7 +120,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$primary->value('INSERT INTO t VALUES (1002, 0)');
 	catch_up();
 	is($standby->gauges, '1|0|3', 'a restart of the primary does not touch the queue of the standby');
-	$standby->stop_worker($worker);
+	$worker->stop;
 	is(join(',', map { $_->finish } @waiters), 't,t,t', 'which goes on');
 
 	$worker = $standby->worker;
@@ -136,7 +135,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$node->promote;
 	is($standby->gauges, '1|0|3', 'a promotion does not touch the queue');
 	is($standby->state($worker), 'running', 'nor the holder');
-	$standby->stop_worker($worker);
+	$worker->stop;
 	is($waiters[0]->sqlstate, '00000', 'a waiting SELECT runs after the promotion');
 	is($waiters[1]->sqlstate, '25006', 'a waiting INSERT was begun read-only, as ever before a promotion');
 	is($waiters[2]->sqlstate, '00000', 'a waiting BEGIN begins');

@@ -341,7 +341,7 @@ my @workers = map { $gate->worker } 1 .. 7;
 my @next = map { $gate->waiter('DO $$ BEGIN LOOP END LOOP; END $$') } 1 .. 2;
 is($session->start($want)->sqlstate, '00000', 'under a limit, one that has its place does not wait for a slot');
 $session->query('COMMIT');
-$gate->stop_worker($_) foreach (@workers, @next);
+$_->stop foreach (@workers, @next);
 $gate->ok_stops($crowd);
 
 # By another unique column than the primary key, which is not known before
