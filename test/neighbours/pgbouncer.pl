@@ -10,8 +10,11 @@ use GateTest;
 
 my $pooler = GatePooler->new('pgbouncer');
 my $gate = $pooler->gate;
-$pooler->use_passwords;
 $gate->value(
+	# As in its manual
+	q{CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
+		SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = $1'},
+	q{ALTER ROLE app PASSWORD 'secret'},
 	'CREATE ROLE pgbouncer LOGIN',
 	'REVOKE ALL ON FUNCTION get_auth FROM PUBLIC',
 	'GRANT EXECUTE ON FUNCTION get_auth TO pgbouncer',

@@ -110,19 +110,7 @@ sub session
 	return GateClient->new($self, user => 'app', database => 'app', %param);
 }
 
-# For clients that log in by a password: the function that poolers ask for it, as the manual
-# of pgbouncer has it, and what libpq has to know
-sub use_passwords
-{
-	my ($self) = @_;
-
-	$self->{gate}->value(
-		"CREATE FUNCTION get_auth(name text, OUT username text, OUT password text) LANGUAGE sql SECURITY DEFINER
-			SET search_path = pg_catalog AS 'SELECT usename::text, passwd FROM pg_shadow WHERE usename = \$1'",
-		"ALTER ROLE app PASSWORD 'secret'");
-	return;
-}
-
+# What libpq has to know, also of a client that logs in by a password
 sub login
 {
 	my ($self) = @_;
