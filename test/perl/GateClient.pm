@@ -94,7 +94,6 @@ sub _write
 	return;
 }
 
-# Sends one message.
 sub message
 {
 	my ($self, $type, $body) = @_;
@@ -134,7 +133,6 @@ sub start_prepared
 	return $self->bind('', $statement, @values)->execute('')->sync;
 }
 
-# Prepares a statement.
 sub prepare { my ($self, $statement, $sql) = @_; return $self->parse($statement, $sql)->sync->_text; }
 
 # Sends a FunctionCall message, for a function without arguments.

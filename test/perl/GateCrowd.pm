@@ -210,7 +210,6 @@ sub _gather
 	}, $class;
 }
 
-# Its server
 sub gate { return $_[0]->{gate}; }
 
 # Has the crowd work over connections to the same server, too, as far as there

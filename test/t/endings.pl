@@ -13,7 +13,6 @@ my $gate = GateTest->new(
 	lend_after => 60_000,
 	max_connections => 150,
 	max_prepared_transactions => 5);
-my $node = $gate->node;
 
 $gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',

@@ -15,7 +15,6 @@ my $gate = GateTest->new(
 	log_statement => 'none',
 	init => { allows_streaming => 1 },    # commits wait for standbys
 	pools => 'web');
-my $node = $gate->node;
 
 # Each piece that shows that nothing forms has a table of its own.
 foreach my $table ('sale', 'stock', 'kept', 'idle', 'other')

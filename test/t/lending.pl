@@ -1,9 +1,7 @@
 # Proves that nothing hangs behind the gate: a backend that holds a slot but waits, for
 # its client or for one in the queue, lends it; and a transaction that was
 # admitted once never waits at the gate again.
-#
-# Each piece gets stuck when lending is off, but for those which say that something
-# else lets them pass.  That is tested, too: see piece in GateTest.pm.
+# Each piece has to get stuck with lending off, or says why not: see piece in GateTest.pm.
 
 use strict;
 use warnings;

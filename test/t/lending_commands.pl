@@ -2,9 +2,7 @@
 # hang behind the gate: those that wait for sessions in the queue, those
 # that open connections to the same server, parallel queries, and what runs
 # inside statements and at commit.
-#
-# Each piece gets stuck when lending is off, but for those which say what else
-# lets them pass.  That is tested, too: see piece in GateTest.pm.
+# Each piece has to get stuck with lending off, or says why not: see piece in GateTest.pm.
 
 use strict;
 use warnings;
@@ -148,16 +146,11 @@ for my $case (
 		$what,
 		\%lock,
 		sub {
-			my ($owner, $session) = map { $gate->session } 1 .. 2;
+			my $owner = $gate->session;
 			$owner->query('SELECT pg_advisory_lock(1)');
-			my $worker = $gate->worker;
-			$session->start($sql);
-			$gate->await_waiting(1);
-			$owner->start('SELECT pg_advisory_unlock(1)');
-			$gate->await_waiting(2);
-			$worker->stop;
-			is($session->sqlstate, '00000', "$what waits for the lock of a queued session and has it");
-			is($owner->sqlstate, '00000', 'because the gate lets that in');
+			is(in_a_queue($sql, [$owner], ['SELECT pg_advisory_unlock(1)']),
+				'00000 00000',
+				"$what waits for the lock of a queued session and has it, because the gate lets that in");
 		},
 		is_let_in => 1);
 }

@@ -7,8 +7,6 @@ import asyncpg
 
 FIRST = "UPDATE t SET v = v + 1 WHERE id = 1"
 SECOND = "UPDATE t SET v = v + 1 WHERE id = 2"
-
-
 RESET = {"reset": lambda pooled: pooled.execute("CLOSE ALL; UNLISTEN *; RESET ALL")}
 CHECKS = {"query": {"setup": lambda pooled: pooled.execute("SELECT 1"), **RESET}, "default": {}, "reset": RESET}
 
