@@ -74,9 +74,7 @@ sub _connect
 }
 
 # Process id of the server process
-sub pid { return $_[0]->{pid}; }
-
-# Has the connection ended?
+sub pid    { return $_[0]->{pid}; }
 sub closed { return $_[0]->{closed}; }
 
 # Sending
@@ -119,7 +117,6 @@ sub bind
 	return $self->message('B', $head . pack('(N/a*)*', @values) . pack('n', 0));
 }
 
-# Parse, Bind, Execute and Sync
 sub start_extended
 {
 	my ($self, $sql, @values) = @_;

@@ -38,7 +38,6 @@ our %settings = (
 	log_statement => 'none',
 	log_line_prefix => '%m [%p] %b %e ');
 
-# Schema for the scripts
 my @setup = (
 	# VACUUM tries for 5 s to truncate a table, in vain while others wait to vacuum it.
 	'CREATE TABLE t (id int PRIMARY KEY, v int) WITH (fillfactor = 50, vacuum_truncate = off)',
@@ -339,7 +338,6 @@ sub ok_log
 	return is(join("\n", sort keys %unexpected), '', $node->name . ': the server log has no error but the expected');
 }
 
-# Whether an error is one of those that may happen
 sub is_expected
 {
 	my ($sqlstate, $message) = @_;

@@ -103,7 +103,6 @@ sub stop
 	return waitpid $pid, 0;
 }
 
-# A session through it
 sub session
 {
 	my ($self, %param) = @_;
@@ -171,7 +170,6 @@ sub ok_carries_crowd
 	return $gate->ok_quiet('after pgbench');
 }
 
-# The end of a test
 sub ok_ends
 {
 	my ($self) = @_;

@@ -186,7 +186,6 @@ sub script
 	return $file;
 }
 
-# The command to run pgbench on the server
 sub pgbench
 {
 	my ($self, @arguments) = @_;
@@ -252,7 +251,6 @@ sub await_restart
 # What the observer sees; of the last statement, if there are several.
 sub value { my ($self, @sql) = @_; return $self->observer->query(@sql); }
 
-# What pg_stat_activity has of the session
 sub activity
 {
 	my ($self, $session, $what) = @_;
@@ -316,7 +314,6 @@ sub await
 	  || croak "gave up: $what\n" . $self->report;
 }
 
-# Waits until so many backends queue.
 sub await_waiting
 {
 	my ($self, $n) = @_;
@@ -494,7 +491,6 @@ sub ok_adds_up
 		"$when: admitted = completed + failed + running + lent + paused");
 }
 
-# The end of a test
 sub finish
 {
 	my ($self) = @_;
@@ -504,7 +500,6 @@ sub finish
 	return done_testing();
 }
 
-# Ends all sessions of clients but the observer.
 sub end_sessions
 {
 	my ($self) = @_;

@@ -35,9 +35,6 @@ $gate->value(
 		UPDATE t SET v = v + 1 WHERE id = 1; COMMIT;
 		PERFORM 1/0; END $$');
 
-# After something ended: nothing is left behind.
-sub clean { return $gate->ok_quiet(@_); }
-
 # Statements and transactions
 #
 # A statement ends with that SQLSTATE, 00000 if there is none; then the slot is free, or kept (+).
@@ -48,7 +45,7 @@ sub ok_ends
 
 	$start ? $start->($session) : $session->start($sql);
 	is($session->sqlstate, $sqlstate // '00000', "the end of $sql");
-	return $kept ? is($gate->gauges, '1|0|0', "after $sql: the slot is kept") : clean("after $sql");
+	return $kept ? is($gate->gauges, '1|0|0', "after $sql: the slot is kept") : $gate->ok_quiet("after $sql");
 }
 
 # A session a line: the slot goes back at the error, not only at the ROLLBACK; a
@@ -95,14 +92,14 @@ for my $end ('COMMIT', 'ROLLBACK')
 {
 	my $session = $gate->session;
 	$session->query('BEGIN; SELECT count(*) FROM t', "$end AND CHAIN");
-	clean("after $end AND CHAIN");
+	$gate->ok_quiet("after $end AND CHAIN");
 	my $holder = $gate->holder;
 	$gate->ok_queues($session, 'SELECT 1', "the transaction begun by $end AND CHAIN waits for a slot like any other");
 	$holder->query('COMMIT');
 	is($session->finish, '1', 'and has it in turn');
 	is($gate->gauges, '1|0|0', 'until it ends');
 	$session->query($end);
-	clean("after the end of the chain");
+	$gate->ok_quiet("after the end of the chain");
 }
 
 # Cancel, terminate, time-outs, while waiting and while running
@@ -126,7 +123,7 @@ sub ends_by
 	$gate->await_waiting(1);
 	$worker->stop;
 	is($next->finish, '2', 'and the queue goes on');
-	clean("after $what of a waiting session");
+	$gate->ok_quiet("after $what of a waiting session");
 
 	my $admitted = $gate->counter('admitted');
 	$runner->start('SELECT pg_sleep(1000)');
@@ -135,7 +132,7 @@ sub ends_by
 	$end->($runner);
 	is($runner->sqlstate, $sqlstate, "$what ends a running statement");
 	is($next->finish, '3', 'and lets the next one in');
-	clean("after $what of a running session");
+	$gate->ok_quiet("after $what of a running session");
 	return;
 }
 
@@ -155,7 +152,7 @@ for my $end (sort keys %ends_holder)
 	my $next = $gate->waiter('SELECT 1');
 	$ends_holder{$end}->($holder);
 	is($next->finish, '1', "$end of an idle holder lets the next one in");
-	clean("after $end");
+	$gate->ok_quiet("after $end");
 }
 
 # The client of a waiter goes away: the statement must not run for nobody.
@@ -179,7 +176,7 @@ for my $end (sort keys %ends_holder)
 			$gate->value('SELECT pg_stat_admission_gate_reset()');
 			$gate->waiter($sql)->hang_up;
 			$holder->query('COMMIT');
-			clean("after the client of a waiter hung up, handoff_after = $handoff_after");
+			$gate->ok_quiet("after the client of a waiter hung up, handoff_after = $handoff_after");
 			is($gate->counter('ARRAY[cancels, completed]'),
 				'{1,2}', "the waiter does not enter, handoff_after = $handoff_after: $sql");
 		}
@@ -198,7 +195,7 @@ for my $end (sort keys %ends_holder)
 		'client_connection_check_interval takes a waiter without a client out of the queue');
 	$holder->query('COMMIT');
 	is($next->finish, '2', 'and the queue goes on');
-	clean('after client_connection_check_interval ended a wait');
+	$gate->ok_quiet('after client_connection_check_interval ended a wait');
 }
 
 # Suspended portals
@@ -212,18 +209,18 @@ for my $end ('COMMIT', 'ROLLBACK')
 	is($gate->gauges, '1|0|0', 'its transaction keeps the slot');
 	is($session->execute('p', 5)->sync->result->{rows}[4][0], '10', 'the portal goes on');
 	$session->query($end);
-	clean("after $end with a suspended portal");
+	$gate->ok_quiet("after $end with a suspended portal");
 
 	# Without a block, the transaction ends with the Sync.
 	$start_portal->('')->flush->read_until('s');
 	is($gate->gauges, '1|0|0', 'a suspended portal outside a block holds the slot');
 	$session->sync->result;
-	clean('after the Sync');
+	$gate->ok_quiet('after the Sync');
 
 	# In statement scope, it gives the slot back and goes on without waiting.
 	$session->query('SET admission_gate.scope = statement; BEGIN');
 	$start_portal->('p')->sync->result;
-	clean('with a suspended portal in statement scope');
+	$gate->ok_quiet('with a suspended portal in statement scope');
 	my $holder = $gate->holder;
 	$gate->ok_runs(
 		$session,
@@ -232,12 +229,12 @@ for my $end ('COMMIT', 'ROLLBACK')
 	is($gate->gauges, '1|0|0', 'and gives its slot back again');
 	$session->query($end);
 	$holder->hang_up;
-	clean("after $end in statement scope");
+	$gate->ok_quiet("after $end in statement scope");
 
 	$session->query('SET admission_gate.scope = transaction');
 	$start_portal->('')->flush->read_until('s');
 	$session->hang_up;
-	clean('after a client hung up with a suspended portal');
+	$gate->ok_quiet('after a client hung up with a suspended portal');
 }
 
 # Commands that commit inside
@@ -262,7 +259,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 			is($session->sqlstate, $end, "$sql ends");
 			is($next->finish, '1', 'and lets the next one in');
 			is($gate->counter('forced'), $forced, 'nobody was forced in');
-			clean("after $sql");
+			$gate->ok_quiet("after $sql");
 			$writer->query('COMMIT', 'DROP INDEX IF EXISTS t_v') if $end ne '00000';
 		}
 	}
@@ -311,7 +308,7 @@ sub race
 	note "$what: ", join ', ', map { "$_ $seen{$_} times" } sort keys %seen;
 	delete @seen{@expected};
 	is(join(',', keys %seen), '', "$what: the waiter runs or gets the error, and the session behind it is admitted");
-	return clean("after races of a grant with $what");
+	return $gate->ok_quiet("after races of a grant with $what");
 }
 
 # The waiter is stopped somewhere on its way from the signal to its end, and is
@@ -405,7 +402,7 @@ SKIP:
 		$gate->set(max_active_backends => 1);
 	}
 	note "$tries tries";
-	clean('after client_connection_check_interval met grants');
+	$gate->ok_quiet('after client_connection_check_interval met grants');
 }
 
 $gate->finish;

@@ -47,7 +47,6 @@ sub await_spot
 	return $gate->ok_comes(sub { spots("count(*) FILTER (WHERE $condition) = 1", $of) eq 't' }, $what) || die;
 }
 
-# Until the hot spot of sale has a limit and a queue
 sub await_queue { my ($what) = @_; return await_spot($what, 'max_active > 0 AND waiting > 0'); }
 
 # Until so many more have been admitted to that pool, and for so many seconds.  Returns

@@ -79,7 +79,6 @@ BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 5 FROM c; COMMIT
 SET work_mem = '1MB'; SELECT 1
 END
 
-# COPY IN asks for its data only when it has a slot.
 {
 	my $holder = $gate->holder;
 	my $session = $gate->session;
@@ -174,7 +173,6 @@ passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admissio
 	pass('pg_basebackup passes a full gate');
 }
 
-# Autovacuum.
 {
 	$gate->value('ALTER TABLE t SET (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)');
 	my $holder = $gate->holder;

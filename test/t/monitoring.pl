@@ -74,7 +74,6 @@ sub screen_command
 	return [ 'psql', '-X', @connection, @options, '-f', 'monitoring/gate.sql' ];
 }
 
-# Looks once.
 sub screen
 {
 	my (@options) = @_;

@@ -86,7 +86,6 @@ for my $page ('README.md', 'docs/tutorial.md')
 	is(system("make $_ >/dev/null 2>&1"), 0, "$page: there is make $_") foreach $text =~ /`make ([\w-]+)`/g;
 	chdir $top or die $!;
 
-	# Its end
 	is( $node->safe_psql(
 			'postgres',
 			q(SELECT count(*) FROM pg_settings WHERE name LIKE 'admission\_gate.%' AND source = 'configuration file')),
