@@ -58,7 +58,7 @@ ok_logged(sub { $session->query('SELECT 1') },
 	my ($pid, $waited, $end) = $log =~ /\[(\d+)\] client backend $wait_line/;
 	is( $end,
 		'admitted, pool "default", queue length 0 on arrival',
-		'with log_min_wait = 0, a wait is logged with its end, pool and place in the queue');
+		'with log_min_wait = 0, a wait is logged with its end, pool and the length of the queue');
 	is($pid, $session->pid, 'by the process that waited');
 	like($log, qr/\[$pid\] client backend STATEMENT:  SELECT 1 AS marked\n/, 'its statement is added');
 	cmp_ok($waited, '<=', $took, 'and the time, which is not more than it took');
@@ -82,6 +82,7 @@ for ([ 'admission_gate.queue_timeout', $canceled =~ s/canceled/timed out/r ], [ 
 	my $holder = $gate->holder;
 	my $impatient = $gate->session(session => { $setting => '500ms' });
 	ok_logged(sub { $impatient->start('SELECT 1')->result }, $end, "a wait that $setting ends");
+	$holder->query('COMMIT');    # else the next one may have to wait for its end
 }
 my $waited_before = $gate->counter('total_wait_time');
 my $terminate = sub { $gate->value('SELECT pg_terminate_backend(' . $session->pid . ')'); $gate->await_waiting(0) };
