@@ -14,10 +14,9 @@
  * use the slot of their leader.  A transaction meets it at the first of these
  * places: BEGIN, before it has a lock or a snapshot; the planner;
  * ExecutorStart, for cached plans; ProcessUtility.  Before that, no user code
- * runs and no XID is assigned.  Exceptions have no hook: input functions of
- * values, fast-path function calls, and login event triggers.  A transaction
- * that begins with these waits like any other, and SQL that they run meets the
- * gate.
+ * runs and no XID is assigned.  These have no hook: input functions of values,
+ * fast-path function calls, and login event triggers.  A transaction that
+ * begins with these waits like any other, and SQL that they run meets the gate.
  *
  * A statement that wants a hot row or lock takes a place at that hot spot when
  * it starts, even inside a function, trigger or procedure (wanted.c).
@@ -393,7 +392,8 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
 	/* Other commands write, or lock others out, only through the executor. */
-	if (kind == UTILITY_HEAVY || IsA(stmt, LockStmt) ||
+	if (kind == UTILITY_HEAVY ||
+		(IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode > AccessShareLock) ||
 		(IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
 	{
 		may_be_long = true;

@@ -410,7 +410,7 @@ is_busy(const PGPROC *proc, uint64 *cpu)
 		*cpu += used;
 	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
 		return true;
-	/* The latter: another backend reads the page. */
+	/* BUFFER_IO: another process reads or writes the page. */
 	return wait_class == PG_WAIT_IO || event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event);
 }
 

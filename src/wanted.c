@@ -51,7 +51,7 @@
 #define MAX_RELATIONS	64		/* looked at per statement */
 #define MAX_NODES		64		/* of its plan, looked at */
 #define MAX_VALUES		32		/* columns with known values */
-#define MAX_VALUE_SIZE	1024	/* bytes; others are unknown */
+#define MAX_VALUE_SIZE	1024	/* bytes; larger ones are unknown */
 
 /* What the key of a relation stands for, mixed into its hash */
 #define WANTS_ROW		0x524F5721

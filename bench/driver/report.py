@@ -126,5 +126,7 @@ def scheduling():
     if os.path.exists(path):
         with open(path) as file:
             if file.read().strip() == "1":
-                return "The kernel shares the CPU by sessions: each backend counts as much as the whole of pgbench."
+                return (
+                    "The kernel shares the CPU by sessions, each backend is one; but in a control group by processes."
+                )
     return "The kernel shares the CPU by processes."

@@ -190,14 +190,6 @@ slots_try_acquire(TimestampTz since)
 	return true;
 }
 
-/* May this backend take what is free although others wait? */
-static bool
-may_barge(void)
-{
-	return Slots->settings.handoff_after != 0 &&
-		slots_my_pool()->priority >= (int32) pg_atomic_read_u32(&Slots->next_priority);
-}
-
 /* Acquire a free slot although others wait, if settings allow it. */
 bool
 slots_try_barge(TimestampTz since)
@@ -205,7 +197,10 @@ slots_try_barge(TimestampTz since)
 	bool		others_wait = waiters_flag_is_set() ||
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
-	if ((others_wait && !may_barge()) || !count_me_in(COUNT_IF_FREE))
+	if ((others_wait &&
+		 (Slots->settings.handoff_after == 0 ||
+		  slots_my_pool()->priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
+		!count_me_in(COUNT_IF_FREE))
 		return false;
 	become_holder(since);
 	if (others_wait)
@@ -599,7 +594,7 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	CountWhen	when = may_barge() ? COUNT_IF_FREE : COUNT_IF_NONE_WAITS;
+	CountWhen	when = Slots->settings.handoff_after == 0 ? COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
 	int			place;
 
 	slots_resume();

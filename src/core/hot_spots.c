@@ -11,9 +11,9 @@
  * Before a backend runs a statement on a hot relation, it publishes a key for
  * what the statement wants there (src/wanted.c).  A sample (src/sampler.c) that
  * finds it in line raises the mark of the key.  A sample that finds it working
- * lowers the mark, and so does time.  While the mark lasts,
- * statements with that key take a place before they run, or wait for one.  All
- * others run as if nothing were hot.
+ * lowers the mark, and so does time.  While the mark lasts, statements with
+ * that key take a place before they run, or wait for one.  All others run as if
+ * nothing were hot.
  *
  * A key of a hot spot has one entry for its mark.  If two collide, the one that
  * is seen in line more often gets the entry, and the other runs without the

@@ -90,6 +90,7 @@ slots_check_turn(int procno)
 	{
 		/* Its backend does not leave without the lock while it has a turn. */
 		entry->queue = LONG_QUEUE;
+		pg_write_barrier();		/* see is_paused() */
 		pg_atomic_write_u32(&entry->state, SLOT_WAITING);
 		leave_reserve(entry);
 		pool_of(entry)->totals[TOTAL_PAUSES]++;

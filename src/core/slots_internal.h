@@ -23,10 +23,10 @@
  * names no lock, its backend writes it; the worker (src/worker.c) also writes
  * hot_spot and has_wanted, and all of a HotSpot but the key and its atomics.
  * Others read them without a lock.  acquire.c says which process changes the
- * state and the spot of an entry.  Atomics are read without a lock; limits and settings are
- * written under the lock, usage words without it.  Slots->pools_lock, an
- * LWLock taken before the lock, guards the set of pools and their names.
- * Times are in us by monotonic_us(), except TimestampTz.
+ * state and the spot of an entry.  Atomics are read without a lock; limits and
+ * settings are written under the lock, usage words without it.
+ * Slots->pools_lock, an LWLock taken before the lock, guards the set of pools
+ * and their names.  Times are in us by monotonic_us(), except TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *

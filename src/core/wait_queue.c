@@ -11,9 +11,9 @@
  * granted	The slot changes hands: the count stays, and the waiter leaves its
  *			queue and becomes a holder before its latch is set.  So no grant is
  *			lost: whatever the waiter does next, it holds a slot and releases it.
- * called	Only the head of a queue: its latch is set, and it must claim a free slot
- *			in competition with backends that are on a CPU already (barging).
- *			If it comes too late, it sleeps on.
+ * called	Only the head of a queue: its latch is set, and it must claim a
+ *			free slot in competition with backends that are on a CPU already
+ *			(barging).  If it comes too late, it sleeps on.
  *
  * A slot that is handed off stays idle until its new holder gets a CPU.  If
  * all were, a convoy would form.  So a released slot is handed off only if the
@@ -28,7 +28,7 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 97, less than 20 times per section.
+ * waiters: at most 97, fewer than 20 times per section.
  *
  * The queues work without the worker (src/worker.c).  While few backends work,
  * it dozes.  A backend that queues, or first meets the gate, calls it.
@@ -370,8 +370,9 @@ slots_note_sample(uint64 took)
 }
 
 /*
- * May the worker doze?  If so, the next backend that queues calls it.  If one
- * just has, others may follow: each call costs a sample.
+ * May the worker doze?  If so, the next backend that queues, or first meets
+ * the gate, calls it.  Not just after a call: others may follow, and each call
+ * costs a sample.
  */
 bool
 slots_may_doze(void)

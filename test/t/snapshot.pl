@@ -184,7 +184,7 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 # catches an error there.  The snapshot of the call outlives that.
 {
 	my $catches = $gate->value(q{SELECT 'catches'::regproc::oid});
-	for my $timeout (0, 1000)
+	for my $timeout (0, 5000)
 	{
 		my $holder = $gate->holder;
 		my $caller = $gate->session(session => { 'admission_gate.queue_timeout' => $timeout });

@@ -194,7 +194,8 @@ sub waits_for_place
 
 my %waits = (session => { 'admission_gate.pool' => 'waits' });
 $session = $gate->session(%waits);
-ok(waits_for_place($session), 'a transaction waits in its middle');
+ok(waits_for_place($session, 'SAVEPOINT a'), 'a transaction waits in its middle');
+is($gate->activity($session, 'backend_xmin IS NULL'), 't', 'without a snapshot, also after a savepoint');
 is($session->sqlstate, '00000', 'and has its turn');
 is($session->query("UPDATE other SET n = n + 1 WHERE id = 7; $want RETURNING true"), 't', 'it goes on');
 $session->query('COMMIT');

@@ -28,11 +28,12 @@ sub ok_comes_to_worker
 	return $gate->ok_comes("$condition FROM pg_stat_admission_gate_worker", $what);
 }
 
-# The samples that it takes per second while nobody does anything
+# The samples that it takes per second while the code runs, or else nobody does anything
 sub samples_per_second
 {
+	my ($code) = @_;
 	my ($samples, $start) = split /\|/, of_worker(q{samples, extract('epoch' FROM clock_timestamp())});
-	sleep 3;
+	$code ? $code->() : sleep 3;
 	return of_worker("(samples - $samples) / (extract('epoch' FROM clock_timestamp()) - $start)");
 }
 
@@ -115,6 +116,8 @@ for my $limit (-1, 4)
 	my $rate = samples_per_second();
 	cmp_ok($rate, '>', 0, "with max_active_backends = $limit, it samples an idle server");
 	cmp_ok($rate, '<', 4, 'but seldom');
+	$rate = samples_per_second(sub { $gate->session->query('SELECT 1') foreach 1 .. 200 });
+	cmp_ok($rate, '<', 120, 'and not for each new connection');
 	is(of_worker("last_sample BETWEEN '$begin' AND clock_timestamp()"), 't', 'the last time just now');
 	is(of_worker('sample_time > 0'), 't', 'which takes time');
 }
