@@ -294,6 +294,7 @@ sub change_leader
 		});
 	await_status($new->node, 'primary', "$what, from a leader with a queue: the other node leads");
 	$_->{observer} = undef foreach @gates;
+	$new->await('SELECT NOT pg_is_in_recovery()');    # Patroni says so before
 	is(insert_rows($new, '-t20', sub { }), 800, "$what: and works");
 	await_status($old->node, 'sync', "$what: the old leader follows");
 	cmp_ok($new->value('SELECT count(*) FROM inserted'),
