@@ -546,7 +546,10 @@ count_turn(const SlotEntry *entry, int sign)
 static inline bool
 is_paused(SlotEntry *entry)
 {
-	return state_of(entry) == SLOT_WAITING && *(volatile uint8 *) &entry->queue == LONG_QUEUE;
+	if (state_of(entry) != SLOT_WAITING)
+		return false;
+	pg_read_barrier();			/* slots_check_turn() writes the queue first */
+	return *(volatile uint8 *) &entry->queue == LONG_QUEUE;
 }
 
 /* When this process last took the lock, or just before that */
