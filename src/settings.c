@@ -267,7 +267,7 @@ settings_define(void)
 							 &hot_spots, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
-							"Sets the minimum wait for a slot that is logged.",
+							"Sets the minimum wait at the gate that is logged.",
 							"Zero logs every wait. -1 turns this off.",
 							&gate_log_min_wait, -1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
