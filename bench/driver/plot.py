@@ -94,5 +94,6 @@ def draw(lines):
 
 
 if __name__ == "__main__":
+    picture = "".join(draw(latencies(sys.argv[1])))
     with open(sys.argv[1].removesuffix(".csv") + ".svg", "w") as svg:
-        svg.write("".join(draw(latencies(sys.argv[1]))))
+        svg.write(picture)
