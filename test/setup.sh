@@ -222,18 +222,22 @@ allow_cluster() {
 make_workdir() {
     local parent=${TMPDIR:-/tmp}
     WORK=$(mktemp -d "$(cd "$parent" && pwd -P)/admission_gate.XXXXXX") || exit 1
+    # Not 'exit 143': make passes a SIGTERM on that its process group has got, too, and the
+    # second one would end the trap on EXIT.
     trap clean_up EXIT
-    trap 'exit 129' HUP
-    trap 'exit 130' INT
-    trap 'exit 143' TERM
+    trap 'clean_up 129' HUP
+    trap 'clean_up 130' INT
+    trap 'clean_up 143' TERM
     # The name of a Unix socket has room for about 100 characters.
     [ ${#WORK} -le 60 ] || die "the name of TMPDIR is too long: $parent"
 }
 
+# Usage: clean_up [STATUS]; exits with that
 clean_up() {
-    local status=$?
+    local status=${1:-$?}
     # Not even by a Ctrl-C that ended the reader of its output, too.
     trap '' HUP INT TERM PIPE
+    trap - EXIT
     allow_cluster
     stop_inside
     ! declare -F stop_others >/dev/null || stop_others
