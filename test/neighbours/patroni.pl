@@ -196,7 +196,7 @@ $gates[0]->value(
 	'CREATE EXTENSION admission_gate',
 	'CREATE ROLE web LOGIN',
 	'CREATE ROLE tester LOGIN SUPERUSER',
-	'CREATE TABLE inserted (id int GENERATED ALWAYS AS IDENTITY)',
+	'CREATE TABLE inserted (id int GENERATED ALWAYS AS IDENTITY, slept text)',
 	'GRANT ALL ON inserted TO web');
 $gates[1]->await(q{SELECT to_regclass('inserted') IS NOT NULL}, 'the table on the replica');
 $tester = 'tester';    # as postgres is about to bypass the gate
@@ -258,7 +258,9 @@ await_status($_, 'health', 'the new connection of Patroni') foreach @nodes;
 # The transactions that clients were told are committed, so far
 my $acknowledged = 0;
 
-append_to_file("$directory/insert", 'INSERT INTO inserted DEFAULT VALUES;');
+# It keeps its slot for a while: without that, the wait for the synchronous replica, which
+# needs none, leaves no queue.
+append_to_file("$directory/insert", 'INSERT INTO inserted (slept) SELECT pg_sleep(0.005)::text;');
 
 # Has 40 clients insert rows at a node, for that long or until they lose their connections.
 sub insert_rows
