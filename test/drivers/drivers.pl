@@ -152,6 +152,7 @@ sub answers
 	$meanwhile->() if $meanwhile;
 	free() if $queued && !$meanwhile;
 	my $answer = answer();
+	$gate->await_waiting(0) if $meanwhile;    # asyncpg answers before its cancel request arrives
 	is($answer . ', table +' . (table() - $before), "$expected, table +$gain", "$name: $what") or diag $complaints;
 	free() if $meanwhile;
 	return;
@@ -219,7 +220,6 @@ sub test_cancel
 	};
 
 	answers('cancel', $driver->{cancel} // $canceled, 0, 'the driver cancels it', qr/^UPDATE/, sub { tell_it('now') });
-	$gate->await_waiting(0);
 	ok_usable('yes');
 	answers("sql $update", $canceled, 0, 'another session cancels a statement', qr/^UPDATE/, $by_other);
 	ok_usable('yes');
