@@ -7,7 +7,7 @@
 --
 -- in the database that has the extension. Rates and mean waits are those since the
 -- last look, so the first look has none. refused: by queue_timeout, max_queue_length,
--- a cancel or the like. limit: max_active of the views; -1 if only hot spots have
+-- a cancel or the like. queued: in a dry run, those that would. limit: max_active of the views; -1 if only hot spots have
 -- limits. hottest row, last row: its ctid.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this may
@@ -37,12 +37,13 @@
 -- query. So a look is kept there for the next one.
 WITH look AS MATERIALIZED (
 	SELECT clock_timestamp() AS at, g.*, timeouts + rejections + cancels AS refused,
+		queued + would_queue AS arrived,
 		(SELECT sum(waits) FROM pg_stat_admission_gate_histogram h WHERE h.pool = g.pool) AS waits
 	FROM pg_stat_admission_gate g
 ), last AS MATERIALIZED (
 	SELECT *
 	FROM json_to_recordset(coalesce(nullif(current_setting('gate_screen.last', true), ''), '[]')::json)
-		AS (at timestamptz, pool text, admitted bigint, queued bigint, refused bigint,
+		AS (at timestamptz, pool text, admitted bigint, arrived bigint, refused bigint,
 			waits bigint, total_wait_time float8, stats_reset timestamptz)
 ), kept AS MATERIALIZED (
 	SELECT set_config('gate_screen.last', (SELECT json_agg(look)::text FROM look), false)
@@ -51,7 +52,7 @@ WITH look AS MATERIALIZED (
 	SELECT look.*,
 		extract(epoch FROM look.at - last.at) AS seconds,
 		look.admitted - last.admitted AS new_admitted,
-		look.queued - last.queued AS new_queued,
+		look.arrived - last.arrived AS new_queued,
 		look.refused - last.refused AS new_refused,
 		(look.total_wait_time - last.total_wait_time) / nullif(look.waits - last.waits, 0) AS mean_wait
 	FROM look LEFT JOIN last

@@ -3,7 +3,6 @@
 Two loads, each with the gate off and then on (or the two VARIANTS): all sessions update one
 row, and do nothing else; each session runs everything, as in the load "shop".  In the middle
 of each run, pg_stat_activity tells who waits for what, and a view of the gate for which row.
-So short a run shows a direction, no more.
 """
 
 import contextlib
@@ -40,13 +39,14 @@ WAITS = """SELECT format('%s wait in the queue of the gate, %s for locks, to run
     GROUP BY query ORDER BY count(*) DESC LIMIT 1"""
 HOT_SPOT = """SELECT format('hot spot: table %s, hot rows: %s, %s may work, %s queue; row %s has the id %s',
         relation, hot_keys, max_active, waiting, hottest_row, coalesce(id::text, '?'))
-    FROM pg_stat_admission_gate_hot_spots LEFT JOIN stock ON relation = 'stock' AND ctid = hottest_row
+    FROM pg_stat_admission_gate_hot_spots LEFT JOIN stock
+        ON ctid = CASE relation WHEN 'stock' THEN currtid2('stock', hottest_row) END
     WHERE max_active IS NOT NULL ORDER BY waiting DESC LIMIT 1"""
 
 
 def show_waits(server, say):
     say("    " + (server.sql(WAITS) or "nobody waits"))
-    # Each update moves the row.  Looks again until the row is where the gate saw it.
+    # Each update moves the row, and its trail may be cut off.  Looks again.
     end = time.monotonic() + 2
     while (spot := server.sql(HOT_SPOT, database="shop")).endswith("?") and time.monotonic() < end:
         pass
@@ -112,4 +112,4 @@ def judgement(found):
         for verdict, some in figures.items():
             said[verdict] += [f"{TITLES[sessions]} ({', '.join(some)})"] if some else []
     text = "; ".join(f"{verdict}: {', '.join(what) or 'nothing'}" for verdict, what in said.items())
-    return "\n" + textwrap.fill(text + ".", 100)
+    return "\n" + textwrap.fill(text + ".  So short a run shows a direction, no more.", 100)
