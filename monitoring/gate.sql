@@ -7,8 +7,8 @@
 --
 -- in the database that has the extension. Rates and mean waits are those since the
 -- last look, so the first look has none. refused: by queue_timeout, max_queue_length,
--- a cancel or the like. queued: in a dry run, those that would. limit: max_active of the views; -1 if only hot spots have
--- limits. hottest row, last row: its ctid.
+-- a cancel or the like. queued: in a dry run, those that would. limit: max_active of the
+-- views; -1 if only hot spots have limits. hottest row, last row: its ctid.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this may
 -- wait, too, when it is full: PGOPTIONS='-c admission_gate.bypass=on'.

@@ -17,7 +17,9 @@ settings() {
 }
 
 undo() {
-    [ $? != 0 ] || return 0
+    status=$?
+    trap '' HUP INT TERM PIPE
+    [ "$status" != 0 ] || return 0
     export PGOPTIONS='-c admission_gate.bypass=on'
     left=$(settings)
     [ -n "$left" ] || return 0

@@ -222,8 +222,8 @@ allow_cluster() {
 make_workdir() {
     local parent=${TMPDIR:-/tmp}
     WORK=$(mktemp -d "$(cd "$parent" && pwd -P)/admission_gate.XXXXXX") || exit 1
-    # Not 'exit 143': make passes a SIGTERM on that its process group has got, too, and the
-    # second one would end the trap on EXIT.
+    # Not 'exit 143': make passes on a SIGTERM that its whole process group has received, and
+    # the second one would end the trap on EXIT.
     trap clean_up EXIT
     trap 'clean_up 129' HUP
     trap 'clean_up 130' INT

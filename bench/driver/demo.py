@@ -37,11 +37,12 @@ WAITS = """SELECT format('%s wait in the queue of the gate, %s for locks, to run
         count(*) FILTER (WHERE wait_event_type LIKE '%Lock'), query)
     FROM pg_stat_activity WHERE usename = 'client' AND wait_event_type IN ('Lock', 'LWLock', 'Extension')
     GROUP BY query ORDER BY count(*) DESC LIMIT 1"""
-HOT_SPOT = """SELECT format('hot spot: table %s, hot rows: %s, %s may work, %s queue; row %s has the id %s',
+HOT_SPOT = """WITH spot AS MATERIALIZED (
+        SELECT *, CASE relation WHEN 'stock' THEN currtid2('stock', hottest_row) END AS place
+        FROM pg_stat_admission_gate_hot_spots WHERE max_active IS NOT NULL ORDER BY waiting DESC LIMIT 1)
+    SELECT format('hot spot: table %s, hot rows: %s, %s may work, %s queue; row %s has the id %s',
         relation, hot_keys, max_active, waiting, hottest_row, coalesce(id::text, '?'))
-    FROM pg_stat_admission_gate_hot_spots LEFT JOIN stock
-        ON ctid = CASE relation WHEN 'stock' THEN currtid2('stock', hottest_row) END
-    WHERE max_active IS NOT NULL ORDER BY waiting DESC LIMIT 1"""
+    FROM spot LEFT JOIN stock ON ctid = place"""
 
 
 def show_waits(server, say):
@@ -49,7 +50,7 @@ def show_waits(server, say):
     # Each update moves the row, and its trail may be cut off.  Looks again.
     end = time.monotonic() + 2
     while (spot := server.sql(HOT_SPOT, database="shop")).endswith("?") and time.monotonic() < end:
-        pass
+        time.sleep(0.05)
     if spot:
         say("    " + spot)
 

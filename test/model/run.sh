@@ -343,6 +343,7 @@ done
 work=$(mktemp -d) || die "no temporary directory"
 clean_up()
 {
+	trap '' HUP INT TERM
 	[ -z "$child" ] || kill "$child" $(ps -o pid= --ppid "$child") 2>/dev/null
 	cd / && rm -rf "$work"
 }

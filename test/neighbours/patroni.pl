@@ -287,13 +287,14 @@ sub change_leader
 	my ($old) = grep { status_of($_->node, 'primary') == 200 } @gates;
 	my ($new) = grep { $_ != $old } @gates;
 
-	insert_rows(
+	my $told = insert_rows(
 		$old, '-T600',
 		sub {
 			$old->await('SELECT count(*) > 100 FROM inserted', 'rows');
 			$old->await('SELECT waiting > 10 FROM pg_stat_admission_gate', 'a queue');
 			$change->($old, $new);
 		});
+	cmp_ok($told, '>', 0, "$what: clients were told of commits");
 	await_status($new->node, 'primary', "$what, from a leader with a queue: the other node leads");
 	$_->{observer} = undef foreach @gates;
 	$new->await('SELECT NOT pg_is_in_recovery()');    # Patroni says so before

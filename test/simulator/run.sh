@@ -8,7 +8,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
+trap 'trap "" HUP INT TERM; rm -rf "$dir"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
