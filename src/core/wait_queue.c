@@ -314,7 +314,11 @@ slots_unlock(void)
 
 /* ---- The worker ---- */
 
-#define SAMPLED_WITHIN	1000	/* ms; else the worker is missing or stopped */
+/*
+ * ms; else the worker is missing or stopped.  Where CPUs are short, it can be a
+ * second or two late.
+ */
+#define SAMPLED_WITHIN	5000
 
 /* on_shmem_exit callback of the worker */
 static void

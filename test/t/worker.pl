@@ -85,6 +85,8 @@ sub ok_enter_after_a_second
 	my ($holder, @others) = sessions_behind_holder($server);
 	is(join(',', map { $_->sqlstate } @others), '00000,00000', "$when, those behind an idle transaction are let in");
 	cmp_ok($server->state($_, 'wait_time'), '>', 900, 'after a second') foreach @others;
+	my $late = q{SELECT coalesce(clock_timestamp() - last_sample > '5 s', true) FROM pg_stat_admission_gate_worker};
+	is($server->value($late), 't', 'without a sample for five');
 	is($server->gauges, '3|0|0', 'above the limit');
 	is($server->counter("ARRAY[lends - $lends, stalls - $stalls]"), '{0,2}', 'which counts as a stall');
 	$_->query('COMMIT') foreach ($holder, @others);
