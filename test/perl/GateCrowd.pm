@@ -352,6 +352,8 @@ sub is_expected
 	return 1 if $message =~ /tuple concurrently updated/;
 	# What ends a session whose client hung up within COPY FROM STDIN
 	return 1 if $message =~ /protocol synchronization was lost/;
+	# A standby connects while its primary is being killed.
+	return 1 if $message =~ /could not receive database system identifier/;
 	return $expected_sqlstate{$sqlstate};
 }
 
