@@ -164,7 +164,7 @@ enter_statement(QueryDesc *query, bool begins_block)
 {
 	if (nesting_level == 0)
 	{
-		if (unlikely(!my_slot_acquire()))
+		if (unlikely(!my_slot_acquire(begins_block)))
 			my_slot_wait(query, begins_block);
 		statement = query;
 	}

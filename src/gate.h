@@ -19,13 +19,13 @@
 #include "core/slots.h"
 
 /* my_slot.c */
-extern bool my_slot_acquire(void);
+extern bool my_slot_acquire(bool begins_block);
 extern void my_slot_wait(QueryDesc *query, bool begins_block);
 extern void my_slot_pass(void);
 extern void my_slot_resume(void);
 extern bool my_slot_is_held(void);
 extern bool my_slot_may_want(void);
-extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key);
+extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape);
 extern void my_slot_end_statement(bool failed);
 extern void my_slot_begin_commit(void);
 extern void my_slot_end_transaction(bool failed);

@@ -328,10 +328,10 @@ enter_reserved(TimestampTz since)
 /*
  * A top-level statement begins: acquire a slot if one is free, unless the
  * session bypasses the gate.  Otherwise return false: call my_slot_wait().
- * The caller holds no LWLock.
+ * begins_block: it is BEGIN.  The caller holds no LWLock.
  */
 bool
-my_slot_acquire(void)
+my_slot_acquire(bool begins_block)
 {
 	if (unlikely(standing == REFUSED))
 		ReThrowError(refusal);
@@ -345,7 +345,7 @@ my_slot_acquire(void)
 		my_slot_pass();
 		return true;
 	}
-	if (!slots_try_acquire(GetCurrentStatementStartTimestamp()))
+	if (!slots_try_acquire(GetCurrentStatementStartTimestamp(), begins_block))
 		return false;
 	standing = ADMITTED;
 	return true;
@@ -452,9 +452,9 @@ my_slot_may_want(void)
  * errors: as for my_slot_wait().
  */
 void
-my_slot_want(QueryDesc *query, int hot_spot, uint32 key)
+my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 {
-	if (!slots_want(hot_spot, key))
+	if (!slots_want(hot_spot, key, shape))
 		return;
 	if (slots_has_place())
 	{

@@ -8,10 +8,10 @@
  * The key is a hash of these columns and values.  If they include the columns
  * of the primary key, only those count: a row has the same key however a
  * statement finds it, and in any partition with the same column numbers.  An
- * INSERT gives values to the columns of ON CONFLICT, or else to these.
- * Otherwise it wants to insert into the relation.  A statement without any
- * condition wants the whole relation, like LOCK TABLE.  A call of
- * pg_advisory_lock() or the like names the lock.
+ * INSERT gives values to the columns of ON CONFLICT, or else to these; unless
+ * all of them are known, it has no key.  A statement without any condition
+ * wants the whole relation, like LOCK TABLE.  A call of pg_advisory_lock() or
+ * the like names the lock.
  *
  * Locks that many may hold, like those of foreign keys, are not wanted: a
  * queue would only prevent parallel work.  Neither are locks that nobody waits
@@ -55,7 +55,6 @@
 
 /* What the key of a relation stands for, mixed into its hash */
 #define WANTS_ROW		0x524F5721
-#define WANTS_INSERT	0x494E5345
 #define WANTS_RELATION	0x52454C41
 
 /* The columns of a relation that a statement compares with known values */
@@ -267,9 +266,26 @@ identifying_columns(Oid relid, const List *indexes)
 	return columns;
 }
 
-/* The key of what a statement wants of this relation, or 0 if unknown */
+/*
+ * How a statement names what it wants: a bit for the columns.  Not an INSERT,
+ * which wants no row that others have locked for its values.
+ */
 static uint32
-key_of_statement(const QueryDesc *query, Index rti, Oid relid)
+shape_of(const KnownValues *known, bool inserts)
+{
+	uint32		columns = 0;
+
+	for (int i = 0; i < known->n; i++)
+		columns += murmurhash32(known->columns[i]);
+	return inserts ? NO_SHAPE : 1U << columns % 32;
+}
+
+/*
+ * The key of what a statement wants of this relation, or 0 if unknown; its
+ * *shape then, too
+ */
+static uint32
+key_of_statement(const QueryDesc *query, Index rti, Oid relid, uint32 *shape)
 {
 	const PlannedStmt *statement = query->plannedstmt;
 	ModifyTable *plan = (ModifyTable *) statement->planTree;
@@ -292,13 +308,12 @@ key_of_statement(const QueryDesc *query, Index rti, Oid relid)
 			note_scans(&known, (Plan *) lfirst(cell));
 	}
 	key = key_of_row(&known, columns);
-	if (key == 0 && inserts)
-		key = key_of(WANTS_INSERT, 0);
-	if (key == 0)
+	if (key == 0 && !inserts)
 		key = key_of_row(&known, NULL);
 	if (key == 0 && known.is_scanned && !known.has_conditions && known.nodes <= MAX_NODES)
 		key = key_of(WANTS_RELATION, 0);
 	bms_free(columns);
+	*shape = shape_of(&known, inserts);
 	return key;
 }
 
@@ -324,15 +339,18 @@ want_relation(QueryDesc *query, Index rti, bool is_first)
 	bool		may_want = my_slot_may_want();
 	int			hot_spot;
 	uint32		key;
+	uint32		shape;
 
 	Assert(entry->rtekind == RTE_RELATION);
 	slots_want_relation(entry->relid, is_first, !may_want);
 	hot_spot = may_want ? hot_relation(entry->relid) : -1;
 	if (hot_spot < 0)
 		return !may_want;
-	key = key_of_statement(query, rti, entry->relid);
+	key = key_of_statement(query, rti, entry->relid, &shape);
 	if (key != 0)
-		my_slot_want(query, hot_spot, key);
+		my_slot_want(query, hot_spot, key, shape);
+	else
+		slots_want_hidden(hot_spot);
 	return !my_slot_may_want();
 }
 
@@ -373,7 +391,7 @@ want_advisory_lock(Node *node, QueryDesc *query)
 	key.fields[2] = n;
 	hot_spot = slots_find_hot_spot(&key);
 	if (hot_spot >= 0)
-		my_slot_want(query, hot_spot, WANTS_ALL);
+		my_slot_want(query, hot_spot, WANTS_ALL, NO_SHAPE);
 	return hot_spot >= 0;
 }
 
@@ -432,7 +450,7 @@ wanted_lock_table(const LockStmt *statement)
 								  &is_missing) == ACLCHECK_OK)
 		{
 			slots_want_relation(relation, true, false);
-			my_slot_want(NULL, hot_spot, key_of(WANTS_RELATION, 0));
+			my_slot_want(NULL, hot_spot, key_of(WANTS_RELATION, 0), NO_SHAPE);
 			return;
 		}
 	}

@@ -154,10 +154,13 @@ become_holder(TimestampTz since)
 
 /* slots_try_acquire() if something may have to be counted */
 static pg_noinline bool
-try_to_be_counted(TimestampTz since)
+try_to_be_counted(TimestampTz since, bool begins_block)
 {
 	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
+	/* A lone statement shows what it wants when it starts (src/wanted.c). */
+	if (!begins_block && !has_spot(MySlotEntry))
+		MySlotEntry->hot_spot = 0;
 	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
 		slots_join_pool();
 	if (!count_me_in(COUNT_IF_NONE_WAITS))
@@ -168,17 +171,17 @@ try_to_be_counted(TimestampTz since)
 
 /*
  * Acquire a slot if one is free and no backend waits: the hot path.  since:
- * when this backend's work began, for the views.
+ * when this backend's work began, for the views.  begins_block: by BEGIN.
  */
 bool
-slots_try_acquire(TimestampTz since)
+slots_try_acquire(TimestampTz since, bool begins_block)
 {
 	SlotEntry  *me = MySlotEntry;
 
 	/* A backend is attached before it joins a pool. */
 	if (unlikely(!my_pool_is_current()) || slots_are_limited() ||
 		my_pool.has_limit || me->hot_spot != 0)
-		return try_to_be_counted(since);
+		return try_to_be_counted(since, begins_block);
 
 	/* Nothing is counted: as in become_holder(). */
 	Assert(!me->admitted_before);
@@ -228,7 +231,7 @@ barge_or_force(TimestampTz since)
 void
 slots_force(TimestampTz since)
 {
-	if (!slots_try_acquire(since))
+	if (!slots_try_acquire(since, false))
 		(void) barge_or_force(since);
 }
 
@@ -531,9 +534,22 @@ has_wanted(const SlotEntry *me)
 }
 
 /*
- * The transaction has ended, and this backend has released what it had.  The
- * session stays a contender if all its last transactions were.  Completions
- * count with or without a place: the control judges the limit by them.
+ * Does the session stay a contender between two transactions?  It does if all
+ * its last ones wanted the hot spot.  If they do not show what they want, some
+ * samples will not find them in line: once it has begun, the habit lasts while
+ * they run such statements and one of the last was seen.
+ */
+static bool
+keeps_habit(const SlotEntry *me)
+{
+	return me->history == ALWAYS_WANTED ||
+		(me->has_habit && me->history != 0 && me->hidden_of == me->hot_spot);
+}
+
+/*
+ * The transaction has ended, and this backend has released what it had.
+ * Completions count with or without a place: the control judges the limit by
+ * them.
  */
 void
 slots_end_transaction(bool failed)
@@ -546,11 +562,13 @@ slots_end_transaction(bool failed)
 	queue = my_queue();
 	if (is_of_hot_spot(queue) && !failed)
 		pg_atomic_fetch_add_u32(&hot_spot_at(queue)->completed, 1);
+	slots_count_wanted();
 	me->history = (me->history << 1 | me->has_wanted) & ALWAYS_WANTED;
+	me->has_habit = keeps_habit(me);
 	me->has_wanted = false;
-	me->wanted_of = 0;
+	me->wanted_of = me->hidden_of = 0;
 	me->wanted_relation = InvalidOid;
-	if (me->history != ALWAYS_WANTED)
+	if (!me->has_habit)
 		me->hot_spot = 0;
 }
 

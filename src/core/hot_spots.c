@@ -19,16 +19,21 @@
  * is seen in line more often gets the entry, and the other runs without the
  * gate.  So do thousands of keys that are seen once each: they are no crowd.
  *
+ * A key does not tell all: others that name it may find no row that they would
+ * lock.  So backends count how many transactions that named a marked key have
+ * waited for a lock.  While few do, it is not marked.
+ *
  * If transactions lock several rows in different orders, they come to a
- * standstill.  For a while, all keys of the relation then count as marked:
- * transactions queue before they lock the first row.
+ * standstill.  For a while, all keys of the relation then count as marked, for
+ * statements of the shapes that were in line: such transactions queue before
+ * they lock the first row.
  *
  * A transaction has one place, even if it wants several hot spots.  It keeps
  * the place to its end, like its locks, or until the subtransaction that took
  * it fails.  The worker gives a place to a backend that it finds in line,
  * whatever its key.  It takes the place from one that is idle, or waits for an
  * idle one.  If a session's last transactions all wanted a hot spot, the next
- * one takes its place, or queues, when it begins: then it holds nothing yet.
+ * block takes its place, or queues, at BEGIN: then it holds nothing yet.
  *
  * Locking: see slots_internal.h.
  *
@@ -38,7 +43,9 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "storage/proc.h"
+#include "utils/timeout.h"
 
 #include "core/slots_internal.h"
 
@@ -46,6 +53,8 @@
 #define MARK_IN_LINE			4
 #define MAX_MARK				40
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
+#define FEW_BLOCKED				3	/* fewer than one of so many: see above */
+#define MIN_ENDED				16	/* transactions that tell it */
 
 #define OF_ALL					0xFF	/* for SlotEntry.wanted_of */
 
@@ -273,29 +282,69 @@ slots_want_relation(Oid relation, bool is_first, bool has_place)
 }
 
 /*
- * This backend is about to run a statement that wants this key, or WANTS_ALL,
- * of a hot spot.  Returns whether the key is hot.  Publish it, or else the
- * first one of the statement.
+ * This backend is about to run a statement of this shape, one bit or NO_SHAPE,
+ * that wants this key, or WANTS_ALL, of a hot spot.  Returns whether the key is
+ * hot.  Publish it, or else the first one of the statement.
  */
 bool
-slots_want(int hot_spot, uint32 key)
+slots_want(int hot_spot, uint32 key, uint32 shape)
 {
 	SlotEntry  *me = MySlotEntry;
 	const volatile WantedKey *wanted = entry_for(key, hot_spot);
 	bool		is_hot = key == WANTS_ALL ||
 	(wanted->mark > 0 && wanted->key == key && wanted->hot_spot == hot_spot) ||
-	monotonic_us() < *(volatile uint64 *) &Slots->hot_spots[hot_spot].circles_until;
+	(*(volatile uint32 *) &Slots->hot_spots[hot_spot].circles & shape) != 0;
 
 	if (is_hot || me->wanted_of == 0)
 	{
 		me->wanted_of = hot_spot + 1;
 		me->wanted_key = key;
+		me->wanted_shape = shape;
 	}
 	else if (me->wanted_key == key)
 		me->wanted_of = OF_ALL;
 	if (is_hot)
 		me->has_wanted = true;	/* the worker may set it, too */
 	return is_hot;
+}
+
+/*
+ * What this backend's statements want of that hot spot does not show before
+ * they run.
+ */
+void
+slots_want_hidden(int hot_spot)
+{
+	MySlotEntry->hidden_of = hot_spot + 1;
+}
+
+/*
+ * The transaction has ended: count it for its key, if that is marked.  It has
+ * waited for a lock if PostgreSQL has set the timer for deadlocks.
+ */
+void
+slots_count_wanted(void)
+{
+	int			hot_spot = MySlotEntry->wanted_of - 1;
+	volatile WantedKey *wanted;
+
+	if (hot_spot < 0 || hot_spot >= MAX_HOT_SPOTS)
+		return;
+	wanted = entry_for(MySlotEntry->wanted_key, hot_spot);
+	if (wanted->key != MySlotEntry->wanted_key || wanted->hot_spot != hot_spot)
+		return;
+	pg_atomic_fetch_add_u32(&wanted->ended, 1);
+	if (get_timeout_start_time(DEADLOCK_TIMEOUT) >= GetCurrentTransactionStartTimestamp())
+		pg_atomic_fetch_add_u32(&wanted->blocked, 1);
+}
+
+/* Nothing is known about those that name this key. */
+static void
+forget_counts(volatile WantedKey *wanted)
+{
+	wanted->is_doubted = false;
+	pg_atomic_write_u32(&wanted->ended, 0);
+	pg_atomic_write_u32(&wanted->blocked, 0);
 }
 
 /* Raise the mark of the key of a backend in line, or lower that of one at work. */
@@ -309,14 +358,45 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 
 	if ((of != hot_spot + 1 && of != OF_ALL) || key == WANTS_ALL)
 		return;
+	if (in_line)
+		Slots->hot_spots[hot_spot].shapes |= *(const volatile uint32 *) &entry->wanted_shape;
 	/* In line, it lowers the mark of a key that collides with its own. */
 	if (in_line != is_its_own && wanted->mark > 0)
 		wanted->mark--;
 	else if (in_line)
 	{
-		wanted->key = key;
-		wanted->hot_spot = hot_spot;
-		wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+		if (!is_its_own)
+		{
+			wanted->key = key;
+			wanted->hot_spot = hot_spot;
+			forget_counts(wanted);
+		}
+		if (!wanted->is_doubted)
+			wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+	}
+}
+
+/* A second has passed: all marks fall, those of doubted keys to nothing. */
+static void
+age_marks(void)
+{
+	for (int i = 0; i < WANTED_KEYS; i++)
+	{
+		WantedKey  *wanted = &Slots->keys[i];
+		uint32		ended = pg_atomic_read_u32(&wanted->ended);
+
+		/* With few places, those that have one may never wait. */
+		if (limit_control_stood_still(&Slots->hot_spots[wanted->hot_spot].control))
+			forget_counts(wanted);
+		else if (ended >= MIN_ENDED)
+		{
+			wanted->is_doubted = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
+			pg_atomic_write_u32(&wanted->ended, 0);
+			pg_atomic_write_u32(&wanted->blocked, 0);
+		}
+		if (wanted->is_doubted)
+			wanted->mark = 0;
+		wanted->mark -= wanted->mark > 0;
 	}
 }
 
@@ -465,7 +545,13 @@ adapt(int hot_spot, uint64 now)
 	else
 		limit_control_sample(control, &sample);
 	if (limit_control_stood_still(control))
+	{
+		spot->circles |= spot->shapes;
 		spot->circles_until = now + CIRCLES_LAST;
+	}
+	else if (now >= spot->circles_until)
+		spot->circles = 0;
+	spot->shapes = 0;
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)
 	{
@@ -498,8 +584,7 @@ slots_adapt_hot_spots(void)
 	if ((int64) (now - marks_aged) >= MARKS_AGE)
 	{
 		marks_aged = now;
-		for (int i = 0; i < WANTED_KEYS; i++)
-			Slots->keys[i].mark -= Slots->keys[i].mark > 0;
+		age_marks();
 	}
 	return contended;
 }

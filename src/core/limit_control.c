@@ -15,7 +15,8 @@
  *	   when about a third wait (Moenkeberg and Weikum, Thomasian).
  *	 - If all contenders at work wait and nothing is completed for STANDSTILL,
  *	   they wait in circles, and only the deadlock detector helps.  The limit
- *	   is halved, down to one, and stays low for HALVED_FOR.
+ *	   is halved, down to one, and stays low for HALVED_FOR; twice as long, up
+ *	   to MAX_HALVED, if the last standstill was not long ago.
  *	 - A trial finds out whether the limit is better than none.  It counts what
  *	   is completed with the limit, then with more places, in a few steps up to
  *	   all.  The limit stays if a step completes less, or if all places complete
@@ -60,6 +61,7 @@
 /* Longer than a disk stalls, shorter than the deadlock detector waits */
 #define STANDSTILL		(700 * MS)
 #define HALVED_FOR		(8 * SECOND)	/* no step up, no trial */
+#define MAX_HALVED		(64 * SECOND)
 
 #define TRIAL_STEP		4		/* times as many places */
 #define COUNT_FOR		(1 * SECOND)
@@ -111,11 +113,25 @@ sample_while_open(LimitControl *control, const LoadSample *sample, int64 passed)
 		set_limit(control, sample, Max(sample->working - sample->blocked, MIN_PLACES));
 }
 
-/* Only a standstill leads to so few places. */
+/* Do they stand still, or did they lately?  Only that leads to so few places. */
 bool
 limit_control_stood_still(const LimitControl *control)
 {
-	return control->limit < MIN_PLACES;
+	return control->limit < MIN_PLACES ||
+		(control->limit != LIMIT_OPEN && control->stalled_for >= STANDSTILL);
+}
+
+/* They stand still: halve the limit. */
+static void
+halve(LimitControl *control, int64 now)
+{
+	if (now >= control->halved_until + control->halved_for)
+		control->halved_for = HALVED_FOR;
+	else if (now >= control->halved_until)
+		control->halved_for = Min(2 * control->halved_for, MAX_HALVED);
+	control->halved_until = now + control->halved_for;
+	control->limit = Max(control->limit / 2, 1);
+	control->stalled_for = 0;
 }
 
 /* It has turned out whether the limit is better than none. */
@@ -215,11 +231,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	control->seen.working += sample->working;
 	control->seen.blocked += sample->blocked;
 	if (control->stalled_for >= STANDSTILL && sample->in_use < 2 * control->limit)
-	{
-		control->limit = Max(control->limit / 2, 1);
-		control->halved_until = sample->now + HALVED_FOR;
-		control->stalled_for = 0;
-	}
+		halve(control, sample->now);
 	else if (sample->now - control->seen.now >= STEP_AFTER)
 	{
 		if (blocked_above(&control->seen, TOO_MANY) && has_effect && control->limit > MIN_PLACES)

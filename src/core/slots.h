@@ -106,6 +106,7 @@ typedef struct HotSpotKey
 } HotSpotKey;
 
 #define WANTS_ALL	0			/* instead of a key: the whole hot spot */
+#define NO_SHAPE	0			/* a standstill of others means nothing to it */
 
 /* What the worker has done since it started */
 typedef struct WorkerStats
@@ -167,7 +168,7 @@ slots_is_uncounted(void)
 }
 
 /* Acquire, wait, release */
-extern bool slots_try_acquire(TimestampTz since);
+extern bool slots_try_acquire(TimestampTz since, bool begins_block);
 extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
@@ -237,6 +238,7 @@ typedef struct LimitControl
 	int64		believed_until; /* until then, believe the last result */
 	int64		believed_for;	/* length of that time */
 	int64		halved_until;	/* after a standstill: no step up */
+	int64		halved_for;		/* length of that time */
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, int64 now);
@@ -276,7 +278,8 @@ extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool is_first, bool has_place);
-extern bool slots_want(int hot_spot, uint32 key);
+extern bool slots_want(int hot_spot, uint32 key, uint32 shape);
+extern void slots_want_hidden(int hot_spot);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
 extern bool slots_adapt_hot_spots(void);
 extern bool slots_get_hot_spot(int hot_spot, HotSpotView *view);

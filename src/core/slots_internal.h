@@ -75,8 +75,11 @@ typedef struct SlotEntry
 	uint8		queue;			/* its present or last one: lock */
 	uint8		hot_spot;		/* that it contends for, plus 1; or 0 */
 	uint8		wanted_of;		/* the hot spot, plus 1, of wanted_key, or all */
+	uint8		hidden_of;		/* one, plus 1, of which its transaction hides
+								 * what it wants */
 	uint8		history;		/* did its last transactions want one? */
 	bool		has_wanted;		/* did the present one? */
+	bool		has_habit;		/* its next transaction queues at BEGIN */
 	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
@@ -84,6 +87,7 @@ typedef struct SlotEntry
 	bool		can_pause;		/* its statement may be long; parallel workers
 								 * may see that it no longer may be late */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
+	uint32		wanted_shape;	/* how that statement names it: one bit */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
 	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
@@ -145,19 +149,27 @@ typedef struct HotSpot
 	LimitControl control;
 	int			votes;			/* for its row */
 	int			most_in_line;	/* queued and blocked ones */
-	uint64		circles_until;	/* after a standstill: see hot_spots.c */
+	uint32		shapes;			/* of statements in line */
+	uint32		circles;		/* these are all hot after a standstill, */
+	uint64		circles_until;	/* until then: see hot_spots.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
 
-/* What statements want of a hot spot: see hot_spots.c; written by the worker */
+/*
+ * What statements want of a hot spot: see hot_spots.c; written by the worker,
+ * except the counts
+ */
 #define WANTED_KEYS		1024
 typedef struct WantedKey
 {
 	uint32		key;			/* a hash: see src/wanted.c */
 	uint8		hot_spot;		/* index */
 	uint8		mark;			/* how hot it is; 0 = cold */
+	bool		is_doubted;		/* few that name it wait: it stays cold */
+	pg_atomic_uint32 ended;		/* transactions that named it, lately */
+	pg_atomic_uint32 blocked;	/* of these, the ones that waited for a lock */
 } WantedKey;
 
 typedef struct SlotShared
@@ -583,6 +595,7 @@ extern void slots_start_totals(int index);
 extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
 extern void slots_end_hot_spots(void);
+extern void slots_count_wanted(void);
 extern void slots_return_place(int place);
 
 #endif							/* ADMISSION_GATE_SLOTS_INTERNAL_H */

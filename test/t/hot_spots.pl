@@ -110,6 +110,16 @@ $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
 
+# A block of a session whose last ones all wanted the row waits at BEGIN.  A lone statement
+# between them waits for nothing.
+$crowd = $gate->crowd(24, join "\n", ("BEGIN;\n$hot_row\nCOMMIT;") x 12, 'SELECT 1 AS ping;');
+await_queue('its blocks queue');
+my $waits_in = "count(*) > 0 FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid)
+	WHERE b.gate_state = 'waiting' AND query LIKE";
+$gate->ok_comes("$waits_in 'BEGIN%'", 'at BEGIN');
+is(meanwhile('default', 3000, 2, "$waits_in '%ping%'"), '0', 'but a lone statement of theirs never does');
+$gate->ok_stops($crowd);
+
 # The same sessions move on to another table, where two at a time meet on a row: a mark for
 # what they wanted before does not explain that.
 $gate->value('CREATE TABLE moved AS SELECT 0 AS moved');

@@ -356,6 +356,22 @@ ok_queues_for('INSERT ... ON CONFLICT by that',
 cmp_ok(spot('hot_keys'), '<=', $hot_keys, 'and wants the same row');
 $gate->ok_stops($crowd);
 
+# Some name the hot row, but find nothing that they would lock: they do not make each other
+# wait for it.
+my $polls = $gate->crowd(16, "UPDATE sale SET n = n WHERE code = 'c1' AND n < 0;", %of_crowd);
+$crowd = $gate->crowd(24, $hot_row =~ s/id = 1/code = 'c1'/r, %of_crowd);
+$gate->ok_comes(sub { (spot('contenders > 8 AND hot_keys = 0') // '') eq 't' }, 'a key that few wait for is not hot');
+ok_passes_by('a poll', "UPDATE sale SET n = n WHERE code = 'c1' AND n < 0");
+$gate->stop_crowd($polls);
+$gate->ok_stops($crowd);
+
+# INSERTs that conflict show no key: others into the table do not queue for a guess.
+$crowd = $gate->crowd(24, "BEGIN;\nINSERT INTO sale (code) VALUES ('x');\n\\sleep 3 ms\nROLLBACK;", %of_crowd);
+$gate->ok_comes(sub { spot('max_active > 0') eq 't' }, 'conflicting INSERTs form a hot spot');
+ok_passes_by('an INSERT without a known key', 'INSERT INTO sale (n) VALUES (0)') foreach 1 .. 5;
+is(spot('hot_keys'), '0', 'as none of them has a key');
+$gate->ok_stops($crowd);
+
 # Advisory locks are known by their arguments: a key of two halves, and those of other keys
 my $lock = 'SELECT pg_advisory_xact_lock';
 for (
