@@ -446,10 +446,7 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 	{
 		if (creating_extension)
-			ereport(WARNING,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("admission_gate is not loaded via \"shared_preload_libraries\""),
-					 errhint("Add it to shared_preload_libraries and restart the server.")));
+			slots_report_not_preloaded(WARNING);
 		return;
 	}
 
@@ -459,6 +456,8 @@ _PG_init(void)
 	if (IsBinaryUpgrade)
 		return;
 
+	/* Tell copies of the library that are loaded later. */
+	*find_rendezvous_variable("admission_gate") = (void *) _PG_init;
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = gate_shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;

@@ -17,6 +17,8 @@
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
+
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -26,6 +28,32 @@
 #include "gate.h"
 
 extern PGDLLEXPORT void admission_gate_worker_main(Datum arg);
+
+/*
+ * Put the name of this library's file into name.  By "admission_gate" alone,
+ * the worker could load another copy, which has no shared memory.
+ */
+static void
+find_library(char *name, size_t size)
+{
+	size_t		length = strlen(pkglib_path);
+	const char *prefix = "";
+	Dl_info		info;
+
+	if (dladdr((void *) worker_register, &info) == 0)
+		elog(ERROR, "could not find the file of admission_gate");
+	/* Before PostgreSQL 17, there is little room. */
+	if (strncmp(info.dli_fname, pkglib_path, length) == 0 && info.dli_fname[length] == '/')
+	{
+		info.dli_fname += length;
+		prefix = "$libdir";
+	}
+	if (snprintf(name, size, "%s%s", prefix, info.dli_fname) >= size)
+		ereport(ERROR,
+				(errcode(ERRCODE_NAME_TOO_LONG),
+				 errmsg("name of library file \"%s%s\" is too long", prefix, info.dli_fname),
+				 errdetail("The file of a background worker has a name of at most %d bytes.", (int) size - 1)));
+}
 
 /* Make the postmaster start the worker.  Call from _PG_init(). */
 void
@@ -37,10 +65,10 @@ worker_register(void)
 		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_ConsistentState,
 		.bgw_restart_time = 1,	/* s */
-		.bgw_library_name = "admission_gate",
 		.bgw_function_name = "admission_gate_worker_main"
 	};
 
+	find_library(worker.bgw_library_name, sizeof(worker.bgw_library_name));
 	RegisterBackgroundWorker(&worker);
 }
 

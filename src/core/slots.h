@@ -316,6 +316,7 @@ typedef struct SlotLimit
 } SlotLimit;
 
 /* Statistics */
+extern void slots_report_not_preloaded(int elevel);
 extern void slots_record_wait(uint64 waited);
 extern void slots_get_my_limit(SlotLimit *limit);
 

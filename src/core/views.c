@@ -37,13 +37,25 @@ typedef struct Row
 	bool		nulls[MAX_COLUMNS];
 } Row;
 
+/* Report that this copy of the library was not preloaded. */
+void
+slots_report_not_preloaded(int elevel)
+{
+	bool		other_is = *find_rendezvous_variable("admission_gate") != NULL;
+
+	ereport(elevel,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("admission_gate must be loaded via \"shared_preload_libraries\""),
+			 other_is ? errdetail("The server has preloaded another copy of the library.") : 0,
+			 other_is ? errhint("Name it \"admission_gate\" in shared_preload_libraries, without a path, and restart the server.") :
+			 errhint("Add it to shared_preload_libraries and restart the server.")));
+}
+
 static void
 check_preloaded(void)
 {
 	if (Slots == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("admission_gate must be loaded via \"shared_preload_libraries\"")));
+		slots_report_not_preloaded(ERROR);
 }
 
 static Row

@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 use lib 'test/perl';
+use File::Copy qw(copy);
 use GateTest;
 
 my $gate = GateTest->new('counters', max_active_backends => 1, handoff_after => 0, lend_after => 60_000);
@@ -342,23 +343,42 @@ $gate->set(lend_after => 60_000);
 $gate->ok_quiet('at the end');
 
 # Without preloading
+my $not_preloaded = 'must be loaded via "shared_preload_libraries"';
+
+# The extension's functions raise an error that matches.
+sub ok_refuse
+{
+	my ($session, $pattern) = @_;
+	for my $source ((map { "pg_stat_admission_gate$_" } '', '_backends', '_histogram', '_hot_spots', '_worker'),
+		'pg_stat_admission_gate_reset()')
+	{
+		my $error = $session->start("SELECT * FROM $source")->result->{error};
+		like(join(' ', map { $error->{$_} // '' } qw(C M D H)), $pattern, "$source says what to do");
+	}
+	return;
+}
+
 $gate->configure(shared_preload_libraries => '');
 $gate->node->restart;
 my $session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
-for my $source ((map { "pg_stat_admission_gate$_" } '', '_backends', '_histogram', '_hot_spots'),
-	'pg_stat_admission_gate_reset()')
-{
-	my $error = $session->start("SELECT * FROM $source")->result->{error};
-	like(
-		"$error->{C} $error->{M}",
-		qr/^55000 .*must be loaded via "shared_preload_libraries"/,
-		"$source says what to do");
-}
+ok_refuse($session, qr/^55000 .*$not_preloaded.* Add it to shared_preload_libraries/);
 $session->query('DROP EXTENSION admission_gate');
-like(
-	$gate->session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
-	qr/is not loaded via "shared_preload_libraries"/,
-	'CREATE EXTENSION warns of it');
+like($gate->session->start('CREATE EXTENSION admission_gate')->result->{notices}[0],
+	qr/$not_preloaded/, 'CREATE EXTENSION warns of it');
+
+# Another copy than that of the extension's functions preloaded
+my $copy = PostgreSQL::Test::Utils::tempdir_short() . '/a_copy.so';
+copy($gate->node->config_data('--pkglibdir') . '/admission_gate.so', $copy) or die "cannot copy the library: $!";
+$gate->configure(shared_preload_libraries => $copy);
+$gate->restart('fast');
+ok($gate->await_restart, 'preloaded by a path, the library lets the server start');
+$gate->ok_comes(q{count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'admission_gate worker'},
+	'and has its worker');
+ok_refuse($gate->session, qr/^55000 .*$not_preloaded.* another copy.* without a path/);
+$gate->value(
+	"CREATE FUNCTION of_copy(OUT pid int, OUT started timestamptz, OUT last_sample timestamptz, OUT samples int8)
+	RETURNS SETOF record AS '$copy', 'pg_stat_get_admission_gate_worker' LANGUAGE C");
+$gate->ok_comes('samples > 1 FROM of_copy()', 'which samples');
 $gate->node->stop;
 done_testing();
