@@ -25,6 +25,19 @@ SELECT lower_bound, upper_bound FROM pg_stat_admission_gate_histogram WHERE 1000
 -- The worker runs, whether the gate is on or off.
 SELECT pid <> pg_backend_pid() AS is_another, started < now() AS has_started FROM pg_stat_admission_gate_worker;
 
+-- Columns that a newer script declares, and this library does not know, are null.
+DO $$
+BEGIN
+  EXECUTE (SELECT format('CREATE FUNCTION newer(OUT pid int4, OUT started timestamptz, OUT last_sample timestamptz,
+                          OUT samples int8, OUT sample_time float8, %s) RETURNS SETOF record LANGUAGE C
+                          AS %L, %L', string_agg('OUT new_' || i || ' text', ', '), probin, prosrc)
+           FROM pg_proc, generate_series(1, 30) i WHERE proname = 'pg_stat_get_admission_gate_worker'
+           GROUP BY probin, prosrc);
+END
+$$;
+SELECT pid IS NOT NULL AS has_pid, sample_time IS NOT NULL AS has_time, new_1, new_20, new_21, new_30 FROM newer();
+DROP FUNCTION newer;
+
 -- While the gate is off, nobody is counted.
 SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_backends;

@@ -20,7 +20,7 @@
 
 #include "core/slots_internal.h"
 
-#define MAX_COLUMNS		25
+#define MAX_COLUMNS		25		/* that this library knows */
 
 /* In the order of SlotState and HotSpotKind */
 static const char *const state_names[] = {"none", "waiting", "running", "lent", "paused"};
@@ -33,8 +33,8 @@ typedef struct Row
 {
 	ReturnSetInfo *result;
 	int			n;
-	Datum		values[MAX_COLUMNS];
-	bool		nulls[MAX_COLUMNS];
+	Datum	   *values;
+	bool	   *nulls;
 } Row;
 
 /* Report that this copy of the library was not preloaded. */
@@ -58,13 +58,21 @@ check_preloaded(void)
 		slots_report_not_preloaded(ERROR);
 }
 
+/*
+ * The extension's script may be older or newer, and declare fewer columns or
+ * more than this library knows.  Those stay null.
+ */
 static Row
 first_row(FunctionCallInfo fcinfo)
 {
 	Row			row = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+	int			columns;
 
 	check_preloaded();
 	InitMaterializedSRF(fcinfo, 0);
+	columns = Max(row.result->setDesc->natts, MAX_COLUMNS);
+	row.values = palloc0(columns * sizeof(Datum));
+	row.nulls = memset(palloc(columns), true, columns);
 	return row;
 }
 
@@ -89,17 +97,11 @@ add_milliseconds(Row *row, uint64 us)
 	add(row, Float8GetDatum((double) us / 1000.0));
 }
 
-/*
- * The row is complete, the next begins.  The extension's script may be older:
- * it declares fewer columns.
- */
+/* The row is complete, the next begins. */
 static void
 end_row(Row *row)
 {
-	TupleDesc	columns = row->result->setDesc;
-
-	Assert(row->n >= columns->natts);
-	tuplestore_putvalues(row->result->setResult, columns, row->values, row->nulls);
+	tuplestore_putvalues(row->result->setResult, row->result->setDesc, row->values, row->nulls);
 	row->n = 0;
 }
 
