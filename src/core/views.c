@@ -112,76 +112,112 @@ state_to_show(SlotEntry *entry)
 	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
 }
 
-/* One row per pool, of removed ones only if backends of them are at work */
+/* What is shown of a pool */
+typedef struct PoolView
+{
+	char		name[NAMEDATALEN];
+	int			max_active;
+	int			priority;
+	int			backends[SLOT_STATES];
+	uint64		totals[SLOT_TOTALS];
+	uint64		max_wait;
+	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
+} PoolView;
+
+/* pools_lock is held exclusively. */
+static void
+copy_pool(int index, PoolView *view)
+{
+	SlotPool   *pool = &Slots->pools[index];
+	int			own_limit = pool->definition.max_active;
+
+	memset(view, 0, sizeof(PoolView));
+	strlcpy(view->name, pool->definition.name, NAMEDATALEN);
+	view->max_active = own_limit > 0 ? own_limit : Slots->settings.max_active;
+	view->priority = pool->definition.priority;
+	slots_sum_totals(index, view->totals);
+	for (int t = 0; t < SLOT_TOTALS; t++)
+		view->totals[t] -= pool->baseline[t];
+	for (int i = 0; i < MaxBackends; i++)
+		if (entry_of(i)->pool == index)
+			view->backends[state_to_show(entry_of(i))]++;
+	view->max_wait = pg_atomic_read_u64(&pool->max_wait);
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		view->wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
+}
+
+/*
+ * Copy the pools, removed ones only if backends of them are at work, and when
+ * totals were reset.  New sessions wait for the lock: allocate before, and
+ * build rows afterwards.
+ */
+static PoolView *
+copy_pools(int *n, TimestampTz *reset)
+{
+	PoolView   *views = palloc(SLOTS_MAX_POOLS * sizeof(PoolView));
+
+	*n = 0;
+	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
+	for (int p = 0; p < Slots->npools; p++)
+		if (slots_pool_is_in_use(p))
+			copy_pool(p, &views[(*n)++]);
+	*reset = Slots->stats_reset;
+	LWLockRelease(Slots->pools_lock);
+	return views;
+}
+
+/* One row per pool */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate);
 Datum
 pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
+	int			n;
+	TimestampTz reset;
+	PoolView   *pools = copy_pools(&n, &reset);
 
-	LWLockAcquire(Slots->pools_lock, LW_EXCLUSIVE);
-	for (int p = 0; p < Slots->npools; p++)
+	for (PoolView *pool = pools; pool < pools + n; pool++)
 	{
-		SlotPool   *pool = &Slots->pools[p];
-		int			own_limit = pool->definition.max_active;
-		uint64		totals[SLOT_TOTALS];
-		int			backends[SLOT_STATES] = {0};
-
-		if (!slots_pool_is_in_use(p))
-			continue;
-		slots_sum_totals(p, totals);
-		for (int t = 0; t < SLOT_TOTALS; t++)
-			totals[t] -= pool->baseline[t];
-		for (int i = 0; i < MaxBackends; i++)
-			if (entry_of(i)->pool == p)
-				backends[state_to_show(entry_of(i))]++;
-
-		add(&row, CStringGetTextDatum(pool->definition.name));
+		add(&row, CStringGetTextDatum(pool->name));
 		add(&row, CStringGetTextDatum(Slots->settings.observing ? "observe" : "enforce"));
-		add(&row, Int32GetDatum(own_limit > 0 ? own_limit : Slots->settings.max_active));
-		add(&row, Int32GetDatum(pool->definition.priority));
-		add(&row, Int32GetDatum(backends[SLOT_RUNNING]));
-		add(&row, Int32GetDatum(backends[SLOT_LENT]));
-		add(&row, Int32GetDatum(backends[SLOT_PAUSED]));
-		add(&row, Int32GetDatum(backends[SLOT_WAITING]));
+		add(&row, Int32GetDatum(pool->max_active));
+		add(&row, Int32GetDatum(pool->priority));
+		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_LENT]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
+		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
 		for (int t = TOTAL_ADMITTED; t <= TOTAL_CANCELS; t++)
-			add(&row, Int64GetDatum(totals[t]));
-		add_milliseconds(&row, totals[TOTAL_WAIT_TIME]);
-		add_milliseconds(&row, pg_atomic_read_u64(&pool->max_wait));
-		add_milliseconds(&row, totals[TOTAL_PAUSE_TIME]);
-		add_if(&row, Slots->stats_reset != 0, TimestampTzGetDatum(Slots->stats_reset));
+			add(&row, Int64GetDatum(pool->totals[t]));
+		add_milliseconds(&row, pool->totals[TOTAL_WAIT_TIME]);
+		add_milliseconds(&row, pool->max_wait);
+		add_milliseconds(&row, pool->totals[TOTAL_PAUSE_TIME]);
+		add_if(&row, reset != 0, TimestampTzGetDatum(reset));
 		end_row(&row);
 	}
-	LWLockRelease(Slots->pools_lock);
 	return (Datum) 0;
 }
 
-/* One row per pool, as above, and bucket; bounds in ms */
+/* One row per pool and bucket; bounds in ms */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_histogram);
 Datum
 pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
+	int			n;
+	TimestampTz reset;
+	PoolView   *pools = copy_pools(&n, &reset);
 
-	LWLockAcquire(Slots->pools_lock, LW_SHARED);
-	for (int p = 0; p < Slots->npools; p++)
-	{
-		SlotPool   *pool = &Slots->pools[p];
-
-		if (!slots_pool_is_in_use(p))
-			continue;
+	for (PoolView *pool = pools; pool < pools + n; pool++)
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 		{
 			bool		is_last = b == SLOTS_WAIT_BUCKETS - 1;
 
-			add(&row, CStringGetTextDatum(pool->definition.name));
+			add(&row, CStringGetTextDatum(pool->name));
 			add(&row, Float8GetDatum(b == 0 ? 0 : 1 << (b - 1)));
 			add(&row, Float8GetDatum(is_last ? get_float8_infinity() : 1 << b));
-			add(&row, Int64GetDatum(pg_atomic_read_u64(&pool->wait_counts[b])));
+			add(&row, Int64GetDatum(pool->wait_counts[b]));
 			end_row(&row);
 		}
-	}
-	LWLockRelease(Slots->pools_lock);
 	return (Datum) 0;
 }
 
@@ -202,6 +238,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 		SlotState	state = state_to_show(entry);
 		int			pid = GetPGProcByNumber(procno)->pid;
 		uint64		wait_time = pg_atomic_read_u64(&entry->last_wait);
+		char		pool[NAMEDATALEN];
 		bool		may_see;
 
 		if (state == SLOT_NONE || pid == 0)
@@ -210,10 +247,11 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 			wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
 		may_see = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), GetPGProcByNumber(procno)->roleId);
-		add(&row, Int32GetDatum(pid));
 		LWLockAcquire(Slots->pools_lock, LW_SHARED);
-		add_if(&row, may_see, CStringGetTextDatum(pool_of(entry)->definition.name));
+		strlcpy(pool, pool_of(entry)->definition.name, NAMEDATALEN);
 		LWLockRelease(Slots->pools_lock);
+		add(&row, Int32GetDatum(pid));
+		add_if(&row, may_see, CStringGetTextDatum(pool));
 		add_if(&row, may_see, CStringGetTextDatum(state_names[state]));
 		add_if(&row, may_see, TimestampTzGetDatum(pg_atomic_read_u64(&entry->since)));
 		add_if(&row, may_see, Float8GetDatum(wait_time / 1000.0));
