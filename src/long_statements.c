@@ -38,8 +38,6 @@
 
 #include "gate.h"
 
-#define LOOK_AGAIN		500		/* ms; looks whether the worker is there */
-
 /* The query that is counted, or NULL, and the nesting level of its call */
 static const QueryDesc *volatile counted_query = NULL;
 static int	counted_level;
@@ -125,12 +123,13 @@ tick(void)
 	error_context_stack = &context;
 	while ((turn = slots_awaited_turn(holder)) != NULL)
 	{
+		long		look_after = slots_look_after(holder);
+
 		if (IsParallelWorker())
-			(void) ConditionVariableTimedSleep(turn, LOOK_AGAIN, wait_event);
+			(void) ConditionVariableTimedSleep(turn, look_after, wait_event);
 		else
-			wait_for_latch(LOOK_AGAIN, wait_event);
-		if (!slots_are_sampled())
-			slots_let_in(holder);
+			wait_for_latch(look_after, wait_event);
+		slots_move_queue_of(holder);
 	}
 	ConditionVariableCancelSleep();
 	error_context_stack = context.previous;

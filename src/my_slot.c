@@ -43,10 +43,6 @@
 
 #include "gate.h"
 
-/* When a waiting backend looks whether the worker is there, ms */
-#define FIRST_LOOK		1000	/* after its wait began */
-#define NEXT_LOOK		5000	/* after the last look */
-
 /* How the present transaction stands */
 typedef enum Standing
 {
@@ -160,7 +156,7 @@ static bool
 sleep_in_queue(void)
 {
 	static uint32 wait_event = 0;
-	long		next_look = FIRST_LOOK;
+	long		next_look = slots_look_after(my_slot_procno);
 
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateQueue");
@@ -183,9 +179,8 @@ sleep_in_queue(void)
 		ms = waited() / 1000;
 		if (ms >= next_look)
 		{
-			if (!slots_are_sampled())
-				slots_let_in(my_slot_procno);
-			next_look = ms + NEXT_LOOK;
+			slots_move_queue_of(my_slot_procno);
+			next_look = ms + slots_look_after(my_slot_procno);
 		}
 	}
 }

@@ -8,8 +8,8 @@
  * When the configuration is reloaded, it publishes settings in shared memory.
  * While the gate is off, it sleeps.
  *
- * Without it, backends still pass slots and places on.  One that has waited for
- * a second then enters above the limit (my_slot.c).
+ * Without it, backends still pass slots and places on.  If a queue stands still,
+ * its waiters let one of them in each second (slots_move_queue_of()).
  *
  * Copyright (c) 2026, admission_gate authors
  *

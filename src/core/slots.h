@@ -195,7 +195,8 @@ extern void slots_begin_sampling(int cpus);
 extern bool slots_any_waits(void);
 extern void slots_note_sample(uint64 took);
 extern bool slots_may_doze(void);
-extern bool slots_are_sampled(void);
+extern long slots_look_after(int procno);
+extern void slots_move_queue_of(int procno);
 extern int	slots_get_worker(WorkerStats *stats);
 
 /* Pools */

@@ -30,8 +30,9 @@
  * Loops under the lock are bounded by a small constant, or by the queues with
  * waiters: at most 97, fewer than 20 times per section.
  *
- * The queues work without the worker (src/worker.c).  While few backends work,
- * it dozes.  A backend that queues, or first meets the gate, calls it.
+ * The queues work without the worker (src/worker.c): if one stands still, its
+ * waiters let in one of them per second.  While few backends work, the worker
+ * dozes.  A backend that queues, or first meets the gate, calls it.
  *
  * Locking: "the lock" is in this file; see slots_internal.h.
  *
@@ -41,6 +42,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -320,6 +322,11 @@ slots_unlock(void)
  */
 #define SAMPLED_WITHIN	5000
 
+/* ms: see slots_move_queue_of() and slots_look_after() */
+#define UNSAMPLED_STALL	1000
+#define LOOK_AFTER		100		/* at most, times the length of the queue, */
+#define MAX_LOOK		60000	/* or this, beyond that second */
+
 /* on_shmem_exit callback of the worker */
 static void
 end_sampling(int code, Datum arg)
@@ -390,11 +397,42 @@ slots_may_doze(void)
 	return dozed;
 }
 
-/* Has the worker taken a sample lately?  A hint. */
-bool
-slots_are_sampled(void)
+/*
+ * After how many ms should this waiter, or a process that waits with it, call
+ * slots_move_queue_of() again?  The more wait, the more seldom each calls it.
+ */
+long
+slots_look_after(int procno)
 {
-	return !passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us());
+	int			queue = *(volatile uint8 *) &entry_of(procno)->queue;
+	int			nwaiters = *(volatile int *) &queue_at(queue)->nwaiters;
+
+	return UNSAMPLED_STALL +
+		(long) pg_prng_uint64_range(&pg_global_prng_state, 0, Min(nwaiters * LOOK_AFTER, MAX_LOOK));
+}
+
+/*
+ * The entry waits.  If the worker has taken no sample lately, and no backend
+ * has entered from the entry's queue for a second, let in the first of that
+ * queue, above the limits.
+ */
+void
+slots_move_queue_of(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+	SlotEntry  *head;
+
+	if (!passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us()))
+		return;
+	slots_lock();
+	if (state_of(entry) == SLOT_WAITING)
+	{
+		head = first_waiter(entry->queue);
+		if (passed_since(Max(queue_at(entry->queue)->moved, head->queued),
+						 UNSAMPLED_STALL, locked.now))
+			slots_grant_above_limit(head);
+	}
+	slots_unlock();
 }
 
 /* What the worker has done.  Returns its PID, or 0 if there is none. */

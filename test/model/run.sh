@@ -145,7 +145,7 @@ a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.
 a slot that was not counted is counted out     |SET_STATE|counted = counted;|counted = true;|states|LIMIT=NO_LIMIT BACKENDS=2
 a place is released where the mark says        |drop_all|take_spot(me)|take_spot(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the worker that dozes is not called            |slots_queue_append|Slots.worker_dozes = false|skip|finish|HOLDER=STAYS
-nobody lets itself in without a worker         |sleep_in_queue|slots_let_in(me)|skip|finish|HOLDER=WAITS GONE=1
+nobody is let in without a worker              |sleep_in_queue|slots_move_queue_of(me)|skip|finish|HOLDER=WAITS GONE=1
 others barge before the next for ever          |may_hand_off|overdue|false|served|FOREVER
 a hand-off stays in flight                     |finish_handoff|handoff_pending == me|false|served|FOREVER
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS

@@ -75,7 +75,7 @@
  *				in the middle of their transactions, if that is not 0
  * SAMPLES		how many samples the worker takes, of what DO says; if any, it also returns
  *				places that are left over
- * GONE			1: waiters find that nothing has been sampled for a second
+ * GONE			1: waiters find that nothing has been sampled, and their queue has not moved
  * VICTIM		FOREVER: the one that is to get in
  * KEEP			1: a transaction has two statements, and keeps only its place in between
  * LONG			how many ticks long statements see in all: then one hot spot at most, and
@@ -795,6 +795,12 @@ inline slots_let_in(p)
 {
 	slots_lock(); WHEN(IS_WAITING(p), slots_grant_above_limit(p)); slots_unlock()
 }
+inline slots_move_queue_of(p)
+{
+	slots_lock();
+	WHEN(IS_WAITING(p), next_one = HEAD(entry_of(p).queue); slots_grant_above_limit(next_one));
+	slots_unlock()
+}
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
@@ -911,7 +917,7 @@ inline sleep_in_queue()
 			:: (latches & BIT(me)) != 0
 			:: interrupts > 0 && mood == CALM -> interrupts--; mood = DISTURBED
 			:: mood == EXPIRED
-			:: GONE && (HOLDER == 0 || timeout) -> let_in = true
+			:: GONE && (HOLDER == 0 || timeout) -> looks = true
 			fi;
 			RESET_LATCH(me)
 		};
@@ -922,9 +928,9 @@ inline sleep_in_queue()
 		:: true
 		fi;
 		slots_claim(); WHEN(ok, break); assert(mood != EXPIRED);
-		WHEN(GONE, WHEN(let_in, let_in = false; slots_let_in(me)))
+		WHEN(GONE, WHEN(looks, looks = false; slots_move_queue_of(me)))
 	od;
-	let_in = false; mood = CALM
+	looks = false; mood = CALM
 }
 
 /* ---- long_statements.c ---- */
@@ -938,7 +944,7 @@ inline tick(p)
 		:: !is_paused(p) -> ok = true; break
 		:: interrupts > 0 -> interrupts--; break
 		:: (killed & BIT(p)) != 0 -> break
-		:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_let_in(p)
+		:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_move_queue_of(p)
 		od)
 }
 
@@ -984,7 +990,7 @@ proctype Backend(byte me, want)
 	LOCALS;
 	byte rounds = ROUNDS;
 	byte mood = CALM;
-	bool queued, let_in;
+	bool queued, looks;
 
 	do
 	:: rounds > 0 ->

@@ -77,7 +77,7 @@ sub ok_handed_on
 		"$when, a slot is handed on when it is given back");
 }
 
-# Nobody lends, and nobody has to wait for long.
+# Nobody lends, and nobody has to wait for ever.
 sub ok_enter_after_a_second
 {
 	my ($server, $when) = @_;
@@ -85,6 +85,12 @@ sub ok_enter_after_a_second
 	my ($holder, @others) = sessions_behind_holder($server);
 	is(join(',', map { $_->sqlstate } @others), '00000,00000', "$when, those behind an idle transaction are let in");
 	cmp_ok($server->state($_, 'wait_time'), '>', 900, 'after a second') foreach @others;
+	my $pids = join ', ', map { $_->pid } @others;
+	is( $server->value(
+			"SELECT max(state_change) - min(state_change) > '0.9 s' FROM pg_stat_admission_gate_backends
+			WHERE pid IN ($pids)"),
+		't',
+		'one per second');
 	my $late = q{SELECT coalesce(clock_timestamp() - last_sample > '5 s', true) FROM pg_stat_admission_gate_worker};
 	is($server->value($late), 't', 'without a sample for five');
 	is($server->gauges, '3|0|0', 'above the limit');
