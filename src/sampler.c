@@ -17,8 +17,8 @@
  * query works if any of its processes does.
  *
  * A sample lets in a backend that waits at the gate with a lock that others
- * want, and all long statements (core/long_turns.c) while VACUUM or replay
- * waits for backends.
+ * or replay want, and all long statements (core/long_turns.c) while VACUUM or
+ * replay waits for backends.
  *
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
@@ -457,19 +457,31 @@ sample_holder(int procno, bool is_stuck)
 
 /* ---- Samples ---- */
 
-/* Does replay wait for a pin, a lock, or the end of a snapshot? */
+/*
+ * Does replay wait for a pin, a lock, or the end of a snapshot?  Owners of the
+ * lock that wait at the gate are let in.
+ */
 static bool
 replay_waits(void)
 {
+	bool		waits = false;
+
 	for (int i = 0; i < NUM_AUXILIARY_PROCS && RecoveryInProgress(); i++)
 	{
-		uint32		event = wait_event_of(GetPGProcByNumber(MaxBackends + i));
+		PGPROC	   *proc = GetPGProcByNumber(MaxBackends + i);
+		uint32		event = wait_event_of(proc);
+		WaitGroup  *group = group_of(*(LOCK *volatile *) &proc->waitLock);
 
-		if (GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
-			(event & WAIT_CLASS_MASK) == PG_WAIT_LOCK)
-			return true;
+		waits |= GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+			(event & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
+		/* If backends wait for it, too, that has been done. */
+		if (group != NULL && group->waiter < 0)
+		{
+			group->waiter = MaxBackends + i;
+			find_owner(group);
+		}
 	}
-	return false;
+	return waits;
 }
 
 static void
