@@ -278,7 +278,7 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 		leave_statement();
 }
 
-/* ExecutorRun_hook.  An uncounted transaction has nothing to lend. */
+/* ExecutorRun_hook.  Nobody queues an uncounted transaction. */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {

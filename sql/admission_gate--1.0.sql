@@ -9,7 +9,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT max_active int4,
     OUT priority int4,
     OUT running int4,
-    OUT lent int4,
+    OUT working int4,
     OUT paused int4,
     OUT waiting int4,
     OUT admitted int8,
@@ -19,7 +19,6 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT would_queue int8,
     OUT barged int8,
     OUT forced int8,
-    OUT lends int8,
     OUT stalls int8,
     OUT pauses int8,
     OUT timeouts int8,
@@ -57,13 +56,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_backends() IS
-    'statistics: backends that hold a slot, have lent it, or wait for one';
+    'statistics: backends that hold a slot or wait for one';
 
 CREATE VIEW pg_stat_admission_gate_backends AS
     SELECT * FROM pg_stat_get_admission_gate_backends();
 
 COMMENT ON VIEW pg_stat_admission_gate_backends IS
-    'one row per backend that holds a slot, has lent it, or waits for one';
+    'one row per backend that holds a slot or waits for one';
 
 GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
 

@@ -49,7 +49,7 @@ typedef enum Standing
 	NOT_ADMITTED,				/* it may have to wait */
 	PASSED,						/* it needed no slot, or has given it back */
 	REFUSED,					/* BEGIN failed: see refusal */
-	ADMITTED,					/* it has a slot, which may be lent */
+	ADMITTED,					/* it has a slot */
 	LEFT						/* it has none, but its end is not counted yet */
 } Standing;
 
@@ -137,12 +137,12 @@ refuse(bool is_full, bool by_name)
 			 is_hot ?
 			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit->slots, limited, limit->slots,
+							  limit->max_active, limited, limit->max_active,
 							  limit->in_use, limit->waiting, ms) :
-			 errdetail_plural("The limit%s is %d slot (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							  "The limit%s is %d slots (%d in use, %d lent, %d waiting); this backend has waited for %ld ms.",
-							  limit->slots, limited, limit->slots,
-							  limit->in_use, limit->lent, limit->waiting, ms),
+			 errdetail_plural("The limit%s is %d backend at work (%d in progress, %d waiting); this backend has waited for %ld ms.",
+							  "The limit%s is %d backends at work (%d in progress, %d waiting); this backend has waited for %ld ms.",
+							  limit->max_active, limited, limit->max_active,
+							  limit->in_use, limit->waiting, ms),
 			 is_hot ? errhint("Try again later, or increase %s.", setting) :
 			 errhint("Try again later, or increase %s or %s.", setting, limit_setting)));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sampler.c
- *		Samples what backends do, for hot spots and for lending.
+ *		Samples what backends do: who contends for what, and who is at work.
  *
  * Hot spots (core/hot_spots.c): the waiters for a lock form a group, whose
  * owner is looked up once.  If the owner waits, its own group decides, and so
@@ -10,11 +10,12 @@
  * STUCK_AFTER, the waiters are stuck and contend for nothing: a long
  * transaction is no hot spot.
  *
- * Lending (core/lending.c): a holder is idle if it uses next to no CPU time,
- * and does not wait for a CPU, a disk, or an LWLock.  A process that gets no
- * CPU uses no CPU time either, but the kernel says that it does not sleep.  If
- * the kernel does not tell these things, the wait event must do.  A parallel
- * query works if any of its processes does.
+ * At work (core/at_work.c) is a holder unless its wait event says that it waits
+ * for its client, a lock, a pin, a timer or another process.  Not every wait has an
+ * event, for example that for the output of a program: without one, a holder
+ * that has used next to no CPU time for idle_after, and sleeps, is not at work.
+ * A process that gets no CPU uses no CPU time either, but the kernel says that
+ * it does not sleep.  A parallel query is at work if any of its processes is.
  *
  * A sample lets in a backend that waits at the gate with a lock that others
  * or replay want, and all long statements (core/long_turns.c) while VACUUM or
@@ -39,7 +40,20 @@
 #include "gate.h"
 
 #define STUCK_AFTER		INT64CONST(2000000) /* us; see above */
-#define MIN_IDLE		100		/* ms; no backend is idle sooner */
+#define MIN_IDLE		100		/* ms; no backend contends sooner than it is
+								 * idle */
+
+/*
+ * A process that uses less than this part of a CPU, 5 %, is idle.  One that
+ * receives rows or short statements one by one from its client uses less.
+ */
+#define IDLE_PART		20
+
+/*
+ * us.  A commit wakes all that wait for its row, and all but one wait again:
+ * one that has waited for a lock just now is not at work yet.
+ */
+#define WAKES_FOR		25000
 
 #define GROUPS			512		/* locks that a sample tells apart */
 #define MAX_PROBES		8		/* entries tried for a lock */
@@ -48,8 +62,6 @@
 #define MAX_PROCESSES	64		/* of a parallel query that are looked at */
 
 /* The time between two samples, ms */
-#define MIN_INTERVAL		5	/* of the holders: lend_after / 2, */
-#define MAX_INTERVAL		500 /* within these bounds */
 #define WAITING_INTERVAL	5	/* while backends wait */
 #define WORKING_INTERVAL	20	/* while some contend, or more than these work */
 #define FEW_AT_WORK			4
@@ -78,6 +90,10 @@ typedef struct BackendSample
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
 	uint32		progress;		/* slots_progress() at that time */
+	bool		sleeps;			/* without a wait event */
+	uint32		clock_progress; /* slots_progress() at clock_since */
+	uint64		clock_since;	/* when its CPU clock was last found running */
+	uint64		cpu;			/* CPU time (us) then */
 } BackendSample;
 
 /* The backends that wait for one lock */
@@ -166,7 +182,8 @@ read_backend(int procno)
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
-	BackendSample seen = {.blocked = last->blocked};
+	BackendSample seen = {.blocked = last->blocked,.sleeps = last->sleeps,
+	.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu};
 	WaitGroup  *group;
 	bool		goes_on;
 
@@ -284,11 +301,11 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
 	}
 }
 
-/* Has this backend been idle for lend_after, and at least MIN_IDLE? */
+/* Has this backend been idle for idle_after, and at least MIN_IDLE? */
 static bool
 is_idle(int procno)
 {
-	int64		idle_after = Max(slots_lend_after(), MIN_IDLE) * INT64CONST(1000);
+	int64		idle_after = Max(slots_idle_after(), MIN_IDLE) * INT64CONST(1000);
 
 	return samples[procno].idle_since != 0 &&
 		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
@@ -398,20 +415,47 @@ activity_of(int procno, HotSpotKey *key)
 	return is_shared ? ACTIVITY_RESTS : ACTIVITY_CONTENDS;
 }
 
-/* Does this process certainly work?  Adds its CPU time (us) to *cpu. */
+/* Does this wait event say that its process works?  0, none, is unclear. */
 static bool
-is_busy(const PGPROC *proc, uint64 *cpu)
+is_working_wait(uint32 event)
 {
-	uint32		event = wait_event_of(proc);
 	uint32		wait_class = event & WAIT_CLASS_MASK;
-	uint64		used;
 
-	if (process_cpu_time(proc->pid, &used))
-		*cpu += used;
-	else if (!is_idle_wait(event) && wait_class != PG_WAIT_LOCK)
-		return true;
 	/* BUFFER_IO: another process reads or writes the page. */
 	return wait_class == PG_WAIT_IO || event == WAIT_EVENT_BUFFER_IO || is_for_lwlock(event);
+}
+
+/*
+ * Does this backend, which has no wait event, use a CPU or wait for one?  Its
+ * CPU clock is read only where it matters: it must have stood still for
+ * idle_after.
+ */
+static bool
+is_running(int procno)
+{
+	BackendSample *seen = &samples[procno];
+	uint32		progress = slots_progress(procno);
+	int64		passed = sample.now - seen->clock_since;
+	uint64		cpu;
+
+	if (slots_idle_after() < 0)
+		return true;
+	if (progress == seen->clock_progress && passed < slots_idle_after() * INT64CONST(1000) / 2)
+		return !seen->sleeps;
+	if (!process_cpu_time(GetPGProcByNumber(procno)->pid, &cpu))
+		cpu = 0;
+	/* A lower time: parallel workers take theirs with them when they exit. */
+	if (progress != seen->clock_progress || cpu < seen->cpu || cpu == 0 ||
+		(cpu - seen->cpu) * IDLE_PART > passed)
+		seen->sleeps = false;
+	else if (passed < slots_idle_after() * INT64CONST(1000))
+		return !seen->sleeps;
+	else
+		seen->sleeps = process_rests(GetPGProcByNumber(procno)->pid, false);
+	seen->clock_progress = progress;
+	seen->clock_since = sample.now;
+	seen->cpu = cpu;
+	return !seen->sleeps;
 }
 
 /* Find the processes of a holder: itself and its parallel workers. */
@@ -437,22 +481,31 @@ processes_of(PGPROC *leader, PGPROC *processes[MAX_PROCESSES])
 	return n;
 }
 
-/* Find out what a holder has done: lend its slot, or take a lent one back. */
-static void
-sample_holder(int procno, bool is_stuck)
+/* Is this holder at work? */
+static bool
+is_at_work(int procno)
 {
+	PGPROC	   *proc = GetPGProcByNumber(procno);
 	PGPROC	   *processes[MAX_PROCESSES];
-	int			n = processes_of(GetPGProcByNumber(procno), processes);
-	uint64		cpu = 0;
-	bool		busy = false;
+	uint32		event = wait_event_of(proc);
+	int			n;
 
-	for (int i = 0; i < n; i++)
-		busy |= is_busy(processes[i], &cpu);
-	/* This takes some microseconds each: do it only if it matters. */
-	if (!busy && !is_stuck && slots_seems_idle(procno, cpu))
-		for (int i = 0; i < n && !busy; i++)
-			busy = !process_rests(processes[i]->pid, wait_event_of(processes[i]) != 0);
-	slots_note_holder(procno, cpu, busy, is_stuck);
+	if (slots_idle_after() < 0)
+		return true;
+	if (sample.now - samples[procno].blocked < WAKES_FOR)
+		return false;
+	if (is_working_wait(event))
+		return true;
+	if (event == 0)
+		return is_running(procno);
+	n = processes_of(proc, processes);
+	for (int i = 1; i < n; i++)
+	{
+		event = wait_event_of(processes[i]);
+		if (event == 0 || is_working_wait(event))
+			return true;
+	}
+	return false;
 }
 
 /* ---- Samples ---- */
@@ -504,20 +557,6 @@ find_groups(void)
 	}
 }
 
-static bool
-holders_are_due(void)
-{
-	static uint64 sampled = 0;
-	int			lend_after = slots_lend_after();
-	int			interval = lend_after < 0 ? MAX_INTERVAL :
-	Min(Max(lend_after / 2, MIN_INTERVAL), MAX_INTERVAL);
-
-	if ((int64) (sample.now - sampled) < interval * INT64CONST(1000))
-		return false;
-	sampled = sample.now;
-	return true;
-}
-
 /* Time to the next sample, ms.  at_work: those that may contend. */
 static long
 next_interval(int at_work, bool contended)
@@ -539,8 +578,6 @@ long
 sampler_sample(void)
 {
 	bool		hot_spots = slots_have_hot_spots();
-	bool		holders_matter = slots_holders_matter();
-	bool		with_holders;
 	bool		contended = false;
 	int			at_work = 0;
 
@@ -553,7 +590,6 @@ sampler_sample(void)
 	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
-	with_holders = holders_matter && holders_are_due();
 	find_backends();
 	find_groups();
 	for (int i = 0; i < nbackends; i++)
@@ -562,11 +598,9 @@ sampler_sample(void)
 		SlotState	state = slots_state(procno);
 		HotSpotKey	key = {HOT_SPOT_NONE};
 		Activity	activity = ACTIVITY_RESTS;
-		bool		is_stuck;
 
 		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
-		is_stuck = activity == ACTIVITY_STUCK && GetPGProcByNumber(procno)->waitLock != NULL;
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		/* A leader that needs no more rows waits for its workers to end. */
 		if (slots_awaited_turn(procno) != NULL &&
@@ -574,12 +608,10 @@ sampler_sample(void)
 			slots_let_in(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);
-		if (holders_matter && (state == SLOT_RUNNING || state == SLOT_LENT) &&
-			slots_may_lend(procno) &&
-			(with_holders ||
-			 (is_stuck && state == SLOT_RUNNING && slots_lend_after() >= 0)))
-			sample_holder(procno, is_stuck);
+		if (state == SLOT_RUNNING)
+			slots_note_holder(procno, is_at_work(procno));
 	}
+	slots_adapt_to_work(sample.now);
 	slots_need_long(sample.needs_long || replay_waits());
 	if (hot_spots)
 		contended = slots_adapt_hot_spots();

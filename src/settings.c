@@ -33,7 +33,7 @@ int			gate_log_min_wait = -1;
 bool		bypass_in_force = false;
 
 static int	mode = 0;			/* 1 = observe */
-static int	lend_after = 100;
+static int	idle_after = 100;
 static bool hot_spots = true;
 static bool bypass = false;
 static char *bypass_application_names;
@@ -70,7 +70,7 @@ settings_publish(void)
 		.hot_spots = hot_spots,
 		.log_min_wait = gate_log_min_wait,
 		.handoff_after = gate_handoff_after,
-		.lend_after = lend_after,
+		.idle_after = idle_after,
 		.long_after = gate_long_after
 	};
 
@@ -272,10 +272,10 @@ settings_define(void)
 							&gate_log_min_wait, -1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
-	DefineCustomIntVariable("admission_gate.lend_after",
-							"Sets the idle time after which a backend lends its slot to the queue.",
-							"A backend is idle while it uses next to no CPU time and does not wait for a disk or an LWLock. -1 means never.",
-							&lend_after, 100, -1, INT_MAX,
+	DefineCustomIntVariable("admission_gate.idle_after",
+							"Sets the time without use of a CPU after which a backend is not at work.",
+							"It applies where no wait event tells. -1 means that a backend counts as at work to the end of its transaction, whatever it waits for.",
+							&idle_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",

@@ -4,7 +4,7 @@
  *		The background worker, the one process that samples.
  *
  * It runs even on a standby.  By its samples (sampler.c), it adapts limits,
- * lends slots, takes them back, and lets waiters in if a queue stands still.
+ * counts who is at work, and lets waiters in if a queue stands still.
  * When the configuration is reloaded, it publishes settings in shared memory.
  * While the gate is off, it sleeps.
  *

@@ -21,7 +21,7 @@ core/slots_internal
 core/wait_queue
 core/hot_spots
 core/stats
-core/pools core/lending
+core/pools core/at_work
 core/long_turns
 core/acquire core/views
 gate

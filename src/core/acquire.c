@@ -22,12 +22,12 @@
  *	 NONE -> RUNNING				its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
- *	 RUNNING <-> LENT				any, under the lock, by compare-and-exchange
- *	 RUNNING -> RUNNING, WAITING	the same, by its backend or a parallel worker,
- *									with or without a turn (long_turns.c)
- *	 RUNNING, LENT -> NONE			its backend, by compare-and-exchange
- * A backend may leave while others lend its slot (lending.c) or queue its long
- * statement (long_turns.c): it releases what the state that it exchanged says.
+ *	 RUNNING -> RUNNING, WAITING	its backend or a parallel worker, under the
+ *									lock, by compare-and-exchange, with or without
+ *									a turn (long_turns.c)
+ *	 RUNNING -> NONE				its backend, by compare-and-exchange
+ * A backend may leave while others queue its long statement (long_turns.c): it
+ * releases what the state that it exchanged says.
  *
  * A place at a hot spot is counted first, then put into the entry's spot by
  * compare-and-exchange, by the backend or the worker.  The process that
@@ -136,7 +136,6 @@ count_admission(void)
 {
 	/* Show the sampler that this is not the same wait as before. */
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
-	(*(volatile uint16 *) &MySlotEntry->admission)++;
 	if (likely(!MySlotEntry->admitted_before))
 		add_to_own(TOTAL_ADMITTED, 1);
 }
@@ -186,7 +185,6 @@ slots_try_acquire(TimestampTz since, bool begins_block)
 	/* Nothing is counted: as in become_holder(). */
 	Assert(!me->admitted_before);
 	me->statement++;
-	me->admission++;
 	add_to_own(TOTAL_ADMITTED, 1);
 	pg_atomic_write_u64(&me->since, since);
 	pg_atomic_write_u32(&me->state, SLOT_RUNNING);
@@ -383,8 +381,6 @@ slots_claim(void)
 	pg_read_barrier();			/* pairs with that of slots_make_holder() */
 	finish_handoff();
 	count_admission();
-	if (state_of(MySlotEntry) == SLOT_LENT)
-		slots_end_lending();	/* we were slow to wake up */
 	return true;
 }
 
@@ -448,12 +444,6 @@ drop_slot(int spot)
 			 !pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held, SLOT_NONE));
 	leave_reserve(MySlotEntry);
 
-	if (state_in(held) == SLOT_LENT)
-	{
-		slots_lock();			/* a sample may be about to take it back */
-		pg_atomic_fetch_sub_u32(&Slots->lent, 1);
-		slots_unlock();
-	}
 	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
 	{
@@ -480,13 +470,11 @@ slots_refuse_grant(void)
 	slots_unlock();
 }
 
-/* An admitted backend begins or continues a statement: it no longer lends. */
+/* An admitted backend begins or continues a statement. */
 void
 slots_resume(void)
 {
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
-	if (unlikely(state_of(MySlotEntry) == SLOT_LENT))
-		slots_end_lending();
 }
 
 /* Release this backend's slot, but not its place at a hot spot, if any. */
@@ -756,7 +744,6 @@ slots_shmem_init(void)
 
 	memset(Slots, 0, shmem_size());
 	pg_atomic_init_u32(&Slots->usage, 0);
-	pg_atomic_init_u32(&Slots->lent, 0);
 	pg_atomic_init_u32(&Slots->limit, NO_LIMIT);
 	pg_atomic_init_u32(&Slots->generation, 0);
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);

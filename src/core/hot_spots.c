@@ -77,13 +77,13 @@ has_queue(HotSpotKind kind)
 	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
-/* Does that backend have a slot, lent or not, or a place?  A hint. */
+/* Does that backend have a slot, or a place?  A hint. */
 bool
 slots_is_holder(int procno)
 {
 	SlotState	state = state_of(entry_of(procno));
 
-	return state == SLOT_RUNNING || state == SLOT_LENT || has_spot(entry_of(procno));
+	return state == SLOT_RUNNING || has_spot(entry_of(procno));
 }
 
 /*

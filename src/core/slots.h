@@ -27,7 +27,6 @@ typedef enum SlotState
 	SLOT_NONE,					/* neither holds nor wants a slot */
 	SLOT_WAITING,				/* is in a queue */
 	SLOT_RUNNING,				/* holds a slot */
-	SLOT_LENT,					/* has lent its slot, which counts as free */
 	SLOT_PAUSED,				/* views only: long statement waits for a turn */
 	SLOT_STATES
 } SlotState;
@@ -45,7 +44,7 @@ typedef enum SlotState
 typedef struct PoolDefinition
 {
 	char		name[NAMEDATALEN];	/* in lower case */
-	int			max_active;		/* slots; 0 = no limit of its own */
+	int			max_active;		/* backends at work; 0 = no limit of its own */
 	int			priority;		/* higher ones first */
 	int			max_queue_length;	/* waiters; -1 = unlimited, or unset */
 	int			queue_timeout;	/* ms; 0 = none of its own */
@@ -70,7 +69,6 @@ typedef enum SlotTotal
 	TOTAL_WOULD_QUEUE,
 	TOTAL_BARGED,
 	TOTAL_FORCED,
-	TOTAL_LENDS,
 	TOTAL_STALLS,
 	TOTAL_PAUSES,
 	TOTAL_TIMEOUTS,
@@ -135,13 +133,13 @@ extern bool slots_shmem_init(void);
 /* Settings */
 typedef struct SlotSettings
 {
-	int			max_active;		/* slots; 0 = the gate is off, even for pools;
+	int			max_active;		/* backends at work; 0 = off, even for pools;
 								 * -1 = only pools and hot spots have limits */
 	bool		observing;		/* no backend queues */
 	bool		hot_spots;
 	int			log_min_wait;	/* ms; -1 = log no hot spot */
 	int			handoff_after;	/* ms; 0 = always hand off */
-	int			lend_after;		/* ms; -1 = never */
+	int			idle_after;		/* ms; -1 = never */
 	int			long_after;		/* ms of CPU time; -1 = never */
 } SlotSettings;
 
@@ -158,8 +156,8 @@ extern uint32 slots_progress(int procno);
 extern uint64 slots_failures(int procno);
 
 /*
- * Does this backend work without being counted?  If so, it has nothing to
- * lend, and no other process changes its state.
+ * Does this backend work without being counted?  If so, no other process
+ * changes its state.
  */
 static inline bool
 slots_is_uncounted(void)
@@ -287,13 +285,10 @@ extern bool slots_get_hot_spot(int hot_spot, HotSpotView *view);
 extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
 
-/* Lending */
-extern int	slots_lend_after(void);
-extern bool slots_holders_matter(void);
-extern bool slots_may_lend(int procno);
-extern bool slots_seems_idle(int procno, uint64 cpu);
-extern void slots_note_holder(int procno, uint64 cpu, bool busy, bool is_stuck);
-extern void slots_end_lending(void);
+/* Who is at work */
+extern int	slots_idle_after(void);
+extern void slots_note_holder(int procno, bool at_work);
+extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
 extern void slots_let_in(int procno);
 
@@ -310,9 +305,8 @@ typedef struct SlotLimit
 {
 	bool		is_of_queue;	/* of its pool or hot spot, not of all */
 	HotSpotKey	hot_spot;
-	int			slots;
-	int			in_use;			/* slots */
-	int			lent;			/* backends */
+	int			max_active;		/* backends at work */
+	int			in_use;			/* slots or places */
 	int			waiting;		/* backends */
 } SlotLimit;
 

@@ -48,7 +48,7 @@
 
 /* A usage word: of SlotShared for slots, of SlotQueue for places */
 #define USAGE_WAITERS	0x80000000	/* backends wait */
-#define USAGE_COUNT		0x7FFFFFFF	/* in use, except lent ones */
+#define USAGE_COUNT		0x7FFFFFFF	/* in use */
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
@@ -68,7 +68,8 @@ typedef struct SlotEntry
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	pg_atomic_uint32 spot;		/* place at a hot spot, see spot_of() */
-	uint16		admission;		/* changes with every admission */
+	bool		is_idle;		/* a holder, not at work at the last sample;
+								 * written by the worker */
 	uint16		statement;		/* changes with every statement */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
 	uint8		pool;			/* changed in state NONE, under the lock */
@@ -93,10 +94,7 @@ typedef struct SlotEntry
 	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
 
 	dlist_node	link;			/* in a queue: lock */
-	uint16		admission_seen; /* admission at quiet_since: lock */
 	pg_atomic_uint64 last_wait; /* us */
-	uint64		cpu_seen;		/* CPU time (us) at quiet_since: lock */
-	uint64		quiet_since;	/* it has been idle since: lock */
 	uint64		queued;			/* when it entered the queue: lock */
 
 	/* Of a long statement: see long_turns.c */
@@ -187,9 +185,8 @@ typedef struct SlotShared
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;
-	pg_atomic_uint32 lent;		/* entries in state LENT: a hint */
 	uint64		moved;			/* when one was last granted a slot, or
-								 * claimed it: see lending.c */
+								 * claimed it: see at_work.c */
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
 	uint64		short_waited;	/* when a short statement last queued, as no
 								 * slot was free, or entered from a pool's
@@ -588,7 +585,7 @@ extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 
-/* stats.c, pools.c, lending.c, hot_spots.c */
+/* stats.c, pools.c, hot_spots.c */
 extern void slots_keep_totals(void);
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
 extern void slots_start_totals(int index);

@@ -72,9 +72,10 @@ slots_get_my_limit(SlotLimit *limit)
 	if (limit->is_of_queue)
 	{
 		limit->in_use = places_in_use(mine);
-		limit->slots = pg_atomic_read_u32(&queue_at(mine)->limit);
-		if (limit->slots == NO_LIMIT)
-			limit->slots = Max(limit->in_use, 1);	/* it has just ended */
+		limit->max_active = is_of_hot_spot(mine) ? pg_atomic_read_u32(&queue_at(mine)->limit) :
+			pool_of(MySlotEntry)->definition.max_active;
+		if (limit->max_active == NO_LIMIT || limit->max_active <= 0)
+			limit->max_active = Max(limit->in_use, 1);	/* it has just ended */
 		limit->waiting = queue_at(mine)->nwaiters;
 		if (is_of_hot_spot(mine))
 		{
@@ -85,7 +86,7 @@ slots_get_my_limit(SlotLimit *limit)
 	}
 	else
 	{
-		limit->slots = pg_atomic_read_u32(&Slots->limit);
+		limit->max_active = Max(Slots->settings.max_active, 1);
 		limit->in_use = slots_in_use();
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			if (queue != LONG_QUEUE)
@@ -94,9 +95,6 @@ slots_get_my_limit(SlotLimit *limit)
 	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;
 	slots_unlock();
-	for (int i = 0; i < MaxBackends; i++)
-		limit->lent += state_of(entry_of(i)) == SLOT_LENT &&
-			(!limit->is_of_queue || entry_of(i)->pool == MySlotEntry->pool);
 }
 
 /* Add up the totals of a pool.  pools_lock is held exclusively. */

@@ -23,7 +23,7 @@
 #define MAX_COLUMNS		25		/* that this library knows */
 
 /* In the order of SlotState and HotSpotKind */
-static const char *const state_names[] = {"none", "waiting", "running", "lent", "paused"};
+static const char *const state_names[] = {"none", "waiting", "running", "paused"};
 static const char *const kind_names[] = {
 	"none", "relation", "advisory", "object", "lwlock", "transaction"
 };
@@ -119,6 +119,7 @@ typedef struct PoolView
 	int			max_active;
 	int			priority;
 	int			backends[SLOT_STATES];
+	int			working;		/* of those running, by the last sample */
 	uint64		totals[SLOT_TOTALS];
 	uint64		max_wait;
 	uint64		wait_counts[SLOTS_WAIT_BUCKETS];
@@ -139,8 +140,14 @@ copy_pool(int index, PoolView *view)
 	for (int t = 0; t < SLOT_TOTALS; t++)
 		view->totals[t] -= pool->baseline[t];
 	for (int i = 0; i < MaxBackends; i++)
-		if (entry_of(i)->pool == index)
-			view->backends[state_to_show(entry_of(i))]++;
+	{
+		SlotState	state = state_to_show(entry_of(i));
+
+		if (entry_of(i)->pool != index)
+			continue;
+		view->backends[state]++;
+		view->working += state == SLOT_RUNNING && !entry_of(i)->is_idle;
+	}
 	view->max_wait = pg_atomic_read_u64(&pool->max_wait);
 	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 		view->wait_counts[b] = pg_atomic_read_u64(&pool->wait_counts[b]);
@@ -183,7 +190,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 		add(&row, Int32GetDatum(pool->max_active));
 		add(&row, Int32GetDatum(pool->priority));
 		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
-		add(&row, Int32GetDatum(pool->backends[SLOT_LENT]));
+		add(&row, Int32GetDatum(pool->working));
 		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
 		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
 		for (int t = TOTAL_ADMITTED; t <= TOTAL_CANCELS; t++)
@@ -222,7 +229,7 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 }
 
 /*
- * One row per backend that holds a slot, has lent it, or waits for one.  As in
+ * One row per backend that holds a slot or waits for one.  As in
  * pg_stat_activity, only members of its role and of pg_read_all_stats see
  * details.
  */

@@ -327,6 +327,33 @@ slots_unlock(void)
 #define LOOK_AFTER		100		/* at most, times the length of the queue, */
 #define MAX_LOOK		60000	/* or this, beyond that second */
 
+/*
+ * Nobody samples for a while: as many slots as backends may be at work, see
+ * at_work.c.  Lock held.
+ */
+static void
+close_limits(void)
+{
+	if (Slots->settings.max_active > 0)
+		pg_atomic_write_u32(&Slots->limit, Slots->settings.max_active);
+	for (int i = 0; i < Slots->npools; i++)
+		if (Slots->pools[i].definition.max_active > 0)
+			pg_atomic_write_u32(&queue_at(i)->limit, Slots->pools[i].definition.max_active);
+}
+
+/* Are so many slots in use that who is at work decides?  Lock held. */
+static bool
+any_limit_is_reached(void)
+{
+	bool		reached = Slots->settings.max_active > 0 &&
+	slots_in_use() >= Slots->settings.max_active;
+
+	for (int i = 0; i < Slots->npools && !reached; i++)
+		reached = Slots->pools[i].definition.max_active > 0 &&
+			places_in_use(i) >= Slots->pools[i].definition.max_active;
+	return reached;
+}
+
 /* on_shmem_exit callback of the worker */
 static void
 end_sampling(int code, Datum arg)
@@ -334,6 +361,7 @@ end_sampling(int code, Datum arg)
 	slots_lock();
 	Slots->worker = INVALID_PROC_NUMBER;
 	Slots->worker_dozes = false;
+	close_limits();
 	slots_unlock();
 }
 
@@ -383,7 +411,7 @@ slots_note_sample(uint64 took)
 /*
  * May the worker doze?  If so, the next backend that queues, or first meets
  * the gate, calls it.  Not just after a call: others may follow, and each call
- * costs a sample.
+ * costs a sample.  Nor while a limit is reached.
  */
 bool
 slots_may_doze(void)
@@ -391,8 +419,10 @@ slots_may_doze(void)
 	static bool dozed = false;
 
 	slots_lock();
-	dozed = (!dozed || Slots->worker_dozes) && !slots_any_waits();
+	dozed = (!dozed || Slots->worker_dozes) && !slots_any_waits() && !any_limit_is_reached();
 	Slots->worker_dozes = dozed;
+	if (dozed)
+		close_limits();
 	slots_unlock();
 	return dozed;
 }
@@ -425,6 +455,7 @@ slots_move_queue_of(int procno)
 	if (!passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us()))
 		return;
 	slots_lock();
+	close_limits();
 	if (state_of(entry) == SLOT_WAITING)
 	{
 		head = first_waiter(entry->queue);
@@ -534,7 +565,6 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 	}
 	else if (!is_of_hot_spot(entry->queue))
 		Slots->short_waited = locked.now;
-	entry->quiet_since = locked.now;	/* idle time starts over */
 	pg_atomic_write_u64(&entry->since, locked.timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
