@@ -118,7 +118,8 @@ typedef struct SlotQueue
 
 	dlist_head	waiters;
 	int			nwaiters;
-	dlist_node *last_before;	/* the last with admitted_before, or the head */
+	dlist_node *last_before;	/* none with admitted_before is behind this one;
+								 * or the head */
 	uint64		moved;			/* when a waiter last entered or queued again */
 	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */

@@ -484,7 +484,8 @@ slots_get_worker(WorkerStats *stats)
 /*
  * Put an entry into its queue, whose flag is set, if it has one.  If slots are
  * limited, a backend that may hold locks goes before those that hold none,
- * unless these have waited for handoff_after.
+ * unless these have waited for handoff_after; never before another one that
+ * may hold locks.
  */
 void
 slots_queue_append(SlotEntry *entry)
@@ -500,7 +501,7 @@ slots_queue_append(SlotEntry *entry)
 		next = end;
 	dlist_insert_before(next, &entry->link);
 	queue->nwaiters++;
-	if (entry->admitted_before && entry->link.prev == queue->last_before)
+	if (entry->admitted_before)
 		queue->last_before = &entry->link;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 	entry->wakeup_pending = false;

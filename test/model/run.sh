@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 LONG=0 PARALLEL=0'
+	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 LONG=0 PARALLEL=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -83,6 +83,7 @@ two, moves, limits        |states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=2
 in the middle, two rounds |states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1 ROUNDS=2
 in the middle, some       |states|HOT=1 BYSTANDERS=2 WANT=1
 in the middle, limit 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
+*in the middle, order     |states|ONLY_QUEUE=1 BACKENDS=4
 in the middle, strict     |states|HOT=1 BYSTANDERS=3 WANT=1 LIMIT=2 BARGING=0
 in the middle, no limit   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT INTERRUPTS=1
 *in the middle, full queue|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 MAX_QUEUE=0 BACKENDS=2
@@ -178,6 +179,7 @@ no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|st
 the slot is not given up for the wait          |slots_give_up_for|drop_all()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
 the last of those in the middle leaves unnoted |slots_queue_remove|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+one in the middle passes another                |slots_queue_append|entry_of(p).admitted_before, LAST|entry_of(p).admitted_before && !ok, LAST|states|ONLY_QUEUE=1 BACKENDS=4
 those in the middle go last                    |slots_queue_append|entry_of(p).admitted_before && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
 a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1

@@ -34,7 +34,9 @@
  *	   STAYS, all others.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
- *	   that begin theirs, unless these have waited for handoff_after.
+ *	   that begin theirs, unless these, or one before them, have waited for handoff_after:
+ *	   then it goes behind all.  It never goes ahead of another one in the middle, nor of
+ *	   one that has waited so long.
  * (g) A hot spot that is gone has no limit.
  *
  * How to read it: an inline or macro in lower case is the function of its name in
@@ -77,6 +79,7 @@
  *				places that are left over
  * GONE			1: waiters find that nothing has been sampled, and their queue has not moved
  * VICTIM		FOREVER: the one that is to get in
+ * ONLY_QUEUE	1: backends only queue, anywhere in their transactions, and leave, until they stop
  * KEEP			1: a transaction has two statements, and keeps only its place in between
  * LONG			how many ticks long statements see in all: then one hot spot at most, and
  *				no DO_RELIEVE; PARALLEL: so many backends have a parallel worker each
@@ -368,16 +371,21 @@ inline slots_unlock()
 }
 #define COUNT_LONG(n)	queue_at(LONG_QUEUE).usage = queue_at(LONG_QUEUE).usage n
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
-/* Has the waiter next_one waited for handoff_after?  A guess, but remembered. */
+/*
+ * Has the waiter next_one waited for handoff_after?  A guess, but remembered; so is who
+ * else is in the queue then, as one in the middle of a transaction goes behind these.
+ */
 #ifdef FOREVER
-#define MAY_GO_LAST		true
+#define MAY_GO_BEHIND(p) true
 #define HAS_WAITED		ok = (!BARGING || (next_one == VICTIM && overdue))
 #else
-#define MAY_GO_LAST		(!BARGING || has_waited != 0)
+#define MAY_GO_BEHIND(p) (!BARGING || (has_waited & BIT(p)) != 0)
+#define IN_QUEUE(q)		(IS_WAITING(q) && entry_of(q).queue == entry_of(next_one).queue)
 #define HAS_WAITED \
 	if \
 	:: BARGING && (has_waited & BIT(next_one)) == 0 -> ok = false \
-	:: has_waited = has_waited | BIT(next_one); ok = true \
+	:: has_waited = has_waited | BIT(next_one) | IN_QUEUE(0) | IN_QUEUE(1) << 1 | \
+		IN_QUEUE(2) << 2 | IN_QUEUE(3) << 3; ok = true \
 	fi
 #endif
 #define SET_STATE(p) \
@@ -385,6 +393,10 @@ inline slots_unlock()
 		entry_of(p).state = SLOT_RUNNING; entry_of(p).counted = counted; \
 		entry_of(p).place = place; counted = false; place = NO_QUEUE \
 	}
+#define BEHIND(p)		((p) != INVALID_PROC_NUMBER -> NEXT(p) : INVALID_PROC_NUMBER)
+#define MAY_BE_PASSED(p) \
+	((p) != INVALID_PROC_NUMBER -> \
+	 !entry_of(p).admitted_before && (has_waited & BIT(p)) == 0 : true)
 /* next_one: the one that p may go before */
 inline slots_queue_append(p)
 {
@@ -393,11 +405,13 @@ inline slots_queue_append(p)
 				HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
-	EITHER(ok, next_one = INVALID_PROC_NUMBER, LAST_BEFORE(p) = p);
+	WHEN(ok, next_one = INVALID_PROC_NUMBER);
 	LIST_INSERT(queue_at(entry_of(p).queue).waiters, p, next_one);
-	WHEN(ok && entry_of(p).admitted_before && PREV(p) == LAST_BEFORE(p), LAST_BEFORE(p) = p);
+	WHEN(entry_of(p).admitted_before, LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
-		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_LAST);	/* (f) */
+		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_BEHIND(PREV(p)));	/* (f) */
+	assert(MAY_BE_PASSED(NEXT(p)) && MAY_BE_PASSED(BEHIND(NEXT(p))) &&
+		   MAY_BE_PASSED(BEHIND(BEHIND(NEXT(p)))));	/* (f) */
 	ORDER_QUEUES; Slots.worker_dozes = false
 }
 
@@ -1019,6 +1033,25 @@ proctype Backend(byte me, want)
 	od;
 	atomic { WHEN(me == 1, ended = true); done++ }
 }
+
+#if ONLY_QUEUE
+/* As the lock stays taken, (c) and (d) are left out. */
+proctype Waiter(byte me)
+{
+	LOCALS;
+
+	do
+	:: atomic {
+			!IS_WAITING(me) -> MySlotEntry.state = SLOT_WAITING;
+			if :: MySlotEntry.admitted_before = true :: MySlotEntry.admitted_before = false fi;
+			slots_queue_append(me); ok = false; next_one = INVALID_PROC_NUMBER
+		}
+	:: atomic { IS_WAITING(me) -> slots_queue_remove(me); MySlotEntry.state = SLOT_NONE }
+	:: !IS_WAITING(me) -> break
+	od;
+	done++
+}
+#endif
 #define MAY_DO(what) \
 	((DO & (what)) && samples > 0 && ((what) < DO_MARK || slots_have_hot_spots()))
 #define ANY_BACKEND		select(p : 0 .. BACKENDS - 1)
@@ -1089,7 +1122,11 @@ init
 		};
 		for (i : 0 .. BACKENDS - 1) {
 			MARK_OF(i) = (HOT == 0 || i < BYSTANDERS -> 0 : MARK);
+#if ONLY_QUEUE
+			Slots.mutex = true; run Waiter(i);
+#else
 			run Backend(i, (i < BYSTANDERS -> WANT : 0));
+#endif
 			WITH_LONG(WHEN(i < PARALLEL, run ParallelWorker(i)))
 		};
 		WHEN(WORKERS, run Worker());
