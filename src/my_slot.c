@@ -12,8 +12,8 @@
  * A statement that wants a hot row or lock (wanted.c) takes a place there, at
  * any level and in the middle of its transaction.  If none is free, its
  * backend gives its slot up and waits for both.  This wait replaces one for a
- * lock, and is no worse for others: if they wait for its locks, it enters at
- * once (sampler.c), and PostgreSQL's detector sees any deadlock.
+ * lock, and is no worse for others: if they wait for its locks, it goes first
+ * (sampler.c), and PostgreSQL's detector sees any deadlock.
  *
  * Up to superuser_reserved_connections superusers enter above the limit
  * instead of waiting: the gate never keeps an administrator out.

@@ -17,14 +17,14 @@
  * A process that gets no CPU uses no CPU time either, but the kernel says that
  * it does not sleep.  A parallel query is at work if any of its processes is.
  *
- * A sample lets in a backend that waits at the gate with a lock that others
- * or replay want, and all long statements (core/long_turns.c) while VACUUM or
- * replay waits for backends.
+ * A sample serves backends that wait at the gate with a lock that others or
+ * replay want (core/at_work.c), and lets in all long statements
+ * (core/long_turns.c) while VACUUM or replay waits for backends.
  *
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
  * sample.  A partition lock of the lock manager guards the members of a lock
- * group and the owners of a lock.  The core takes its own lock inside that.
+ * group and the owners of a lock.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -94,6 +94,7 @@ typedef struct BackendSample
 	uint32		clock_progress; /* slots_progress() at clock_since */
 	uint64		clock_since;	/* when its CPU clock was last found running */
 	uint64		cpu;			/* CPU time (us) then */
+	bool		is_awaited;		/* waits at the gate, and others for its locks */
 } BackendSample;
 
 /* The backends that wait for one lock */
@@ -112,6 +113,7 @@ static struct
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
+	int			nawaited;
 	bool		needs_long;		/* VACUUM waits for a pin */
 	WaitGroup	groups[GROUPS];
 }			sample;
@@ -119,6 +121,7 @@ static struct
 static BackendSample *samples = NULL;	/* by proc number */
 static int *backends;			/* proc numbers: see find_backends() */
 static int	nbackends = 0;
+static int *awaited;			/* those with is_awaited */
 
 /*
  * Find the backends to read, new ones at once.  A process that has exited may
@@ -311,10 +314,19 @@ is_idle(int procno)
 		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
 }
 
+/* Others wait for what this backend holds, which waits at the gate. */
+static void
+note_awaited(int procno)
+{
+	if (!samples[procno].is_awaited)
+		awaited[sample.nawaited++] = procno;
+	samples[procno].is_awaited = true;
+}
+
 /*
  * Find out what a group's lock is for, and an owner: preferably one that waits
- * itself.  One that waits at the gate is let in.  If the lock manager is busy,
- * the last verdict stands.
+ * itself.  Note those that wait at the gate.  If the lock manager is busy, the
+ * last verdict stands.
  */
 static void
 find_owner(WaitGroup *group)
@@ -325,7 +337,6 @@ find_owner(WaitGroup *group)
 	LWLock	   *partition = LockHashPartitionLock(LockTagHashCode(&tag));
 	LOCKMASK	conflicts = 0;	/* modes that block a waiter */
 	PROCLOCK   *held = NULL;
-	int			let_in = -1;
 
 	if (!LWLockConditionalAcquire(partition, LW_SHARED))
 		return;
@@ -351,11 +362,8 @@ find_owner(WaitGroup *group)
 		/* A prepared transaction does nothing. */
 		if (owner >= MaxBackends)
 			group->verdict = VERDICT_STUCK;
-		else if (leader == let_in || slots_state(leader) == SLOT_WAITING)
-		{
-			slots_let_in(leader);
-			let_in = leader;	/* its workers have waited, too */
-		}
+		else if (slots_state(leader) == SLOT_WAITING)
+			note_awaited(leader);
 		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
@@ -537,6 +545,7 @@ replay_waits(void)
 	return waits;
 }
 
+/* Find out who waits for whom. */
 static void
 find_groups(void)
 {
@@ -587,6 +596,7 @@ sampler_sample(void)
 	{
 		samples = palloc0(MaxBackends * sizeof(BackendSample));
 		backends = palloc(MaxBackends * sizeof(int));
+		awaited = palloc(MaxBackends * sizeof(int));
 	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
@@ -613,6 +623,7 @@ sampler_sample(void)
 	}
 	slots_adapt_to_work(sample.now);
 	slots_need_long(sample.needs_long || replay_waits());
+	slots_serve_awaited(awaited, sample.nawaited);
 	if (hot_spots)
 		contended = slots_adapt_hot_spots();
 	if (slots_any_waits())

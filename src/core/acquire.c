@@ -774,7 +774,7 @@ slots_shmem_init(void)
 		pg_atomic_init_u32(&queue_at(i)->usage, 0);
 		pg_atomic_init_u32(&queue_at(i)->limit, NO_LIMIT);
 		dlist_init(&queue_at(i)->waiters);
-		queue_at(i)->last_before = &queue_at(i)->waiters.head;
+		queue_at(i)->last_awaited = queue_at(i)->last_before = &queue_at(i)->waiters.head;
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{

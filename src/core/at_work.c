@@ -21,6 +21,11 @@
  * 4 ... 60 s; the delay starts over once the queue moves.  Other limits are
  * intended: one waiter enters above them if none has entered for 60 s.
  *
+ * A waiter that others wait for goes first in its queue.  If that queue stands
+ * still, it enters above the limits, and others like it after a delay that
+ * doubles.  They do not enter at once: a strong lock on a table waits for all
+ * lone statements in the queue that read it.
+ *
  * Locking: see slots_internal.h.  The counts of idle holders are local to the
  * worker.
  *
@@ -36,6 +41,7 @@
 
 #define MIN_STALL	1000		/* ms that a queue may stand still */
 #define MAX_STALL	60000
+#define MIN_AWAITED_STALL	10	/* ms, if others wait for one in it */
 
 /* Holders that are not at work, in one sample and smoothed */
 typedef struct IdleCount
@@ -210,4 +216,63 @@ slots_let_in(int procno)
 	if (state_of(entry_of(procno)) == SLOT_WAITING)
 		slots_grant_above_limit(entry_of(procno));
 	slots_unlock();
+}
+
+/* ---- Waiters that others wait for ---- */
+
+/* For qsort(): longer waits first.  They may change meanwhile. */
+static int
+compare_waits(const void *a, const void *b)
+{
+	uint64		queued = entry_of(*(const int *) a)->queued;
+	uint64		other = entry_of(*(const int *) b)->queued;
+
+	return queued < other ? -1 : queued > other;
+}
+
+/* May it enter above the limits, as its queue stands still?  Lock held, or a hint. */
+static bool
+may_exceed(const SlotEntry *entry, uint64 now)
+{
+	const SlotQueue *queue = queue_at(entry->queue);
+
+	return passed_since(Max(queue->moved, entry->queued), Max(queue->stall_after, MIN_AWAITED_STALL), now);
+}
+
+/* Others wait for what this waiter holds.  Lock held. */
+static void
+serve_awaited(SlotEntry *entry)
+{
+	SlotQueue  *queue = queue_at(entry->queue);
+	int			stall = Max(queue->stall_after, MIN_AWAITED_STALL);
+
+	slots_queue_first(entry);
+	if (!may_exceed(entry, locked.now))
+		return;
+	slots_grant_above_limit(entry);
+	queue->stall_after = Min(2 * stall, MAX_STALL);
+}
+
+/*
+ * A sample finds that others wait for what these n waiters hold: see above.  The
+ * array is sorted.
+ */
+void
+slots_serve_awaited(int *procnos, int n)
+{
+	uint64		now = monotonic_us();
+
+	qsort(procnos, n, sizeof(int), compare_waits);
+	for (int i = 0; i < n; i++)
+	{
+		SlotEntry  *entry = entry_of(procnos[i]);
+
+		/* Most have been found before. */
+		if (entry->is_awaited && !may_exceed(entry, now))
+			continue;
+		slots_lock();
+		if (state_of(entry) == SLOT_WAITING)
+			serve_awaited(entry);
+		slots_unlock();
+	}
 }

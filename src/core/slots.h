@@ -291,6 +291,7 @@ extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
 extern void slots_let_in(int procno);
+extern void slots_serve_awaited(int *procnos, int n);
 
 /* Long statements */
 #define LONG_TICK		25		/* ms of CPU time */

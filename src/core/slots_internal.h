@@ -96,6 +96,7 @@ typedef struct SlotEntry
 	dlist_node	link;			/* in a queue: lock */
 	pg_atomic_uint64 last_wait; /* us */
 	uint64		queued;			/* when it entered the queue: lock */
+	bool		is_awaited;		/* others wait for what it holds: lock */
 
 	/* Of a long statement: see long_turns.c */
 	uint64		turn_began;		/* lock */
@@ -118,8 +119,9 @@ typedef struct SlotQueue
 
 	dlist_head	waiters;
 	int			nwaiters;
-	dlist_node *last_before;	/* none with admitted_before is behind this one;
-								 * or the head */
+	dlist_node *last_awaited;	/* the last with is_awaited, or the head */
+	dlist_node *last_before;	/* none with admitted_before is behind this
+								 * one; or the head */
 	uint64		moved;			/* when a waiter last entered or queued again */
 	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
@@ -580,6 +582,7 @@ extern SlotEntry *slots_next_waiter(void);
 extern int	slots_priority_of(const SlotEntry *next);
 extern bool slots_is_its_turn(SlotEntry *entry);
 extern void slots_queue_append(SlotEntry *entry);
+extern void slots_queue_first(SlotEntry *entry);
 extern void slots_queue_remove(SlotEntry *entry);
 extern void slots_make_holder(SlotEntry *entry, const Hold *hold);
 extern void slots_grant_above_limit(SlotEntry *entry);

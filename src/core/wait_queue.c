@@ -3,10 +3,12 @@
  * wait_queue.c
  *		The queues, the order in them, and the lock.
  *
- * Each pool and each hot spot has a queue, first come, first served.  The next
- * waiter is the head of a queue with a free place.  Aged queues go first, then
- * higher priorities, then longer waits.  A waiter sleeps on its latch and is
- * woken in one of two ways:
+ * Each pool and each hot spot has a queue, first come, first served; but those
+ * for which others wait go before all, and those that may hold locks before
+ * those that hold none: see slots_queue_append().  The next waiter is the head
+ * of a queue with a free place.  Aged queues go first, then higher priorities,
+ * then those for which others wait, then longer waits.  A waiter sleeps on its
+ * latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, and the waiter leaves its
  *			queue and becomes a holder before its latch is set.  So no grant is
@@ -110,6 +112,8 @@ goes_first(const SlotEntry *head, const SlotEntry *other)
 
 	if (order == 0)
 		order = pool_of(head)->definition.priority - pool_of(other)->definition.priority;
+	if (order == 0)
+		order = head->is_awaited - other->is_awaited;
 	if (order == 0)
 		order = (head->queue == LONG_QUEUE) - (other->queue == LONG_QUEUE);
 	return order > 0 || (order == 0 && head->queued < other->queued);
@@ -504,8 +508,38 @@ slots_queue_append(SlotEntry *entry)
 	if (entry->admitted_before)
 		queue->last_before = &entry->link;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
+	entry->is_awaited = false;
 	entry->wakeup_pending = false;
 	slots_call_worker();
+}
+
+static void
+unlink_entry(SlotQueue *queue, SlotEntry *entry)
+{
+	if (queue->last_awaited == &entry->link)
+		queue->last_awaited = entry->link.prev;
+	if (queue->last_before == &entry->link)
+		queue->last_before = entry->link.prev;
+	dlist_delete(&entry->link);
+}
+
+/*
+ * Others wait for what this waiter holds: it goes before those for which none
+ * waits, and after those that were found sooner.  It keeps a call.
+ */
+void
+slots_queue_first(SlotEntry *entry)
+{
+	SlotQueue  *queue = queue_at(entry->queue);
+
+	if (entry->is_awaited)
+		return;
+	entry->is_awaited = true;
+	unlink_entry(queue, entry);
+	dlist_insert_after(queue->last_awaited, &entry->link);
+	if (queue->last_before == queue->last_awaited)
+		queue->last_before = &entry->link;
+	queue->last_awaited = &entry->link;
 }
 
 void
@@ -514,9 +548,7 @@ slots_queue_remove(SlotEntry *entry)
 	int			index = entry->queue;
 	SlotQueue  *queue = queue_at(index);
 
-	if (queue->last_before == &entry->link)
-		queue->last_before = entry->link.prev;
-	dlist_delete(&entry->link);
+	unlink_entry(queue, entry);
 	if (--queue->nwaiters == 0)
 	{
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);

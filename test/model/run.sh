@@ -152,7 +152,10 @@ a hand-off stays in flight                     |finish_handoff|handoff_pending =
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, COUNT_ALWAYS, p)|skip|states|SAMPLES=1 DO=2
-a waiter is let in though it has left          |slots_let_in|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
+no call after a waiter goes first              |slots_let_in_awaited|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=4
+one goes first ahead of who went first before  |slots_queue_first|LAST_AWAITED(p) = p; next_one|next_one|states|ONLY_QUEUE=1 BACKENDS=3
+one in the middle passes who goes first        |slots_queue_first|LAST_BEFORE(p) = p|skip|states|ONLY_QUEUE=1 BACKENDS=3
+a waiter is let in though it has left          |slots_let_in_awaited|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
 no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZE=1 RESIZE_1=2
 waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
@@ -170,8 +173,8 @@ the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states
 the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
-no waiter is let in for which a holder waits   |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
-the same for one in the middle                 |slots_let_in|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+no waiter is let in for which a holder waits   |slots_let_in_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+the same for one in the middle                 |slots_let_in_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a kept place is counted again with the slot    |count_me_in|HAS_SPOT(me)|false|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
 none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1

@@ -33,6 +33,7 @@
  *	   middle pass is left to (f).  With HOLDER=WAITS, all are done in the end; with
  *	   STAYS, all others.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
+ *	   One that others wait for goes ahead of all for which none waits.
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
  *	   that begin theirs, unless these, or one before them, have waited for handoff_after:
  *	   then it goes behind all.  It never goes ahead of another one in the middle, nor of
@@ -87,7 +88,7 @@
  */
 #define DO_HOLDERS		1		/* lend a slot, take a lent one back */
 #define DO_RELIEVE		2		/* the last resort */
-#define DO_LET_IN		4		/* let a waiter in */
+#define DO_LET_IN		4		/* find that others wait for a waiter */
 #define DO_MARK			8		/* mark a backend, give it a place, take one */
 #define DO_ADAPT		16		/* change the limit of a hot spot, or forget it */
 #define WAITS			1
@@ -121,12 +122,13 @@
 #define SLOT_LENT		3
 typedef EntryList { byte head = INVALID_PROC_NUMBER, tail = INVALID_PROC_NUMBER, length };
 typedef SlotQueue {
-	byte usage; byte limit = NO_LIMIT; EntryList waiters; byte last_before = INVALID_PROC_NUMBER
+	byte usage; byte limit = NO_LIMIT; EntryList waiters; byte last_before = INVALID_PROC_NUMBER;
+	byte last_awaited = INVALID_PROC_NUMBER
 };
 typedef SlotEntry {
 	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
 	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
-	byte queue, hot_spot, workers; bool admitted_before, wakeup_pending;
+	byte queue, hot_spot, workers; bool admitted_before, is_awaited, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -371,6 +373,7 @@ inline slots_unlock()
 }
 #define COUNT_LONG(n)	queue_at(LONG_QUEUE).usage = queue_at(LONG_QUEUE).usage n
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
+#define LAST_AWAITED(p)	queue_at(entry_of(p).queue).last_awaited
 /*
  * Has the waiter next_one waited for handoff_after?  A guess, but remembered; so is who
  * else is in the queue then, as one in the middle of a transaction goes behind these.
@@ -396,20 +399,21 @@ inline slots_unlock()
 #define BEHIND(p)		((p) != INVALID_PROC_NUMBER -> NEXT(p) : INVALID_PROC_NUMBER)
 #define MAY_BE_PASSED(p) \
 	((p) != INVALID_PROC_NUMBER -> \
-	 !entry_of(p).admitted_before && (has_waited & BIT(p)) == 0 : true)
+	 !entry_of(p).admitted_before && !entry_of(p).is_awaited && (has_waited & BIT(p)) == 0 : true)
+#define FIRST_IN(list, last) (last == INVALID_PROC_NUMBER -> list.head : NEXT(last))
 /* next_one: the one that p may go before */
 inline slots_queue_append(p)
 {
-	entry_of(p).wakeup_pending = false;
-	next_one = (LAST_BEFORE(p) == INVALID_PROC_NUMBER ->
-				HEAD(entry_of(p).queue) : NEXT(LAST_BEFORE(p)));
+	entry_of(p).wakeup_pending = false; entry_of(p).is_awaited = false;
+	next_one = FIRST_IN(queue_at(entry_of(p).queue).waiters, LAST_BEFORE(p));
 	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
 	WHEN(ok, next_one = INVALID_PROC_NUMBER);
 	LIST_INSERT(queue_at(entry_of(p).queue).waiters, p, next_one);
 	WHEN(entry_of(p).admitted_before, LAST_BEFORE(p) = p);
 	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
-		   entry_of(PREV(p)).admitted_before || !slots_are_limited() || MAY_GO_BEHIND(PREV(p)));	/* (f) */
+		   entry_of(PREV(p)).admitted_before || entry_of(PREV(p)).is_awaited ||
+		   !slots_are_limited() || MAY_GO_BEHIND(PREV(p)));	/* (f) */
 	assert(MAY_BE_PASSED(NEXT(p)) && MAY_BE_PASSED(BEHIND(NEXT(p))) &&
 		   MAY_BE_PASSED(BEHIND(BEHIND(NEXT(p)))));	/* (f) */
 	ORDER_QUEUES; Slots.worker_dozes = false
@@ -420,11 +424,31 @@ inline slots_may_doze()
 	slots_lock(); Slots.worker_dozes = !ANY_QUEUE(HAS_WAITERS); slots_unlock()
 }
 
+inline unlink_entry(p)
+{
+	WHEN(LAST_AWAITED(p) == p, LAST_AWAITED(p) = PREV(p));
+	WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
+	LIST_REMOVE(queue_at(entry_of(p).queue).waiters, p)
+}
+
+inline slots_queue_first(p)
+{
+	WHEN(!entry_of(p).is_awaited,
+		 atomic {
+			entry_of(p).is_awaited = true; unlink_entry(p);
+			next_one = FIRST_IN(queue_at(entry_of(p).queue).waiters, LAST_AWAITED(p));
+			LIST_INSERT(queue_at(entry_of(p).queue).waiters, p, next_one);
+			WHEN(LAST_BEFORE(p) == LAST_AWAITED(p), LAST_BEFORE(p) = p);
+			LAST_AWAITED(p) = p; next_one = INVALID_PROC_NUMBER; ORDER_QUEUES;
+			assert(PREV(p) == INVALID_PROC_NUMBER || entry_of(PREV(p)).is_awaited);	/* (f) */
+			assert(NEXT(p) == INVALID_PROC_NUMBER || !entry_of(NEXT(p)).is_awaited)	/* (f) */
+		 })
+}
+
 inline slots_queue_remove(p)
 {
 	atomic {
-		assert(IS_WAITING(p)); WHEN(LAST_BEFORE(p) == p, LAST_BEFORE(p) = PREV(p));
-		LIST_REMOVE(queue_at(entry_of(p).queue).waiters, p);
+		assert(IS_WAITING(p)); unlink_entry(p); entry_of(p).is_awaited = false;
 		WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage));
 		has_waited = has_waited & ~BIT(p); ORDER_QUEUES
 	}
@@ -815,6 +839,17 @@ inline slots_move_queue_of(p)
 	WHEN(IS_WAITING(p), next_one = HEAD(entry_of(p).queue); slots_grant_above_limit(next_one));
 	slots_unlock()
 }
+/* Whether it may is a guess; in the end, when nothing moves, it does. */
+inline serve_awaited(p)
+{
+	slots_queue_first(p);
+	if :: slots_grant_above_limit(p) :: HOLDER == 0 fi
+}
+
+inline slots_let_in_awaited(p)
+{
+	slots_lock(); WHEN(IS_WAITING(p), serve_awaited(p)); slots_unlock()
+}
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
@@ -1046,6 +1081,7 @@ proctype Waiter(byte me)
 			if :: MySlotEntry.admitted_before = true :: MySlotEntry.admitted_before = false fi;
 			slots_queue_append(me); ok = false; next_one = INVALID_PROC_NUMBER
 		}
+	:: atomic { IS_WAITING(me) -> slots_queue_first(me) }
 	:: atomic { IS_WAITING(me) -> slots_queue_remove(me); MySlotEntry.state = SLOT_NONE }
 	:: !IS_WAITING(me) -> break
 	od;
@@ -1077,12 +1113,12 @@ proctype Worker()
 	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && blocked ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
 		WHEN(IS_RUNNING(0), slots_note_holder(0, false));
-		if :: slots_let_in(1) :: HOT > 0 -> from = entry_of(0).spot; exchange_place(0, NO_QUEUE) :: HOT == 0 fi
+		if :: slots_let_in_awaited(1) :: HOT > 0 -> from = entry_of(0).spot; exchange_place(0, NO_QUEUE) :: HOT == 0 fi
 #else
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
 		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
 	:: atomic { MAY_DO(DO_RELIEVE) -> samples-- }; slots_relieve_stall()
-	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND }; WHEN(IS_WAITING(p), slots_let_in(p))
+	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND }; WHEN(IS_WAITING(p), slots_let_in_awaited(p))
 	:: atomic { MAY_DO(DO_MARK) -> samples--; ANY_BACKEND; ANY_HOT_SPOT };
 		slots_note_activity(p, h)
 	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT }; WHEN(IS_THERE(h), adapt(h))
@@ -1141,7 +1177,8 @@ init
 #define NOTHING_IS_LEFT(i) \
 	(queue_at(i).usage == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
 	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER && \
-	 queue_at(i).last_before == INVALID_PROC_NUMBER)
+	 queue_at(i).last_before == INVALID_PROC_NUMBER && \
+	 queue_at(i).last_awaited == INVALID_PROC_NUMBER)
 #define HAS_NO_LIMIT(h)	((h) >= HOT || IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
 	(Slots.usage == 0 && Slots.lent == 0 && has_waited == 0 && \
