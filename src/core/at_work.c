@@ -23,7 +23,7 @@
  *
  * A waiter that others wait for goes first in its queue.  If that queue stands
  * still, it enters above the limits, and others like it after a delay that
- * doubles.  They do not enter at once: a strong lock on a table waits for all
+ * doubles while these are exceeded.  They do not enter at once: a strong lock on a table waits for all
  * lone statements in the queue that read it.
  *
  * Locking: see slots_internal.h.  The counts of idle holders are local to the
@@ -230,13 +230,26 @@ compare_waits(const void *a, const void *b)
 	return queued < other ? -1 : queued > other;
 }
 
-/* May it enter above the limits, as its queue stands still?  Lock held, or a hint. */
+/*
+ * How long must this queue stand still before one for which others wait enters
+ * above the limits, ms?  Longer if more than these are in already.  Lock held,
+ * or a hint.
+ */
+static int
+awaited_stall(int queue)
+{
+	bool		exceeded = slots_in_use() > pg_atomic_read_u32(&Slots->limit) ||
+	places_in_use(queue) > pg_atomic_read_u32(&queue_at(queue)->limit);
+
+	return exceeded ? Max(queue_at(queue)->stall_after, MIN_AWAITED_STALL) : MIN_AWAITED_STALL;
+}
+
+/* Has it?  Lock held, or a hint. */
 static bool
 may_exceed(const SlotEntry *entry, uint64 now)
 {
-	const SlotQueue *queue = queue_at(entry->queue);
-
-	return passed_since(Max(queue->moved, entry->queued), Max(queue->stall_after, MIN_AWAITED_STALL), now);
+	return passed_since(Max(queue_at(entry->queue)->moved, entry->queued),
+						awaited_stall(entry->queue), now);
 }
 
 /* Others wait for what this waiter holds.  Lock held. */
@@ -244,7 +257,7 @@ static void
 serve_awaited(SlotEntry *entry)
 {
 	SlotQueue  *queue = queue_at(entry->queue);
-	int			stall = Max(queue->stall_after, MIN_AWAITED_STALL);
+	int			stall = awaited_stall(entry->queue);
 
 	slots_queue_first(entry);
 	if (!may_exceed(entry, locked.now))
