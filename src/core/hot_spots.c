@@ -52,6 +52,7 @@
 /* A sample adds this to the mark of a key in line; work takes 1 from it. */
 #define MARK_IN_LINE			4
 #define MAX_MARK				40
+#define HOT_MARK				13	/* one short wait does not make a key hot */
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
 #define FEW_BLOCKED				3	/* fewer than one of so many: see above */
 #define MIN_ENDED				16	/* transactions that tell it */
@@ -292,7 +293,7 @@ slots_want(int hot_spot, uint32 key, uint32 shape)
 	SlotEntry  *me = MySlotEntry;
 	const volatile WantedKey *wanted = entry_for(key, hot_spot);
 	bool		is_hot = key == WANTS_ALL ||
-	(wanted->mark > 0 && wanted->key == key && wanted->hot_spot == hot_spot) ||
+	(wanted->mark >= HOT_MARK && wanted->key == key && wanted->hot_spot == hot_spot) ||
 	(*(volatile uint32 *) &Slots->hot_spots[hot_spot].circles & shape) != 0;
 
 	if (is_hot || me->wanted_of == 0)
@@ -605,7 +606,7 @@ slots_get_hot_spot(int hot_spot, HotSpotView *view)
 	describe(hot_spot, view);
 	slots_unlock();
 	for (int i = 0; i < WANTED_KEYS; i++)
-		view->hot_keys += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark > 0;
+		view->hot_keys += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark >= HOT_MARK;
 	return has_queue(view->key.kind) ||
 		(view->key.kind != HOT_SPOT_NONE && view->contenders > 0);
 }
