@@ -27,7 +27,7 @@
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/../test/setup.sh"
 
-ALL="auto mixed bystanders two_rows tenth stuck_row deadlocks order mixed_sessions shares flash_sale instructions"
+ALL="auto mixed bystanders two_rows tenth stuck_row deadlocks order mixed_sessions shares flash_sale overload instructions"
 VARIABLES="BENCH WORKLOADS VARIANTS CLIENTS ROUNDS DURATION SKIP SERVER_SETTINGS QUICK COMMIT"
 
 check_options() {
@@ -79,11 +79,15 @@ describe_machine() {
 }
 
 inside() {
+    local cc libraries
     export LC_ALL=C STAGE MACHINE BENCH
     ulimit -S -n "$(ulimit -H -n)"
     stage_postgres
     build_extension
-    $("$STAGE/pg_config" --cc) -shared -fPIC -o "$WORK/refusal.so" "$WORK/src/bench/driver/refusal.c" -ldl || exit 1
+    cc=$("$BINDIR/pg_config" --cc) libraries=$("$BINDIR/pg_config" --libdir)
+    $cc -shared -fPIC -o "$WORK/refusal.so" "$WORK/src/bench/driver/refusal.c" -ldl || exit 1
+    $cc -O2 -o "$WORK/overload" -I"$("$BINDIR/pg_config" --includedir)" "$WORK/src/bench/driver/overload.c" \
+        -L"$libraries" -Wl,-rpath,"$libraries" -lpq -lm || exit 1
     MACHINE=$(describe_machine)
     mkdir "$WORK/results"
     PATH=$PATH:/usr/sbin exec "$(find_python)" "$WORK/src/bench/driver/bench.py"

@@ -31,7 +31,7 @@ def say(text, end="\n"):
 
 def client_counts(benchmark, load, options):
     """Those that the machine carries, in order."""
-    if not benchmark.clients:
+    if all(group.number for group in load.groups):
         return [sum(group.number for group in load.groups)]
     wanted = options.clients or ((QUICK_CLIENTS,) if options.quick else benchmark.clients)
     return sorted({min(number, options.most_clients) for number in wanted})
@@ -89,7 +89,9 @@ def carry_out(server, run, results):
     for row in rows:
         text = f"{row['sessions']} {report.number(row['tps'])}/s"
         text += f", p50 {row['p50_ms']:.1f}, p99 {row['p99_ms']:.1f} ms" if "p99_ms" in row else ""
-        texts.append(text + (f", {row['errors']} errors" if row["errors"] else ""))
+        text += f", {report.number(row['late'])}/s late" if row.get("late") else ""
+        text += f", {row['errors']} errors" if row["errors"] else ""
+        texts.append(text + (f" ({row['note']})" if row.get("note") else ""))
     say("; ".join(texts), end="")
 
 

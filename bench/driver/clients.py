@@ -1,4 +1,4 @@
-"""pgbench and sysbench as the clients, and what came of their transactions.
+"""pgbench, sysbench and overload.c as the clients, and what came of their transactions.
 
 pgbench counts the opening of connections, 40 s for thousands, as part of its run.  So the
 driver gives it no end.  Its first progress line says that all clients are connected and at
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import time
 from array import array
+from collections import Counter
 
 from server import Failed
 
@@ -41,7 +42,7 @@ class Pgbench:
         self.number = number
         self.names = scripts or [name]
         self.prefix = options.path("tmp", name)
-        self.address = address
+        self.address = {**address, "LD_PRELOAD": options.path("refusal.so")}
         threads = (number - 1) // per_thread + 1
         how = f"-n -M {protocol} -c {number} -j {threads} -T 1000000 -P 1 -l".split()
         self.command = [options.program("pgbench"), *how, f"--log-prefix={self.prefix}", *arguments]
@@ -49,7 +50,7 @@ class Pgbench:
     def __enter__(self):
         with open(self.prefix + ".err", "w") as errors:
             streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
-            environment = {**os.environ, **self.address, "LD_PRELOAD": self.options.path("refusal.so")}
+            environment = {**os.environ, **self.address}
             self.process = subprocess.Popen(self.command, env=environment, start_new_session=True, **streams)
         return self
 
@@ -108,7 +109,7 @@ class Pgbench:
         latencies in milliseconds, and how many failed."""
         found = {}
         for name, latencies, failed in zip(self.names, *self.read(start, end)):
-            found[name] = {"tps": len(latencies) / (end - start), "errors": failed}
+            found[name] = {"tps": len(latencies) / (end - start), "errors": sum(failed.values())}
             if latencies:
                 ordered = sorted(latencies)
                 found[name]["avg_ms"] = sum(ordered) / len(ordered) / 1000
@@ -118,7 +119,7 @@ class Pgbench:
 
     def read(self, start, end):
         """A line is: client, number, latency, script, second and microsecond of the end."""
-        latencies, failed = [array("Q") for _ in self.names], [0] * len(self.names)
+        latencies, failed = [array("Q") for _ in self.names], [Counter() for _ in self.names]
         for log in self.logs():
             with open(log) as file:
                 for line in file:
@@ -128,8 +129,27 @@ class Pgbench:
                     if fields[2].isdigit():
                         latencies[int(fields[3])].append(int(fields[2]))
                     else:
-                        failed[int(fields[3])] += 1
+                        failed[int(fields[3])][fields[2]] += 1
         return latencies, failed
+
+
+class Overload(Pgbench):
+    """The same for the sessions of overload.c: only what they have in time is throughput."""
+
+    def __init__(self, options, group, number, address):
+        super().__init__(options, group.name, number, address, ())
+        self.timeout = group.timeout
+        self.address = {**address, "PGOPTIONS": f"-c statement_timeout={group.timeout}"}
+        numbers = map(str, (number, group.timeout, group.rate))
+        self.command = [options.path("overload"), *numbers, self.prefix + ".1", group.script]
+
+    def figures(self, start, end):
+        ((name, figures),) = super().figures(start, end).items()
+        ((latencies,), (failed,)) = self.read(start, end)
+        late = sum(latency > self.timeout * 1000 for latency in latencies) / (end - start)
+        rates = ((how.removeprefix("E"), count / (end - start)) for how, count in failed.most_common())
+        note = ", ".join(f"{rate:.0f}/s {how}" for how, rate in rates)
+        return {name: {**figures, "tps": figures["tps"] - late, "late": late, "note": note}}
 
 
 class Sysbench(Pgbench):

@@ -17,6 +17,8 @@ class Group:
     number: int = 0  # of its clients; 0: as many as CLIENTS says
     pool: str = ""  # in which they are if the variant defines it
     protocol: str = "prepared"
+    timeout: int = 0  # statement_timeout, ms: its sessions are of overload.c, and only answers in time count
+    rate: float = 0  # of these sessions: statements asked for per second, 0 for a closed loop
     scripts: tuple = ()  # instead of script: a name, a weight and a text each, which all its sessions run in turn
 
     @property
@@ -54,7 +56,7 @@ class Benchmark:
     title: str
     loads: str
     variants: str
-    clients: tuple = ()  # CLIENTS, unless each group has its own number
+    clients: tuple = ()  # CLIENTS, unless each group of the load has its own number
 
 
 def plain(title, *groups, **more):

@@ -3,6 +3,8 @@
 Those of a pool whose sessions run everything are in shop.py.
 """
 
+import os
+
 import clients
 import shop
 from kinds import ID, Benchmark, Group, Load, Stage, plain
@@ -40,12 +42,29 @@ FACTS = [
        FROM generate_series(1, {rows}) i""",
 ]
 
+# A read of about 6 ms of CPU on this machine
+CPUS = len(os.sched_getaffinity(0))
+READS_PER_SECOND = CPUS / 0.006  # that it can do
+READ = [
+    """DO $$ DECLARE start timestamptz; ms float := 'infinity';
+       BEGIN
+           FOR n IN 1 .. 50 LOOP
+               start := clock_timestamp();
+               PERFORM sum(i) FROM (SELECT generate_series(1, {rows}) AS i) s;
+               ms := least(ms, 1000 * extract(epoch FROM clock_timestamp() - start));
+           END LOOP;
+           EXECUTE format('CREATE VIEW read AS SELECT sum(i) FROM (SELECT generate_series(1, %s) AS i) s',
+               ({rows} * 6 / ms)::int);
+       END $$"""
+]
+
 # By name: how many rows, and statements, or none for the tables of pgbench or sysbench
 DATASETS = {
     "rows": (100000, ROWS),
     "counters": (5000000, COUNTERS),
     "json": (200000, JSON),
     "facts": (1000000, FACTS),
+    "read": (20000, READ),
     "tpcb_10": (1000000, None),
     "sysbench": (5000, None),
     "shop": (100000, shop.TABLES),
@@ -108,6 +127,15 @@ def contenders(name, number, script, *arguments):
     return Group(name, "rows" if script else "sysbench", script, arguments, number, "contenders")
 
 
+def reads(name, timeout, number=0, rate=0):
+    return Group(name, "read", "SELECT * FROM read", number=number, timeout=timeout, rate=rate)
+
+
+def reads_open(demand):
+    title = f"reads of 6 ms, {demand} times as many asked for as CPUs can do, statement_timeout=300ms"
+    return plain(title, reads("all", 300, 200 * CPUS, demand * READS_PER_SECOND))
+
+
 def stuck_row(setting, statements=UPDATE):
     stage = Stage("", (READERS,), stuck(setting, statements))
     return Load(f"4 clients read a table beside a stuck row, {setting}", (stage,))
@@ -161,6 +189,20 @@ LOADS = {
     **{f"lock_{ms}": stuck_row(f"lock_timeout={ms}") for ms in (80, 150, 1000)},
     "statement": stuck_row("statement_timeout=2s"),
     "savepoint": stuck_row("lock_timeout=80", f"BEGIN; SAVEPOINT s;\n{UPDATE}\nROLLBACK TO s; COMMIT;"),
+    "impatient": plain("all clients repeat a read of 6 ms, statement_timeout=300ms", reads("all", 300)),
+    "one_second": plain("the same, statement_timeout=1s", reads("all", 1000, 125 * CPUS)),
+    "two_timeouts": plain(
+        "half of the clients with statement_timeout=100ms, half with 5s",
+        reads("short", 100, 100 * CPUS),
+        reads("long", 5000, 100 * CPUS),
+    ),
+    "patient": plain(
+        "50 clients without a timeout beside 200 with 300 ms",
+        Group("patient", "read", "SELECT * FROM read;\n", number=50, protocol="simple"),
+        reads("impatient", 300, 200),
+    ),
+    "open_1.5": reads_open(1.5),
+    "open_3": reads_open(3),
     **shop.LOADS,
 }
 
@@ -185,5 +227,11 @@ BENCHMARKS = {
     "stuck_row": Benchmark("A stuck row", "lock_80 lock_150 lock_1000 statement savepoint", "off auto gate:4 pool:4"),
     "deadlocks": Benchmark("Deadlocks", "deadlocks", STORM),
     "order": Benchmark("Rows locked in any order", "order", STORM),
+    "overload": Benchmark(
+        "Answers in time per second, when more is asked for than CPUs can do",
+        "impatient one_second two_timeouts patient open_1.5 open_3",
+        "off auto gate:4 gate:16 pgbouncer:4 pgbouncer:16",
+        tuple(CPUS * number for number in (2, 8, 25, 50, 100, 200, 400)),
+    ),
     **shop.BENCHMARKS,
 }

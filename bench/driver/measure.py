@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import loads
 import pooler
-from clients import CLIENTS_PER_THREAD, Pgbench, Sysbench
+from clients import CLIENTS_PER_THREAD, Overload, Pgbench, Sysbench
 from kinds import Load
 from server import LIMIT, Failed
 from variants import Variant
@@ -122,6 +122,8 @@ class Measurement:
             idle = self.files(group.dataset, [("idle", 1, IDLE)])
             stack.enter_context(Pgbench(options, "idle", number - variant.number, address, idle)).wait_until_at_work()
             number = variant.number
+        if group.timeout:
+            return stack.enter_context(Overload(options, group, number, address))
         protocol, per_thread = group.protocol, CLIENTS_PER_THREAD
         # A thread of pgbench that prepares a statement does nothing else until it has the
         # answer.  Behind a pooler that may be for ever: another of its clients may be in a

@@ -14,7 +14,7 @@ import pooler
 
 COLUMNS = (
     *("load", "sessions", "clients", "variant", "round", "tps", "avg_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"),
-    *("cpu_us", "deadlocks", "errors", "note"),
+    *("late", "cpu_us", "deadlocks", "errors", "note"),
 )
 
 
@@ -75,9 +75,12 @@ def cell(line, name):
         text = with_range(rates)
     if p99:
         text += f"; {number(statistics.median(p50))} / {with_range(p99)}"
-    deadlocks, errors = (sum(row.get(column) or 0 for row in mine) for column in ("deadlocks", "errors"))
+    late, deadlocks, errors = (sum(row.get(column) or 0 for row in mine) for column in ("late", "deadlocks", "errors"))
+    text += f"; {number(late / len(mine))}/s late" if late else ""
     text += f"; {number(deadlocks / len(mine))} deadlocks/s" if deadlocks else ""
-    return text + (f"; {errors} errors" if errors else "")
+    notes = " | ".join(row["note"] for row in mine if row.get("note"))
+    text += f"; {errors} errors" if errors else ""
+    return text + (f" ({notes})" if notes else "")
 
 
 def number(value):
