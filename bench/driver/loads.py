@@ -211,7 +211,7 @@ LOADS = {
 # ---------------------------------------------------------------------------
 
 CONTEND = "off auto gate:4 gate:16 pool:8 pgbouncer:8 pgbouncer:32"
-STORM = "off auto gate:2 lend_after=-1:1 lend_after=-1:2 lend_after=-1:4 pgbouncer:2"
+STORM = "off auto gate:2 idle_after=-1:1 idle_after=-1:2 idle_after=-1:4 pgbouncer:2"
 
 BENCHMARKS = {
     "auto": Benchmark(
