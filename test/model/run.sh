@@ -46,14 +46,15 @@ limit 2, 1, 2             |states|LIMIT=2 RESIZE=1 RESIZE_1=1
 none, limit 1, none       |states|LIMIT=NO_LIMIT RESIZE=1 RESIZE_1=1
 gate off, strict order    |states|RESIZE=1 RESIZE_1=0 BARGING=0
 full pool, gate off       |states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0 ROUNDS=2
-*lending                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
-lending, strict order     |states|SAMPLES=2 DO=1 BARGING=0
-lending, cancels          |states|SAMPLES=1 DO=1 INTERRUPTS=1
-lending, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
-lending, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZE=1 RESIZE_1=2
-lending, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
+*at work                  |states|BACKENDS=2 SAMPLES=2 DO=1 ROUNDS=2
+at work, strict order     |states|SAMPLES=2 DO=1 BARGING=0
+at work, cancels          |states|SAMPLES=1 DO=1 INTERRUPTS=1
+at work, forced entry     |states|BACKENDS=2 SAMPLES=2 DO=1 INTERRUPTS=1 ROUNDS=2 FORCE=1
+at work, limit 1, 2, 1    |states|BACKENDS=2 SAMPLES=2 DO=1 RESIZE=1 RESIZE_1=2
+at work, pool             |states|BACKENDS=2 POOL_LIMIT=1 SAMPLES=2 DO=1 ROUNDS=2 INTERRUPTS=1
+at work, just a pool      |states|LIMIT=NO_LIMIT POOL_LIMIT=1 BACKENDS=2 ROUNDS=2 SAMPLES=2 DO=1
 last resort               |states|SAMPLES=1 DO=2 INTERRUPTS=1
-*last resort, lending     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
+*last resort, at work     |states|BACKENDS=2 SAMPLES=2 DO=3 INTERRUPTS=1
 last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS=1
 *worker gone              |states|BACKENDS=2 GONE=1 INTERRUPTS=1
 worker slow               |states|BACKENDS=2 GONE=1 SAMPLES=2 DO=7
@@ -64,7 +65,7 @@ worker gone, hot spot     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 GONE=
 left-over places, again   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
 left-over places, limit 1 |states|HOT=1 BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
 left-over places, middle  |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
-kept places, lending      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
+kept places, at work      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
 kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 KEEP=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
@@ -72,7 +73,7 @@ hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
 *hot spot, a move, a limit|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=24
 hot spot, moves, limits   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24
 hot spot, one is let in   |states|HOT=1 LIMIT=NO_LIMIT SAMPLES=1 DO=12 BACKENDS=2
-hot spot, lending         |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
+hot spot, at work         |states|HOT=1 BACKENDS=2 SAMPLES=2 DO=9 BARGING=0
 hot spot, formed anew     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=3 DO=24 BARGING=0
 *hot spot, gate off       |states|HOT=1 BACKENDS=2 RESIZE=1 RESIZE_1=0
 hot spot, limits, gate off|states|HOT=1 BACKENDS=2 RESIZE=1 RESIZE_1=0 SAMPLES=1 DO=16
@@ -96,7 +97,7 @@ two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
 *long                     |states|LONG=2 BACKENDS=2 ROUNDS=2
 long, three backends      |states|LONG=1
 long, cancel              |states|LONG=1 BACKENDS=2 INTERRUPTS=1
-long, lending             |states|LONG=1 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
+long, at work             |states|LONG=1 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
 *long, parallel worker    |states|LONG=2 BACKENDS=2 PARALLEL=1
 long, worker, cancel      |states|LONG=1 BACKENDS=2 PARALLEL=1 INTERRUPTS=1 BARGING=0
 long, limit 1, none, off  |states|LONG=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT RESIZE_2=0
@@ -139,10 +140,10 @@ the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slo
 a woken waiter enters without counting         |claim_free_slot|count_in(MySlotEntry.queue, COUNT_IF_FREE, me)|ok = slot_is_free()|states|ROUNDS=2
 a barging backend enters above the limit       |slots_try_barge|count_me_in(COUNT_IF_FREE)|counted = true; Slots.usage++; ok = true|states|ROUNDS=2
 a granted slot does not count in its queue     |slots_hand_off|count_place(entry_of(next_one).queue, COUNT_IF_FREE)|ok = true; place = entry_of(next_one).queue|states|HOT=1 LIMIT=2 BYSTANDERS=1
-a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|LIMIT=2 RESIZE=1 RESIZE_1=1
+a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|SAMPLES=2 DO=1
 a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
 a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
-a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.counted;|counted = MySlotEntry.counted }; atomic {|states|SAMPLES=2 DO=1
+a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.counted;|counted = MySlotEntry.counted }; atomic {|states|LONG=2 BACKENDS=2 PARALLEL=1
 a slot that was not counted is counted out     |SET_STATE|counted = counted;|counted = true;|states|LIMIT=NO_LIMIT BACKENDS=2
 a place is released where the mark says        |drop_all|take_spot(me)|take_spot(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the worker that dozes is not called            |slots_queue_append|Slots.worker_dozes = false|skip|finish|HOLDER=STAYS
@@ -152,17 +153,16 @@ a hand-off stays in flight                     |finish_handoff|handoff_pending =
 no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, COUNT_ALWAYS, p)|skip|states|SAMPLES=1 DO=2
-no call after a waiter goes first              |slots_let_in_awaited|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=4
+no call after a waiter goes first              |slots_serve_awaited|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=4
 one goes first ahead of who went first before  |slots_queue_first|LAST_AWAITED(p) = p; next_one|next_one|states|ONLY_QUEUE=1 BACKENDS=3
 one in the middle passes who goes first        |slots_queue_first|LAST_BEFORE(p) = p|skip|states|ONLY_QUEUE=1 BACKENDS=3
-a waiter is let in though it has left          |slots_let_in_awaited|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
+a waiter is let in though it has left          |slots_serve_awaited|IS_WAITING(p)|true|states|SAMPLES=1 DO=4 INTERRUPTS=1
 no call after the limit was raised             |slots_set|slots_unlock()|d_step { RELEASE_LOCK }|states|RESIZE=1 RESIZE_1=2
 waiters stay in full queues when the gate is off|grant_one|EITHER(Slots.max_active == 0,|EITHER(false,|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
 a backend queues although the gate is off      |enter_queue|!ok && Slots.max_active == 0|false|states|BACKENDS=2 POOL_LIMIT=1 RESIZE=1 RESIZE_1=0
-no call after a slot was lent                  |slots_note_holder|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=2 DO=1
-the slot of a returned lender does not count   |end_lending|count_in(DEFAULT_POOL, COUNT_ALWAYS, p)|skip|states|SAMPLES=2 DO=1
-a lender keeps its place in a pool             |lend|place = entry_of(p).place|skip|states|BACKENDS=2 LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=1
-a lender that ends still counts as one         |drop_slot|Slots.lent--|skip|states|BACKENDS=2 SAMPLES=1 DO=1
+no call after a limit rose for one not at work |set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=1
+the limit does not rise for one not at work    |set_limit|more = idle|more = 0|finish|HOLDER=WAITS
+the limit of a pool does not                   |slots_adapt_to_work|NOT_AT_WORK(place == DEFAULT_POOL)|0|finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
 a place is given where there is one            |exchange_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
 a place is given uncounted                     |exchange_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
@@ -173,8 +173,8 @@ the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states
 the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
-no waiter is let in for which a holder waits   |slots_let_in_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
-the same for one in the middle                 |slots_let_in_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+no waiter is let in for which a holder waits   |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
+the same for one in the middle                 |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a kept place is counted again with the slot    |count_me_in|HAS_SPOT(me)|false|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
 none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
@@ -197,7 +197,6 @@ a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.plac
 one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, COUNT_ALWAYS, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
 a worker counts although its leader waits      |count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
 workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
-workers of one that lends still count          |lend|COUNT_LONG(- entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 

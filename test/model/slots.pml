@@ -9,14 +9,14 @@
  * What it proves, for the sizes in run.sh:
  *
  * (a) No slot and no place leaks: when all processes are done, nothing is counted, all
- *	   flags are clear, all queues are empty, none lends.  A backend whose wait in the
- *	   middle of a transaction has ended holds a slot.
+ *	   flags are clear, all queues are empty.  A backend whose wait in the middle of a
+ *	   transaction has ended holds a slot.
  * (b) The limits hold: each count has at least the backends that say they are counted
  *	   there; that of long statements, exactly those and their workers.  The count for all
  *	   exceeds the limit only by those that were counted above it for a reason, like a
- *	   forced entry or a lender that works again; or a limit was changed.  The same holds
- *	   for a queue, where the worker may also give places.  Without a limit for all,
- *	   nothing is counted.
+ *	   forced entry, and by as many as a limit that fell left above it, until they end.
+ *	   A queue is within its limit unless there is such a reason.  Without a limit for
+ *	   all, nothing is counted.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
  *	   free place, the next one has been called and has not answered yet; a long statement
@@ -30,8 +30,8 @@
  *	   while the gate is off and no change of that is on its way.
  * (e) Each waiter gets in, or leaves: with backends that never stop coming (FOREVER), by
  *	   weak fairness; but with a limit for all, one that begins and that others in the
- *	   middle pass is left to (f).  With HOLDER=WAITS, all are done in the end; with
- *	   STAYS, all others.
+ *	   middle pass is left to (f).  With HOLDER=WAITS, all are done in the end, without
+ *	   the last resort; with STAYS, all others, by that.
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
  *	   One that others wait for goes ahead of all for which none waits.
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
@@ -84,9 +84,10 @@
  * KEEP			1: a transaction has two statements, and keeps only its place in between
  * LONG			how many ticks long statements see in all: then one hot spot at most, and
  *				no DO_RELIEVE; PARALLEL: so many backends have a parallel worker each
- * HOLDER		WAITS: 0, with a slot, waits for 1; STAYS: it waits for all others
+ * HOLDER		WAITS: 0, with a slot, waits for 1, and is found not to be at work, or to want
+ *				a lock of 1; STAYS: it waits for all others, but seems to be at work
  */
-#define DO_HOLDERS		1		/* lend a slot, take a lent one back */
+#define DO_HOLDERS		1		/* set limits by the number of holders at work */
 #define DO_RELIEVE		2		/* the last resort */
 #define DO_LET_IN		4		/* find that others wait for a waiter */
 #define DO_MARK			8		/* mark a backend, give it a place, take one */
@@ -94,9 +95,7 @@
 #define WAITS			1
 #define STAYS			2
 #define WORKERS			(SAMPLES > 0 || RESIZE || (HOLDER != 0 && !GONE))
-#define DOES(what)		(SAMPLES > 0 && (DO & (what)) != 0)
-#define LENDING			(HOLDER == WAITS || DOES(DO_HOLDERS))
-#define GIVING			DOES(DO_MARK)
+#define GIVING			(SAMPLES > 0 && (DO & DO_MARK) != 0)
 #if BYSTANDERS > 0 && (WANT) != 0
 #define WANTING			1
 #else
@@ -119,7 +118,6 @@
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
 #define SLOT_RUNNING	2
-#define SLOT_LENT		3
 typedef EntryList { byte head = INVALID_PROC_NUMBER, tail = INVALID_PROC_NUMBER, length };
 typedef SlotQueue {
 	byte usage; byte limit = NO_LIMIT; EntryList waiters; byte last_before = INVALID_PROC_NUMBER;
@@ -133,7 +131,7 @@ typedef SlotEntry {
 };
 typedef SlotShared {
 	byte usage; byte limit = LIMIT; byte max_active = LIMIT;	/* NO_LIMIT: -1 */
-	bool mutex; byte lent; bool worker_dozes
+	bool mutex, worker_dozes
 };
 SlotShared Slots;
 SlotEntry entries[INVALID_PROC_NUMBER];
@@ -146,6 +144,7 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define slots_in_use()			(Slots.usage & USAGE_COUNT)
 #define waiters_flag_is_set()	((Slots.usage & USAGE_WAITERS) != 0)
 #define slots_are_limited()		(Slots.limit != NO_LIMIT)
+#define IS_CAPPED				(Slots.max_active != 0 && Slots.max_active != NO_LIMIT)
 #define slot_is_free()			(slots_in_use() < Slots.limit)
 #define queue_has_limit(i)		(queue_at(i).limit != NO_LIMIT)
 #define places_in_use(i)		(queue_at(i).usage & USAGE_COUNT)
@@ -157,6 +156,7 @@ byte first_queue;				/* the one that goes before others */
 byte resizing;					/* limits changed, the waiters not yet let in */
 byte calls_owed;				/* backends that are to call a waiter for a place they released */
 byte exempt;					/* a bit for each backend counted above the limit for all */
+byte above;						/* slots left above a limit for all that fell */
 byte in_transaction;			/* likewise: for each in one, which may wait at its BEGIN */
 byte has_waited;				/* for each in a queue, if it has for handoff_after */
 bool blocked, ended;			/* HOLDER=WAITS: 0 waits for 1, which has ended */
@@ -169,12 +169,15 @@ byte parallel;					/* a bit for each whose query a parallel worker works for */
 byte killed;					/* for each whose query has failed */
 bool overdue;					/* FOREVER: VICTIM has waited for handoff_after */
 byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_in_flight is 1 */
+#define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
+#define LEAVE_ABOVE \
+	above = (slots_in_use() > Slots.limit + SUM(IS_EXEMPT) -> \
+			 slots_in_use() - Slots.limit - SUM(IS_EXEMPT) : 0)
 #define WHEN(condition, statements) if :: condition -> statements :: else fi
 #define EITHER(condition, statements, others) if :: condition -> statements :: else -> others fi
 #define BIT(p)			(1 << (p))
 #define IS_WAITING(p)	(entry_of(p).state == SLOT_WAITING)
 #define IS_RUNNING(p)	(entry_of(p).state == SLOT_RUNNING)
-#define IS_HOLDER(p)	(IS_RUNNING(p) || entry_of(p).state == SLOT_LENT)
 #define HEAD(i)			queue_at(i).waiters.head
 #define HAS_WAITERS(i)	(HEAD(i) != INVALID_PROC_NUMBER)
 #define COULD(i)		(HAS_WAITERS(i) && queue_has_place_free(i))
@@ -188,7 +191,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 #endif
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
-#define IS_AT_WORK(p)	(IS_RUNNING(p) && entry_of(p).counted)
+#define HAS_SLOT(p)	(IS_RUNNING(p) && entry_of(p).counted)
 #define HAS_SPOT(p)		(entry_of(p).spot != NO_QUEUE)
 #define IN_TRANSACTION(p) ((in_transaction & BIT(p)) != 0)
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
@@ -268,7 +271,9 @@ inline count_in(i, when, p)
 	count_place(i, when);
 	WHEN(ok, count_slot(when, p); WHEN(!ok, count_place_out(place)))
 }
-inline count_out() { count_place_out(place); WHEN(counted, Slots.usage--; counted = false) }
+#define COUNT_SLOT_OUT(p) \
+	Slots.usage--; counted = false; above = above - (above > 0 && !IS_EXEMPT(p)); \
+	exempt = exempt & ~BIT(p)
 inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
 
 /* ---- PostgreSQL's lists, without the circle ---- */
@@ -419,9 +424,21 @@ inline slots_queue_append(p)
 	ORDER_QUEUES; Slots.worker_dozes = false
 }
 
+inline close_limits()
+{
+	d_step {
+		WHEN(IS_CAPPED, Slots.limit = Slots.max_active; LEAVE_ABOVE);
+		WHEN(POOL_LIMIT != NO_LIMIT, queue_at(DEFAULT_POOL).limit = POOL_LIMIT)
+	}
+}
+#define any_limit_is_reached() \
+	((IS_CAPPED && slots_in_use() >= Slots.max_active) || \
+	 (POOL_LIMIT != NO_LIMIT && places_in_use(DEFAULT_POOL) >= POOL_LIMIT))
+#define MAY_DOZE		(!ANY_QUEUE(HAS_WAITERS) && !any_limit_is_reached())
+
 inline slots_may_doze()
 {
-	slots_lock(); Slots.worker_dozes = !ANY_QUEUE(HAS_WAITERS); slots_unlock()
+	slots_lock(); WHEN(MAY_DOZE, Slots.worker_dozes = true; close_limits()); slots_unlock()
 }
 
 inline unlink_entry(p)
@@ -537,52 +554,21 @@ inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
 	 (!slots_are_limited() || (counted && slots_in_use() <= Slots.limit)))
 
 /* had_place and counted: what is released; the place is counted out already. */
-inline slots_hand_off()
+inline slots_hand_off(p)
 {
 	slots_next_waiter();
 	WHEN(had_place != NO_QUEUE && !slots_are_limited(), next_one = HEAD(had_place));
 	if
 	:: atomic {
 			GRANTABLE && may_hand_off() ->
-			assert(SUM(IS_AT_WORK) < Slots.limit)	/* (b) */
+			assert(SUM(HAS_SLOT) < Slots.limit)	/* (b) */
 		};
 		count_place(entry_of(next_one).queue, COUNT_IF_FREE)
 	:: !GRANTABLE || MAY_KEEP -> ok = false
 	fi;
-	EITHER(ok, START_HANDOFF; grant(next_one), WHEN(counted, Slots.usage--; counted = false))
+	EITHER(ok, START_HANDOFF; WHEN(counted, exempt = exempt & ~BIT(p)); grant(next_one),
+		   WHEN(counted, d_step { COUNT_SLOT_OUT(p) }))
 }
-
-/* ---- lending.c: lenders ---- */
-#define is_of_use(p) \
-	((entry_of(p).counted && slots_are_limited()) || entry_of(p).place != NO_QUEUE)
-
-inline lend(p)
-{
-	atomic {
-		ok = (IS_RUNNING(p) && is_of_use(p));
-		WHEN(ok,
-			 counted = entry_of(p).counted; place = entry_of(p).place;
-			 entry_of(p).state = SLOT_LENT; entry_of(p).counted = false;
-			 entry_of(p).place = NO_QUEUE)
-	};
-	WHEN(ok,
-		 Slots.lent++; WITH_LONG(WHEN(place == LONG_QUEUE, COUNT_LONG(- entry_of(p).workers)));
-		 count_out())
-}
-
-inline end_lending(p)
-{
-	WHEN(entry_of(p).state == SLOT_LENT,
-		 count_in(DEFAULT_POOL, COUNT_ALWAYS, p);
-		 atomic { ok = (entry_of(p).state == SLOT_LENT); WHEN(ok, SET_STATE(p)) };
-		 EITHER(ok, Slots.lent--, count_out()))	/* or the backend left */
-}
-
-inline slots_note_holder(p, worked)
-{
-	slots_lock(); EITHER(worked, end_lending(p), lend(p)); slots_unlock()
-}
-inline slots_end_lending() { slots_lock(); end_lending(me); slots_unlock() }
 
 /* ---- long_turns.c ---- */
 #if LONG
@@ -613,15 +599,15 @@ inline take_turn(p)
 inline slots_check_turn(p)
 {
 	slots_lock();
-	WHEN(IS_AT_WORK(p) && long_may_wait(p), take_turn(p); WHEN(ok, must_give_up()); WHEN(ok,
+	WHEN(HAS_SLOT(p) && long_may_wait(p), take_turn(p); WHEN(ok, must_give_up()); WHEN(ok,
 		d_step {
 			assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
 			counted = entry_of(p).counted; entry_of(p).counted = false;
 			had_place = LONG_QUEUE; count_turn(p, -1)
 		};
-		slots_hand_off();
+		slots_hand_off(p);
 		atomic {
-			had_place = NO_QUEUE; exempt = exempt & ~BIT(p);
+			had_place = NO_QUEUE;
 			entry_of(p).queue = LONG_QUEUE; slots_queue_append(p)
 		}));
 	slots_unlock()
@@ -735,8 +721,7 @@ inline slots_claim()
 	:: IS_WAITING(me) && MySlotEntry.wakeup_pending -> claim_free_slot()
 	:: else -> ok = false
 	fi;
-	WHEN(ok, finish_handoff();
-		 WHEN(LENDING, WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending(); ok = true)))
+	WHEN(ok, finish_handoff())
 }
 
 /* ok: left */
@@ -755,9 +740,9 @@ inline release()
 	WHEN(counted,
 		 d_step {
 			assert(slots_in_use() > 0);
-			WHEN(!told && !waiters_flag_is_set(), Slots.usage--; counted = false)
+			WHEN(!told && !waiters_flag_is_set(), COUNT_SLOT_OUT(me))
 		 });
-	WHEN(counted || told, slots_lock(); slots_hand_off(); slots_unlock());
+	WHEN(counted || told, slots_lock(); slots_hand_off(me); slots_unlock());
 	had_place = NO_QUEUE
 }
 #define HAVE_NONE \
@@ -772,13 +757,12 @@ inline drop_slot()
 		if
 		:: atomic {
 				MAY_DROP ->
-				ok = (MySlotEntry.state == SLOT_LENT); counted = MySlotEntry.counted;
+				counted = MySlotEntry.counted;
 				WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
 			}; break
 		:: !MAY_DROP
 		fi
 	od;
-	WHEN(ok, slots_lock(); Slots.lent--; slots_unlock());
 	release()
 }
 
@@ -786,7 +770,6 @@ inline drop_slot()
 inline drop_all() { WHEN(HAS_SPOT(me), take_spot(me)); drop_slot() }
 inline slots_refuse_grant() { finish_handoff(); drop_all() }
 inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) }
-inline slots_resume() { WHEN(MySlotEntry.state == SLOT_LENT, slots_end_lending()) }
 
 /* A plain store, where it is counted nowhere */
 inline slots_release()
@@ -800,7 +783,6 @@ inline slots_release()
 /* ---- acquire.c: places in the middle of a transaction ---- */
 inline slots_take_place(h)
 {
-	WHEN(LENDING, slots_resume());
 	ok = (!IS_RUNNING(me) || HAS_SPOT(me));
 	WHEN(!ok,
 		 count_place(slots_hot_spot_queue(h), BARGING);
@@ -829,27 +811,15 @@ inline take_place_left(p)
 	slots_lock(); WHEN(IS_LEFT_OVER(p), take_spot(p); count_place_out(place)); slots_unlock()
 }
 
-inline slots_let_in(p)
-{
-	slots_lock(); WHEN(IS_WAITING(p), slots_grant_above_limit(p)); slots_unlock()
-}
 inline slots_move_queue_of(p)
 {
-	slots_lock();
+	slots_lock(); close_limits();
 	WHEN(IS_WAITING(p), next_one = HEAD(entry_of(p).queue); slots_grant_above_limit(next_one));
 	slots_unlock()
 }
 /* Whether it may is a guess; in the end, when nothing moves, it does. */
-inline serve_awaited(p)
-{
-	slots_queue_first(p);
-	if :: slots_grant_above_limit(p) :: HOLDER == 0 fi
-}
-
-inline slots_let_in_awaited(p)
-{
-	slots_lock(); WHEN(IS_WAITING(p), serve_awaited(p)); slots_unlock()
-}
+inline serve_awaited(p) { slots_queue_first(p); if :: slots_grant_above_limit(p) :: HOLDER == 0 fi }
+inline slots_serve_awaited(p) { slots_lock(); WHEN(IS_WAITING(p), serve_awaited(p)); slots_unlock() }
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
@@ -869,10 +839,7 @@ inline end_hot_spot(h)
 }
 
 /* The one that is there already, or a new one */
-inline find_or_form(h)
-{
-	WHEN(IS_FREE(h), form(h))
-}
+inline find_or_form(h) { WHEN(IS_FREE(h), form(h)) }
 
 /*
  * A sample finds a holder contending for h, at work, or doing nothing.  Between its looks
@@ -880,7 +847,7 @@ inline find_or_form(h)
  */
 inline slots_note_activity(p, h)
 {
-	WHEN(IS_HOLDER(p) || HAS_SPOT(p),
+	WHEN(IS_RUNNING(p) || HAS_SPOT(p),
 		 from = entry_of(p).spot; to = NO_QUEUE;
 		 if
 		 :: true -> find_or_form(h);
@@ -906,12 +873,34 @@ inline adapt(h)
 	fi
 }
 
-inline slots_end_hot_spots()
+inline slots_end_hot_spots() { for (h : 0 .. HOT - 1) { WHEN(IS_THERE(h), end_hot_spot(h)) } }
+
+/* ---- at_work.c: the limits ---- */
+#define NOT_AT_WORK(p)	(blocked && entry_of(0).p)
+/* How many more?  A guess; but in the end, one holder is not at work. */
+inline set_limit(cell, most, idle)
 {
-	for (h : 0 .. HOT - 1) { WHEN(IS_THERE(h), end_hot_spot(h)) }
+	slots_lock();
+	atomic {
+		select(more : 0 .. BACKENDS - 1);
+		WHEN(HOLDER, more = idle);
+		raised = raised || most + more > cell;
+		cell = most + more; LEAVE_ABOVE; more = 0
+	};
+	slots_unlock()
 }
 
-/* ---- lending.c: the last resort ---- */
+/* A sample is complete. */
+inline slots_adapt_to_work()
+{
+	WHEN(IS_CAPPED, set_limit(Slots.limit, Slots.max_active, NOT_AT_WORK(counted)));
+	WHEN(POOL_LIMIT != NO_LIMIT,
+		 set_limit(queue_at(DEFAULT_POOL).limit, POOL_LIMIT, NOT_AT_WORK(place == DEFAULT_POOL)));
+	atomic { ok = (raised || ANY_QUEUE(HAS_WAITERS)); raised = false; resizing = resizing + ok };
+	WHEN(ok, slots_grant_free())
+}
+
+/* ---- at_work.c: the last resort ---- */
 #define IS_FULL(i)		(HAS_WAITERS(i) && !queue_has_place_free(i))
 #define FIRST_OF_FULL(i) :: IS_FULL(i) -> next_one = HEAD(i)
 
@@ -934,7 +923,7 @@ inline slots_set(new_limit)
 	slots_lock();
 	d_step {
 		Slots.max_active = new_limit; resizing++;
-		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit)
+		Slots.limit = (new_limit == 0 -> NO_LIMIT : new_limit); LEAVE_ABOVE
 	};
 	slots_unlock();
 	WHEN(HOT > 0 && !slots_have_hot_spots(), slots_end_hot_spots());
@@ -1000,7 +989,7 @@ inline tick(p)
 /* The query ends after its worker; or the backend fails, or exits, while that works. */
 #define LONG_QUERY \
 	atomic { WHEN(me < PARALLEL, parallel = parallel | BIT(me)); ok = true }; \
-	do :: atomic { ok && ticks > 0 -> ticks-- }; slots_resume(); tick(me) :: true -> break od; \
+	do :: atomic { ok && ticks > 0 -> ticks-- }; tick(me) :: true -> break od; \
 	WHEN(!ok, killed = killed | BIT(me)); \
 	if \
 	:: (parallel & BIT(me)) == 0 -> slots_end_turns() \
@@ -1027,7 +1016,7 @@ inline my_slot_want(h)
 {
 	slots_take_place(h);
 	WHEN(!ok, wait_for_place(h));
-	assert(IS_HOLDER(me))			/* (a) */
+	assert(IS_RUNNING(me))			/* (a) */
 }
 
 /* ---- The processes ---- */
@@ -1057,13 +1046,13 @@ proctype Backend(byte me, want)
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
 #endif
 			/* Another statement of its transaction, or a failed subtransaction */
-			if :: LENDING -> slots_resume() :: WANTING -> slots_release_place() :: true fi;
+			if :: WANTING -> slots_release_place() :: true fi;
 			WHEN(KEEP, slots_release_slot(); slots_force())
 		:: else
 		fi;
 		WHEN(GIVING, in_transaction = in_transaction & ~BIT(me));
 		slots_release();
-		atomic { exempt = exempt & ~BIT(me); ok = false; MySlotEntry.queue = 0; MAY_FORGET }
+		atomic { ok = false; MySlotEntry.queue = 0; MAY_FORGET }
 	:: rounds == 0 -> break
 	od;
 	atomic { WHEN(me == 1, ended = true); done++ }
@@ -1098,8 +1087,8 @@ proctype Waiter(byte me)
 proctype Worker()
 {
 	LOCALS;
-	byte p, h, from, to;
-	bool worked, raised;
+	byte p, h, from, to, more;
+	bool raised;
 
 	do
 	:: done >= BACKENDS && resizes == 0 && SUM(IS_LEFT_OVER) == 0 -> break
@@ -1108,17 +1097,19 @@ proctype Worker()
 	:: resizes > 0 -> slots_set((resizes == 2 -> RESIZE_1 : RESIZE_2)); resizes--
 #endif
 #if HOLDER
-	:: !Slots.worker_dozes && !ANY_QUEUE(HAS_WAITERS) -> slots_may_doze()
+	:: !Slots.worker_dozes && MAY_DOZE -> slots_may_doze()
 	:: HOLDER == STAYS && timeout && !Slots.worker_dozes -> slots_relieve_stall()
 	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && blocked ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
-		WHEN(IS_RUNNING(0), slots_note_holder(0, false));
-		if :: slots_let_in_awaited(1) :: HOT > 0 -> from = entry_of(0).spot; exchange_place(0, NO_QUEUE) :: HOT == 0 fi
+		if
+		:: slots_serve_awaited(1)
+		:: slots_adapt_to_work();
+			WHEN(HOT > 0, from = entry_of(0).spot; exchange_place(0, NO_QUEUE))
+		fi
 #else
-	:: atomic { MAY_DO(DO_HOLDERS) -> samples--; ANY_BACKEND };
-		worked = (entry_of(p).state == SLOT_LENT); slots_note_holder(p, worked)
+	:: atomic { MAY_DO(DO_HOLDERS) -> samples-- }; slots_adapt_to_work()
 	:: atomic { MAY_DO(DO_RELIEVE) -> samples-- }; slots_relieve_stall()
-	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND }; WHEN(IS_WAITING(p), slots_let_in_awaited(p))
+	:: atomic { MAY_DO(DO_LET_IN) -> samples--; ANY_BACKEND }; WHEN(IS_WAITING(p), slots_serve_awaited(p))
 	:: atomic { MAY_DO(DO_MARK) -> samples--; ANY_BACKEND; ANY_HOT_SPOT };
 		slots_note_activity(p, h)
 	:: atomic { MAY_DO(DO_ADAPT) -> samples--; ANY_HOT_SPOT }; WHEN(IS_THERE(h), adapt(h))
@@ -1181,22 +1172,21 @@ init
 	 queue_at(i).last_awaited == INVALID_PROC_NUMBER)
 #define HAS_NO_LIMIT(h)	((h) >= HOT || IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
-	(Slots.usage == 0 && Slots.lent == 0 && has_waited == 0 && \
+	(Slots.usage == 0 && has_waited == 0 && \
 	 calls_owed == 0 && SUM(WORKERS_OF) == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
 #define HAS(p, i)		(entry_of(p).place == i || entry_of(p).spot == i)
 #define IS_COUNTED(i)	(places_in_use(i) >= HAS(0, i) + HAS(1, i) + HAS(2, i) + HAS(3, i))
 #define ALL_COUNTED \
-	(slots_in_use() >= SUM(IS_AT_WORK) && ALL_QUEUES(IS_COUNTED) && \
+	(slots_in_use() >= SUM(HAS_SLOT) && ALL_QUEUES(IS_COUNTED) && \
 	 (RESIZE || \
-	  (slots_are_limited() -> SUM(IS_RUNNING) == SUM(IS_AT_WORK) : Slots.usage == 0)))
+	  (slots_are_limited() -> SUM(IS_RUNNING) == SUM(HAS_SLOT) : Slots.usage == 0)))
 #define LONG_OF(p)		(entry_of(p).place == LONG_QUEUE -> 1 + entry_of(p).workers : 0)
 #define TURNS_ARE_COUNTED (LONG == 0 || places_in_use(LONG_QUEUE) == SUM(LONG_OF))
-#define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
 #define MAY_EXCEED		(FORCE || RESIZE || SAMPLES > 0 || GONE || HOLDER != 0)
 #define IS_WITHIN(i)	(MAY_EXCEED || places_in_use(i) <= queue_at(i).limit)
-#define IS_ALL_WITHIN	(RESIZE || slots_in_use() <= Slots.limit + SUM(IS_EXEMPT))
+#define IS_ALL_WITHIN	(slots_in_use() <= Slots.limit + SUM(IS_EXEMPT) + above)
 #define WITHIN_LIMITS	(IS_ALL_WITHIN && ALL_QUEUES(IS_WITHIN))
 
 /* (c) */
