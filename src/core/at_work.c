@@ -117,7 +117,8 @@ slots_adapt_to_work(uint64 now)
 	for (int i = 0; i < Slots->npools; i++)
 		rose |= set_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
 						  smooth(&idle_in[i], passed));
-	if (rose || slots_any_waits())
+	/* What is given back meanwhile, handoff_after decides about. */
+	if (rose)
 		slots_grant_free();
 }
 
