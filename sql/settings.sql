@@ -15,7 +15,7 @@ ALTER SYSTEM SET admission_gate.max_active_backends = 'many';
 ALTER SYSTEM SET admission_gate.max_active_backends = 262144;
 ALTER SYSTEM SET admission_gate.max_queue_length = -2;
 \set VERBOSITY sqlstate
-ALTER SYSTEM SET admission_gate.lend_after = -2;
+ALTER SYSTEM SET admission_gate.idle_after = -2;
 SET admission_gate.queue_timeout = -1;
 \set VERBOSITY default
 ALTER SYSTEM SET admission_gate.handoff_after = '1 mile';
@@ -41,7 +41,7 @@ SET admission_gate.max_queue_length = 100;
 SET admission_gate.mode = 'observe';
 SET admission_gate.handoff_after = 100;
 SET admission_gate.hot_spots = off;
-SET admission_gate.lend_after = 100;
+SET admission_gate.idle_after = 100;
 SET admission_gate.bypass_application_names = '*';
 
 -- Misspelt parameters are found.

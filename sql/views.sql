@@ -39,7 +39,7 @@ SELECT pid IS NOT NULL AS has_pid, sample_time IS NOT NULL AS has_time, new_1, n
 DROP FUNCTION newer;
 
 -- While the gate is off, nobody is counted.
-SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, waiting FROM pg_stat_admission_gate;
 SELECT count(*) FROM pg_stat_admission_gate_backends;
 
 -- Switched on by a reload, this very session has a slot while it works.
@@ -52,7 +52,7 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT pool, max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT pool, max_active, running, waiting FROM pg_stat_admission_gate;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change = statement_timestamp() AS since_now, wait_time
 FROM pg_stat_admission_gate_backends;
 
@@ -68,7 +68,7 @@ ROLLBACK TO s;
 COMMIT;
 SELECT 1/0;
 SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
-       admitted, completed, failed, running, queued, barged, forced, lends,
+       admitted, completed, failed, running, queued, barged, forced,
        pauses, timeouts, rejections, cancels, total_wait_time, max_wait_time, total_pause_time
 FROM pg_stat_admission_gate;
 
@@ -135,5 +135,5 @@ BEGIN
   END LOOP;
 END
 $$;
-SELECT max_active, running, lent, waiting FROM pg_stat_admission_gate;
+SELECT max_active, running, waiting FROM pg_stat_admission_gate;
 DROP EXTENSION admission_gate;

@@ -83,7 +83,7 @@ my $gate = GateTest->new(
 	max_active_backends => 1,
 	pools => 'crowded: max_queue_length = 0',
 	handoff_after => 0,
-	lend_after => 60_000,
+	idle_after => -1,
 	log_connections => 'on');
 $gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL)',

@@ -86,7 +86,7 @@ $session->start('SELECT a FROM known');
 $pooler->ok_queued('app: SELECT version()',
 	'it asks for the version of the server in the session of a client, and queues');
 await_checks(6);
-is($gate->gauges, '1|0|1', 'checks go on while the gate is full, and do not queue');
+is($gate->gauges, '1|1', 'checks go on while the gate is full, and do not queue');
 $holder->query('COMMIT');
 is($session->finish, '1', 'then the client has its answer');
 
@@ -96,7 +96,7 @@ $session->start('SELECT a FROM known');
 $pooler->ok_queued('app: SELECT a FROM known', 'when it knows the table, the statement of the client queues');
 $session->cancel;
 is($session->sqlstate, '57014', 'a cancel request gets to it');
-is($gate->gauges, '1|0|0', 'and takes it out of the queue');
+is($gate->gauges, '1|0', 'and takes it out of the queue');
 
 # If such a question is refused, that ends the session of the client.
 for my $queue_timeout (0, 200)
@@ -115,7 +115,7 @@ for my $queue_timeout (0, 200)
 	my $what = $queue_timeout ? 'queue_timeout' : 'a cancel request';
 	isnt($client->sqlstate, '00000', "$what ends its question");
 	ok($client->closed, 'and with it the session');
-	is($gate->gauges, '1|0|0', 'nothing is left in the queue');
+	is($gate->gauges, '1|0', 'nothing is left in the queue');
 }
 $session->query('SET admission_gate.queue_timeout = 200');
 is($session->start('SELECT a FROM known')->sqlstate, '53000', 'when pgpool knows the table, queue_timeout is an error');
@@ -145,7 +145,7 @@ $session->quit;
 $gate->await(
 	"SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'app' AND query = 'DISCARD ALL' AND state = 'idle'",
 	'the session to be reset');
-is($gate->gauges, '1|0|0', 'DISCARD ALL passes');
+is($gate->gauges, '1|0', 'DISCARD ALL passes');
 $holder->query('COMMIT');
 
 # Without load balancing, it has nothing to ask about tables.

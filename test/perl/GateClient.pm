@@ -293,9 +293,6 @@ sub query
 # The same for a query that was started before.
 sub finish { return $_[0]->_text; }
 
-# Reads at most so many bytes of what the server has sent, and nothing else.
-sub sip { my ($self, $bytes) = @_; return sysread $self->{socket}, $self->{in}, $bytes, length $self->{in}; }
-
 # Waits for what was started before and returns its SQLSTATE, '00000' if it did
 # well, '08006' if the connection ended without a word.
 sub sqlstate { my ($self) = @_; return $self->sqlstate_of($self->result); }

@@ -37,12 +37,12 @@ Test2::API::test2_add_callback_context_acquire(
 	});
 
 # After how many seconds without an answer a piece counts as stuck if that is what
-# is expected of it: some times the lend_after of most pieces
+# is expected of it: many samples
 my $stuck_after = 0.3;
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
-  gate_utility handoff_after hot_spots lend_after long_after log_min_wait mode
+  gate_utility handoff_after hot_spots idle_after long_after log_min_wait mode
   pools pool bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
@@ -165,8 +165,7 @@ sub await_queued
 	return $self->await(sub { $self->state($session) eq 'waiting' }, 'a waiting session');
 }
 
-# A session that holds a slot and is at work until it is told to stop.  Its slot is
-# not lent; lend_after or handoff_after keeps the last resort from making up for it.
+# A session that holds a slot and is at work until it is told to stop.
 sub worker
 {
 	my ($self, %param) = @_;
@@ -346,6 +345,14 @@ sub stop_gate_worker
 	return $pid;
 }
 
+# Waits until the gate's worker has taken so many samples more.
+sub await_samples
+{
+	my ($self, $n) = @_;
+	my $samples = $self->value('SELECT samples FROM pg_stat_admission_gate_worker');
+	return $self->await("SELECT samples >= $samples + $n FROM pg_stat_admission_gate_worker");
+}
+
 sub continue_gate_worker { kill CONT => $stopped; undef $stopped; return; }
 
 # Fails unless it comes to pass: that the query, without SELECT, yields true, or that the
@@ -378,11 +385,11 @@ sub await_wait_event_type
 }
 
 # What the gate looks like
-# running, lent, waiting, of all pools.
+# running, waiting, of all pools.
 sub gauges
 {
 	my ($self) = @_;
-	return $self->value('SELECT sum(running), sum(lent), sum(waiting) FROM pg_stat_admission_gate');
+	return $self->value('SELECT sum(running), sum(waiting) FROM pg_stat_admission_gate');
 }
 
 # The state of a session, or another column; empty if it neither holds nor wants a slot
@@ -471,7 +478,7 @@ sub ok_quiet
 {
 	my ($self, $when) = @_;
 
-	$self->ok_comes('sum(running + lent + paused + waiting) = 0 FROM pg_stat_admission_gate',
+	$self->ok_comes('sum(running + paused + waiting) = 0 FROM pg_stat_admission_gate',
 		"$when: no slot is held and nobody waits")
 	  or return;
 	$self->ok_adds_up($when);
@@ -486,9 +493,8 @@ sub ok_adds_up
 {
 	my ($self, $when) = @_;
 
-	return $self->ok_comes(
-		'bool_and(admitted = completed + failed + running + lent + paused) FROM pg_stat_admission_gate',
-		"$when: admitted = completed + failed + running + lent + paused");
+	return $self->ok_comes('bool_and(admitted = completed + failed + running + paused) FROM pg_stat_admission_gate',
+		"$when: admitted = completed + failed + running + paused");
 }
 
 sub finish
@@ -524,36 +530,36 @@ sub ok_one_slot
 {
 	my ($self, $pool) = @_;
 
-	$self->set(max_active_backends => $pool ? 3 : 1, lend_after => 60_000, handoff_after => 3_600_000);
+	$self->set(max_active_backends => $pool ? 3 : 1, idle_after => -1, handoff_after => 3_600_000);
 	my ($first, @others) =
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$self->ok_runs($first, 'BEGIN', 'at limit 1, one session is admitted at once');
 	$_->start('SELECT 1') foreach @others;
 	$self->await_waiting(100);
-	is($self->gauges, '1|0|100', 'and others wait');
+	is($self->gauges, '1|100', 'and others wait');
 	$first->query('COMMIT');
 	$self->ok_all_done('until each has had the slot', @others);
 	undef $_ foreach ($first, @others);
 	return $self->ok_quiet('at the end');
 }
 
-# Runs a piece of a test by its own settings; lend_after is 100 unless they say
+# Runs a piece of a test by its own settings; idle_after is 100 unless they say
 # else.  If it gets stuck, it has failed and the next piece starts afresh.
 # Afterwards, everything must be quiet.
 #
-# Then runs it with lending and the last resort off.  That must get it stuck, which
-# proves that it tests lending, unless passes_without_lending tells why it does not; then
-# nobody may have entered above the limit.  Or with is_let_in, somebody must have: a
-# waiter that a holder waits for, before the last resort comes after a minute.
+# Then runs it with all holders counted as at work.  That must get it stuck, which proves
+# that it tests who counts, unless passes_if_all_count tells why it does not; then nobody
+# may have entered above the limit.  Or with is_let_in, somebody must have: a waiter that a
+# holder waits for, before the last resort comes after a minute.
 sub piece
 {
 	my ($self, $what, $settings, $code, %option) = @_;
 
-	$settings = { lend_after => 100, %$settings };
+	$settings = { idle_after => 100, %$settings };
 	$self->_try_piece($what, $settings, $code, $GateClient::patience);
 	$self->_ok_cleans_up($what);
-	$self->_try_without_lending($what, $settings, $code, %option);
-	return $self->_ok_cleans_up("$what, without lending");
+	$self->_try_if_all_count($what, $settings, $code, %option);
+	return $self->_ok_cleans_up("$what, with all counted");
 }
 
 sub _try_piece
@@ -575,16 +581,16 @@ sub _try_piece
 }
 
 # What its tests say is not this test's outcome, but whether one of them fails.
-sub _try_without_lending
+sub _try_if_all_count
 {
 	my ($self, $what, $settings, $code, %option) = @_;
 
-	my $passes = $option{is_let_in} ? 'a holder waits for the one that is let in' : $option{passes_without_lending};
+	my $passes = $option{is_let_in} ? 'a holder waits for the one that is let in' : $option{passes_if_all_count};
 	my $sum = 'SELECT sum(stalls) FROM pg_stat_admission_gate';
 	my $stalls = $self->value($sum);
 	my $events = Test2::API::intercept(
 		sub {
-			local $self->{fixed} = { lend_after => -1, handoff_after => 60_000 };
+			local $self->{fixed} = { idle_after => -1 };
 			$self->_try_piece($what, $settings, $code,
 				$option{is_let_in} ? 30 : $passes ? $GateClient::patience : $stuck_after);
 		});
@@ -595,7 +601,7 @@ sub _try_without_lending
 	  : $self->value($sum) > $stalls                 ? 'is let in above the limit'
 	  :                                                'passes';
 	my $expected = $option{is_let_in} ? 'is let in above the limit' : $passes ? 'passes' : 'gets stuck';
-	return is($end, $expected, "without lending, this $expected" . ($passes ? ", because $passes" : '') . ": $what");
+	return is($end, $expected, "with all counted, this $expected" . ($passes ? ", because $passes" : '') . ": $what");
 }
 
 # Ends what a piece may have left behind; then everything must be quiet.

@@ -78,7 +78,7 @@ sub change_settings
 			hot_spots => one_of('on', 'on', 'off'),
 			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
 			log_min_wait => one_of(-1, 0, 100),
-			lend_after => one_of(0, 10, 100, 1000, -1),
+			idle_after => one_of(0, 10, 100, 1000, -1),
 			handoff_after => one_of(0, 1, 20, 1000),
 			pools => one_of(
 				'',
@@ -158,12 +158,12 @@ sub keep_pgbench_going
 
 # The crowd goes on until all is in order at some moment: the views are not read in one.
 my $in_order = q{SELECT count(*) = 0
-	FROM (SELECT pool, running, lent, waiting FROM pg_stat_admission_gate) g
+	FROM (SELECT pool, running, waiting FROM pg_stat_admission_gate) g
 	FULL JOIN (SELECT pool, count(*) FILTER (WHERE gate_state = 'running') AS running,
-			count(*) FILTER (WHERE gate_state = 'lent') AS lent, count(*) FILTER (WHERE gate_state = 'waiting') AS waiting
+			count(*) FILTER (WHERE gate_state = 'waiting') AS waiting
 		FROM pg_stat_admission_gate_backends GROUP BY pool) b USING (pool)
-	WHERE (coalesce(g.running, 0), coalesce(g.lent, 0), coalesce(g.waiting, 0))
-		IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.lent, 0), coalesce(b.waiting, 0))};
+	WHERE (coalesce(g.running, 0), coalesce(g.waiting, 0))
+		IS DISTINCT FROM (coalesce(b.running, 0), coalesce(b.waiting, 0))};
 
 sub ok_in_order
 {
@@ -222,7 +222,7 @@ foreach my $sessions ($readers, $crowd)
 	$gate->set(pools => '');
 	$gate->set(
 		max_active_backends => 4,
-		lend_after => 100,
+		idle_after => 100,
 		mode => 'enforce',
 		handoff_after => 20,
 		max_queue_length => -1);

@@ -7,9 +7,9 @@ use lib 'test/perl';
 use File::Copy qw(copy);
 use GateTest;
 
-my $gate = GateTest->new('counters', max_active_backends => 1, handoff_after => 0, lend_after => 60_000);
+my $gate = GateTest->new('counters', max_active_backends => 1, handoff_after => 0, idle_after => -1);
 
-my @totals = qw(admitted completed failed queued would_queue barged forced lends timeouts
+my @totals = qw(admitted completed failed queued would_queue barged forced timeouts
   rejections cancels);
 
 # What the totals should be by now
@@ -36,7 +36,7 @@ sub grew
 	return $gate->ok_adds_up($what);
 }
 
-sub gauges_are { return is($gate->gauges, $_[0], "$_[1]: running, lent and waiting"); }
+sub gauges_are { return is($gate->gauges, $_[0], "$_[1]: running and waiting"); }
 
 # The histogram has these waits (ms), each in its range, and no others.
 sub histogram_has
@@ -92,7 +92,7 @@ for (
 	my ($sql, $running, %growth) = @$_;
 	ref $sql ? $sql->() : $one->start($sql)->result;
 	grew($sql, %growth);
-	gauges_are("$running|0|0", $sql);
+	gauges_are("$running|0", $sql);
 }
 $gate->value('SELECT count(*) FROM pg_class');
 grew('a session that bypasses');
@@ -109,7 +109,7 @@ sub known_wait
 	$gate->queue($two, 'SELECT 1');
 	my $shortest = time;
 	grew('a statement that waits', admitted => 1, queued => 1);
-	gauges_are('1|0|1', 'a statement that waits');
+	gauges_are('1|1', 'a statement that waits');
 	usleep(1000 * $ms);
 	cmp_ok($gate->state($two, 'wait_time'), '>=', $ms, 'its wait is shown while it lasts');
 	shown_since($two, 'and when it began');
@@ -178,7 +178,7 @@ sub ok_error
 	ok_error(
 		$two, '53000',
 		'canceling statement due to admission queue timeout',
-		qr/^The limit is 1 slot \(1 in use, 0 lent, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
+		qr/^The limit is 1 backend at work \(1 in progress, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
 		'queue_timeout');
 	cmp_ok($gate->counter("total_wait_time - $waited"), '>=', 99, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
@@ -194,7 +194,7 @@ sub ok_error
 	ok_error(
 		$three, '53400',
 		'too many backends are waiting for admission',
-		qr/^The limit is 1 slot \(1 in use, 0 lent, 1 waiting\); this backend has waited for 0 ms\.$/,
+		qr/^The limit is 1 backend at work \(1 in progress, 1 waiting\); this backend has waited for 0 ms\.$/,
 		'max_queue_length');
 	grew('a full queue', admitted => 1, queued => 1, rejections => 1);
 	$one->query('COMMIT');
@@ -240,7 +240,7 @@ sub ok_error
 	$one->query('BEGIN');
 	$two->query('SELECT 1');
 	grew('the third, with none', admitted => 2, completed => 1, forced => 1);
-	gauges_are('1|0|0', 'after it');
+	gauges_are('1|0', 'after it');
 	$two->query('COMMIT; RESET admission_gate.scope');
 	$one->query('COMMIT');
 	grew('COMMIT', completed => 1);
@@ -266,7 +266,7 @@ for (
 	if ($growth{barged})
 	{
 		$gate->ok_passes($other, $what);
-		gauges_are('0|0|1', 'meanwhile');
+		gauges_are('0|1', 'meanwhile');
 	}
 	else
 	{
@@ -294,7 +294,7 @@ for (
 	$stop_both_late->();
 	$_->query('COMMIT') foreach ($one, $two);
 	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
-	gauges_are('1|0|1', 'meanwhile');
+	gauges_are('1|1', 'meanwhile');
 
 	$gate->await(
 		"SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
@@ -311,7 +311,7 @@ for (
 	$stop_both_late->();
 	$_->query('COMMIT') foreach @holders[ 0, 1 ];
 	$gate->ok_queues($other, 'SELECT 2', 'one that has waited for twice as long is handed a slot beside the first');
-	gauges_are('4|0|1', 'meanwhile');
+	gauges_are('4|1', 'meanwhile');
 	kill CONT => $_->pid foreach ($heir, $next);
 	$_->finish foreach ($heir, $next, $other);
 	$_->query('COMMIT') foreach @holders[ 2, 3 ];
@@ -319,27 +319,31 @@ for (
 	$gate->set(max_active_backends => 1);
 }
 
-# lends
+# Beside a holder that is not at work
 {
-	$gate->set(lend_after => 50, handoff_after => 60_000);    # which puts the last resort off
+	$gate->set(idle_after => 100);
+	my $loop = 'DO $$ BEGIN LOOP END LOOP; END $$';
 	my $holder = $gate->holder;
 	my ($next, $last) = map { $gate->session } 1 .. 2;
-	$next->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$gate->ok_comes(sub { $gate->gauges eq '1|1|0' }, 'an idle holder and the session that has its slot');
-	is($gate->state($holder), 'lent', 'the holder is shown as lender');
-	grew('lending', admitted => 2, queued => 1, lends => 1);
+	$gate->ok_comes(sub { $gate->counter('working') eq '0' }, 'an idle holder is not at work');
+	$gate->await_samples(20);
+	$next->start($loop);
+	$gate->ok_comes(sub { $gate->gauges eq '2|0' && $gate->counter('working') eq '1' },
+		'beside it, another one enters at once');
+	grew('an entry beside an idle holder', admitted => 2);
 
-	$holder->start('DO $$ BEGIN LOOP END LOOP; END $$');
-	$gate->ok_comes(sub { $gate->gauges eq '2|0|0' }, 'a lender that works again has its slot back, above the limit');
-	$gate->ok_queues($last, 'SELECT 1', 'while the count is above the limit, others wait');
+	$holder->start($loop);
+	$gate->ok_comes(sub { $gate->counter('working') eq '2' }, 'the holder goes on beside it');
+	$gate->ok_queues($last, 'SELECT 1', 'while more than the limit are at work, others wait');
+	$gate->await_samples(20);
 	$holder->stop;
-	gauges_are('1|0|1', 'when it is back at the limit, they still wait');
+	gauges_are('1|1', 'while as many as the limit are at work, they still wait');
 	$next->stop;
-	is($last->finish, '1', 'when it is below, the next one enters');
-	grew('the return of a lender', admitted => 1, completed => 1, failed => 2, queued => 1);
+	is($last->finish, '1', 'when fewer are, the next one enters');
+	grew('the end of both', admitted => 1, completed => 1, failed => 2, queued => 1);
 }
 
-$gate->set(lend_after => 60_000);
+$gate->set(idle_after => -1);
 $gate->ok_quiet('at the end');
 
 # Without preloading

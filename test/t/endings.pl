@@ -10,7 +10,7 @@ use GateTest;
 my $gate = GateTest->new(
 	'endings',
 	max_active_backends => 1,
-	lend_after => 60_000,
+	idle_after => -1,
 	max_connections => 150,
 	max_prepared_transactions => 5);
 
@@ -45,7 +45,7 @@ sub ok_ends
 
 	$start ? $start->($session) : $session->start($sql);
 	is($session->sqlstate, $sqlstate // '00000', "the end of $sql");
-	return $kept ? is($gate->gauges, '1|0|0', "after $sql: the slot is kept") : $gate->ok_quiet("after $sql");
+	return $kept ? is($gate->gauges, '1|0', "after $sql: the slot is kept") : $gate->ok_quiet("after $sql");
 }
 
 # A session a line: the slot goes back at the error, not only at the ROLLBACK; a
@@ -97,7 +97,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 	$gate->ok_queues($session, 'SELECT 1', "the transaction begun by $end AND CHAIN waits for a slot like any other");
 	$holder->query('COMMIT');
 	is($session->finish, '1', 'and has it in turn');
-	is($gate->gauges, '1|0|0', 'until it ends');
+	is($gate->gauges, '1|0', 'until it ends');
 	$session->query($end);
 	$gate->ok_quiet("after the end of the chain");
 }
@@ -162,7 +162,7 @@ for my $end (sort keys %ends_holder)
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$gate->waiter($insert)->hang_up;
 	$gate->await_waiting(0);
-	is($gate->gauges, '1|0|0', 'a waiter leaves the queue when its client has hung up');
+	is($gate->gauges, '1|0', 'a waiter leaves the queue when its client has hung up');
 	is($gate->counter('ARRAY[cancels, stalls]'), '{1,0}', 'which is counted, and it was not let in for that');
 	$holder->query('COMMIT');
 
@@ -206,14 +206,14 @@ for my $end ('COMMIT', 'ROLLBACK')
 	  sub { $session->parse('', 'SELECT id FROM t ORDER BY id')->bind($_[0], '')->execute($_[0], 5) };
 	$session->query('BEGIN');
 	is($start_portal->('p')->sync->result->{suspended}, 1, 'a row limit suspends a portal');
-	is($gate->gauges, '1|0|0', 'its transaction keeps the slot');
+	is($gate->gauges, '1|0', 'its transaction keeps the slot');
 	is($session->execute('p', 5)->sync->result->{rows}[4][0], '10', 'the portal goes on');
 	$session->query($end);
 	$gate->ok_quiet("after $end with a suspended portal");
 
 	# Without a block, the transaction ends with the Sync.
 	$start_portal->('')->flush->read_until('s');
-	is($gate->gauges, '1|0|0', 'a suspended portal outside a block holds the slot');
+	is($gate->gauges, '1|0', 'a suspended portal outside a block holds the slot');
 	$session->sync->result;
 	$gate->ok_quiet('after the Sync');
 
@@ -226,7 +226,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 		$session,
 		sub { $_[0]->execute('p', 5)->sync },
 		'a suspended portal in statement scope goes on at once');
-	is($gate->gauges, '1|0|0', 'and gives its slot back again');
+	is($gate->gauges, '1|0', 'and gives its slot back again');
 	$session->query($end);
 	$holder->hang_up;
 	$gate->ok_quiet("after $end in statement scope");
@@ -239,8 +239,6 @@ for my $end ('COMMIT', 'ROLLBACK')
 
 # Commands that commit inside
 {
-	# Those that wait for a lock for long do not lend their slots.
-	$gate->set(lend_after => -1, handoff_after => 60_000);
 	my ($session, $next) = map { $gate->session } 1 .. 2;
 	# What CREATE INDEX CONCURRENTLY waits for between its transactions
 	my $writer = $gate->session(session => { 'admission_gate.bypass' => 'on' });
@@ -254,7 +252,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 			$session->start($sql);
 			$gate->await_wait_event_type($session, 'Lock');
 			$gate->ok_queues($next, 'SELECT 1', "$sql keeps its slot between its transactions");
-			is($gate->gauges, '1|0|1', 'the one and only');
+			is($gate->gauges, '1|1', 'the one and only');
 			$end eq '00000' ? $writer->query('COMMIT') : $session->cancel;
 			is($session->sqlstate, $end, "$sql ends");
 			is($next->finish, '1', 'and lets the next one in');
@@ -274,7 +272,6 @@ for my $end ('COMMIT', 'ROLLBACK')
 		'DROP INDEX CONCURRENTLY t_v',
 		'CREATE DATABASE d',
 		'DROP DATABASE d');
-	$gate->set(lend_after => 60_000, handoff_after => 20);
 }
 
 # A grant that meets a cancel, a termination or a time-out

@@ -268,24 +268,23 @@ $gate->ok_comes(
 	'others have the slots that it leaves');
 $gate->stop_crowd($bystanders);
 
-# Contenders that wait for each other for long lend their slots, but keep their places.
+# Contenders that wait for each other are not at work, but keep their places.
 $gate->ok_stops($crowd);
-$gate->set(lend_after => 10);
 $crowd = $gate->crowd(24, $slow_row);
 my $looks = 0;
 $gate->ok_comes(
 	sub {
-		my ($has_lenders, $keep_places) = split /\|/, $gate->value(
-			'SELECT g.lent > 0 AND g.waiting > 0, g.running + g.lent <= h.max_active
+		my ($has_idle, $keep_places) = split /\|/, $gate->value(
+			'SELECT g.working < g.running AND h.waiting > 0, h.running <= h.max_active
 			FROM pg_stat_admission_gate g, pg_stat_admission_gate_hot_spots h
 			WHERE pool = \'default\' AND relation = \'sale\'');
-		return 0 if ($has_lenders // 'f') eq 'f';
-		$looks = ($keep_places // 'f') eq 't' ? $looks + 1 : 0;
+		return 0 if ($has_idle // 'f') eq 'f';
+		$looks += ($keep_places // 'f') eq 't' ? 1 : -1;    # both change between two looks
 		return $looks == 20;
 	},
-	'contenders that lend their slots keep their places');
+	'contenders that are not at work keep their places');
 $gate->ok_stops($crowd);
-$gate->set(lend_after => 100, max_active_backends => -1);
+$gate->set(max_active_backends => -1);
 
 # Off, and only observed
 $crowd = $gate->crowd(24, $hot_row);

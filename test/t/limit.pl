@@ -12,7 +12,7 @@ my $gate = GateTest->new(
 	'limit',
 	max_active_backends => 1,
 	max_connections => 250,
-	lend_after => 60_000,
+	idle_after => -1,
 	wal_level => 'logical',
 	max_prepared_transactions => 5,
 	init => { allows_streaming => 'logical' });
@@ -191,25 +191,25 @@ $gate->set(max_active_backends => 3);
 	my @sessions = map { $gate->session } 1 .. 8;
 	$_->start('BEGIN; SELECT 1') foreach @sessions;
 	$gate->await_waiting(5);
-	is($gate->gauges, '3|0|5', 'as many run as the limit says, and the rest waits');
+	is($gate->gauges, '3|5', 'as many run as the limit says, and the rest waits');
 
 	$gate->set(max_active_backends => 5);
 	$gate->await_waiting(3);
-	is($gate->gauges, '5|0|3', 'a higher limit lets waiters in at once');
+	is($gate->gauges, '5|3', 'a higher limit lets waiters in at once');
 
 	$gate->set(max_active_backends => 1);
-	is($gate->gauges, '5|0|3', 'a lower limit leaves those running alone');
+	is($gate->gauges, '5|3', 'a lower limit leaves those running alone');
 	my (@running) = grep { $gate->state($_) eq 'running' } @sessions;
 	$_->result foreach @running;
 	is($running[0]->query('SELECT 2'), '2', 'they finish');
 	for my $i (0 .. 3)
 	{
 		$running[$i]->query('COMMIT');
-		is($gate->gauges, (4 - $i) . '|0|3', 'their slots are not given away above the lower limit');
+		is($gate->gauges, (4 - $i) . '|3', 'their slots are not given away above the lower limit');
 	}
 	$running[4]->query('COMMIT');
 	$gate->await_waiting(2);
-	is($gate->gauges, '1|0|2', 'the last one hands its slot to a waiter');
+	is($gate->gauges, '1|2', 'the last one hands its slot to a waiter');
 
 	$gate->set(max_active_backends => 0);
 	$gate->await_waiting(0);
@@ -251,7 +251,7 @@ $gate->ok_quiet('after the limit was set anew');
 	$gate->ok_queues($session, 'SELECT count(*) FROM t WHERE id = 1', 'the first statement waits in statement scope');
 	$holder->query('COMMIT');
 	is($session->finish, '1', 'it runs when it has a slot');
-	is($gate->gauges, '0|0|0', 'in statement scope, no slot is held between two statements');
+	is($gate->gauges, '0|0', 'in statement scope, no slot is held between two statements');
 
 	$holder->query('BEGIN');
 	for my $sql (
@@ -264,7 +264,7 @@ $gate->ok_quiet('after the limit was set anew');
 		'FETCH 3 FROM c')
 	{
 		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
-		is($gate->gauges, '1|0|0', 'and gives its slot back after the statement');
+		is($gate->gauges, '1|0', 'and gives its slot back after the statement');
 	}
 	# That part runs when the SELECT has ended.
 	is($session->query('SELECT v FROM t WHERE id = 5'), '2', 'a statement keeps its slot while its WITH query writes');
@@ -282,13 +282,13 @@ $gate->ok_quiet('after the limit was set anew');
 	$session->parse('s', 'SELECT id FROM t')->bind('a', 's')->execute('a', 1)->bind('b', 's')->flush;
 	$session->read_until('s');
 	$session->read_until('2');
-	is($gate->gauges, '1|0|0', 'a portal that was bound has a slot');
+	is($gate->gauges, '1|0', 'a portal that was bound has a slot');
 	$session->message('C', "Pa\0")->flush->read_until('3');
-	is($gate->gauges, '1|0|0', 'and keeps it when another one is closed');
+	is($gate->gauges, '1|0', 'and keeps it when another one is closed');
 	$session->parse('', 'SHOW work_mem')->bind('', '')->execute('')->flush->read_until('C');
-	is($gate->gauges, '1|0|0', 'and when a command ends that needs none');
+	is($gate->gauges, '1|0', 'and when a command ends that needs none');
 	$session->message('C', "Pb\0")->sync->result;
-	is($gate->gauges, '0|0|0', 'but not when it is closed itself');
+	is($gate->gauges, '0|0', 'but not when it is closed itself');
 	$session->query('COMMIT');
 }
 $gate->ok_quiet('after statement scope');

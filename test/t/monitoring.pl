@@ -12,7 +12,7 @@ use HTTP::Tiny;
 use JSON::PP;
 
 my $package = 'prometheus-postgres-exporter';
-my $gate = GateTest->new('monitoring', max_active_backends => 2, lend_after => 60_000);
+my $gate = GateTest->new('monitoring', max_active_backends => 2, idle_after => -1);
 my $node = $gate->node;
 
 my ($role_commands) = slurp_file('docs/operations.md') =~ /^```sql\n(CREATE ROLE monitor\b.*?)^```$/ms;

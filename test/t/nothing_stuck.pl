@@ -19,24 +19,14 @@ sub plain   { return $gate->session(user => 'plain', @_); }
 sub analyst { return $gate->session(user => 'analyst'); }
 sub dba     { return $gate->session(user => 'dba'); }
 
-# For how many seconds has the session waited when its statement is answered?
-sub seconds_until_answered
-{
-	my ($session, $sql) = @_;
-
-	my $start = time;
-	$session->query($sql);
-	return time - $start;
-}
-
 # The last resort
 #
-# A full pool beside a queue that moves, on a server of its own: this takes a minute.
-# See the end.
+# A full pool beside a queue that moves, and a full gate, on servers of their own: this takes
+# a minute.  See the end.
 my $pool_gate = GateTest->new(
 	'stuck_pool',
 	max_active_backends => 2,
-	lend_after => -1,
+	idle_after => -1,
 	pools => 'batch: max_active = 1');
 my @of_batch = (session => { 'admission_gate.pool' => 'batch' });
 my $pool_holder = $pool_gate->holder(@of_batch);
@@ -44,71 +34,9 @@ my $pool_crowd = $pool_gate->crowd(4, 'SELECT pg_sleep(0.1);');
 $pool_gate->await('SELECT queued > 0 FROM pg_stat_admission_gate WHERE pool = $$default$$', 'a queue that moves');
 my $pool_waiter = $pool_gate->waiter('SELECT 1', @of_batch);
 
-$gate->set(lend_after => 60_000);
-{
-	my $holder = $gate->holder(user => 'plain');
-	my @others = map { plain() } 1 .. 3;
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$gate->queue($_, 'BEGIN') foreach @others[ 0, 1 ];
-	$gate->set(lend_after => -1);
-	is(join(',', map { $_->sqlstate } @others[ 0, 1 ]),
-		'00000,00000', 'behind an idle holder that does not lend, the next two are let in');
-	is($gate->counter('stalls'), '2', 'they are counted');
-	is($gate->gauges, '3|0|0', 'both are above the limit');
-	my ($first, $second) = map { $gate->state($_, "extract('epoch' FROM state_change)") } @others[ 0, 1 ];
-	cmp_ok($second - $first, '>=', 2, 'the second one is let in after two seconds more');
-
-	# An entry in the ordinary way makes it begin again.
-	$gate->queue($others[2], 'BEGIN');
-	$_->query('COMMIT') foreach ($holder, @others[ 0, 1 ]);
-	is($others[2]->sqlstate, '00000', 'a slot given back goes to the next');
-	my $waited = seconds_until_answered($holder, 'SELECT 1');
-	cmp_ok($waited, '>', 0.9, 'then the time is a second');
-	cmp_ok($waited, '<', 3.9, 'again, not four');
-
-	# So does a time without waiters.
-	cmp_ok(seconds_until_answered($holder, 'SELECT 2'), '>', 1.9, 'for the next one, it is two');
-	usleep(4_500_000);
-	cmp_ok(seconds_until_answered($holder, 'SELECT 3'), '<', 3.9, 'much later, it is not four');
-	$others[2]->query('COMMIT');
-}
-$gate->ok_quiet('after the last resort');
-
-# Forced entries beside one that stays: no slot is ever free
-{
-	$gate->value(q{ALTER ROLE plain SET admission_gate.scope = 'statement'});
-	my @forced = map { plain() } 1 .. 2;
-	$gate->value('ALTER ROLE plain RESET ALL');
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$_->query('BEGIN; SELECT 1') foreach @forced;
-	my $waiter = plain();
-	$forced[0]->start('SELECT pg_sleep(600)');
-	$gate->await_wait_event_type($forced[0], 'Timeout');
-	$waiter->start('SELECT 1');
-	$gate->ok_comes(
-		sub {
-			$forced[1]->query('SELECT pg_sleep(0.1)');
-			return $waiter->done;
-		},
-		'beside forced entries without end, a waiter is let in');
-	is($gate->counter('stalls > 0'), 't', 'by the last resort');
-	$waiter->result;
-	$forced[0]->stop;
-	$_->query('COMMIT') foreach @forced;
-}
-$gate->ok_quiet('after overlapping forced entries');
-
-# Behind a holder that works all the time, too; and lend_after may delay it by right.
-$gate->set(lend_after => 1500);
-{
-	my $worker = $gate->worker(user => 'plain');
-	my $waiter = plain();
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	cmp_ok(seconds_until_answered($waiter, 'SELECT 1'), '>', 2.4, 'the next one is let in a second after lend_after');
-	is($gate->counter('ARRAY[lends, stalls]'), '{0,1}', 'beside a holder that is at work');
-	$worker->stop;
-}
-$gate->ok_quiet('after a holder at work');
+my $full_gate = GateTest->new('stuck', max_active_backends => 1, idle_after => -1);
+my $full_holder = $full_gate->holder;
+my $full_waiter = $full_gate->waiter('SELECT 1');
 
 # A stopped waiter
 {
@@ -158,7 +86,7 @@ $gate->set(max_active_backends => 1, pools => '');
 $gate->ok_quiet('after switching off');
 
 # The reserve
-$gate->set(lend_after => 60_000);
+$gate->set(idle_after => -1);
 {
 	my $worker = $gate->worker(user => 'plain');
 	my @dba = map { dba() } 1 .. 3;
@@ -202,7 +130,14 @@ if ($gate->value('SHOW server_version_num') >= 160000)
 }
 $gate->node->stop;
 
-# The last resort in a pool
+# The last resort
+is($full_waiter->finish, '1', 'behind a holder that counts as at work, the next one is let in');
+is($full_gate->counter('stalls'), '1', 'it is counted');
+cmp_ok($full_gate->counter('total_wait_time'), '>', 59_000, 'not before a minute');
+$full_holder->query('COMMIT');
+$full_gate->ok_quiet('after the last resort');
+$full_gate->node->stop;
+
 is($pool_waiter->finish, '1', 'beside a queue that moves, the next one of a full pool is let in');
 is($pool_gate->counter('stalls', 'batch'), '1', 'it is counted in the pool');
 cmp_ok($pool_gate->counter('total_wait_time', 'batch'), '>', 59_000, 'not before a minute');

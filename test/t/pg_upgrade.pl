@@ -14,7 +14,7 @@ my %settings = (
 	pools => 'batch: max_active = 1',
 	max_active_backends => 1,
 	max_queue_length => 0,
-	lend_after => 60_000);
+	idle_after => -1);
 my $old = GateTest->new('old', %settings);
 $old->value(
 	'CREATE ROLE monitor LOGIN',

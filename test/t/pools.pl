@@ -11,7 +11,7 @@ my $gate = GateTest->new(
 	'pools',
 	max_active_backends => 4,
 	max_connections => 150,
-	lend_after => 60_000,
+	idle_after => -1,
 	pools => 'web: priority = 10; batch: max_active = 1');
 $gate->value(
 	'CREATE ROLE web LOGIN SUPERUSER',
@@ -34,11 +34,11 @@ sub set_pools
 	return;
 }
 
-# What each pool's sessions do: running, lent, waiting
+# What each pool's sessions do: running, waiting
 sub gauges_are
 {
 	my ($what, %expected) = @_;
-	is($gate->counter("concat_ws(' ', running, lent, waiting)", $_), $expected{$_}, "$what: pool $_")
+	is($gate->counter("concat_ws(' ', running, waiting)", $_), $expected{$_}, "$what: pool $_")
 	  foreach sort keys %expected;
 	return;
 }
@@ -67,7 +67,7 @@ is( $gate->value('SELECT pool, max_active, priority FROM pg_stat_admission_gate 
 	is($gate->counter('ARRAY[admitted, queued, barged]'),
 		'{1,0,0}', 'a session of another pool neither waits nor barges');
 	is($gate->counter('admitted', 'web'), '1', 'each is counted in its own');
-	gauges_are('meanwhile', batch => '1 0 1', web => '1 0 0', default => '1 0 0');
+	gauges_are('meanwhile', batch => '1 1', web => '1 0', default => '1 0');
 	$one->query('COMMIT');
 	ok_enters($two, 'the one slot goes to the one that waits');
 	$_->query('COMMIT') foreach ($other, $third);
@@ -83,7 +83,7 @@ $gate->set(max_active_backends => 2);
 
 	$_->query('BEGIN') foreach ($one, $two);
 	$gate->ok_queues($three, 'SELECT 1', 'all pools share the limit');
-	gauges_are('meanwhile', batch => '0 0 1', web => '1 0 0', default => '1 0 0');
+	gauges_are('meanwhile', batch => '0 1', web => '1 0', default => '1 0');
 	$one->query('COMMIT');
 	ok_enters($three, 'a slot that one pool gives back is free to another');
 	$two->query('COMMIT');
@@ -104,7 +104,7 @@ set_pools('web: priority = 10; batch: priority = -1; late: priority = -1', 'batc
 		my ($last, $next) = @$_;
 		$last->query('COMMIT');
 		ok_enters($next, 'the highest priority goes first, although it came later, then the next');
-		is($gate->gauges, '1|0|' . --$waiting, 'and the others wait');
+		is($gate->gauges, '1|' . --$waiting, 'and the others wait');
 	}
 	$late->query('COMMIT');
 }
@@ -150,7 +150,7 @@ set_pools('web: priority = 10; batch: priority = -1; late: priority = -1', 'batc
 	$wait->();
 	$batch[0]->stop;
 	$runs->($web[1], 'but only for one; then the highest goes first again');
-	is($gate->gauges, '1|0|2', 'while the others wait');
+	is($gate->gauges, '1|2', 'while the others wait');
 	$web[1]->stop;
 
 	foreach my $session (@batch[ 1, 2 ])
@@ -173,7 +173,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 		[ @$error{qw(C D H)} ],
 		[
 			'53400',
-			'The limit of pool "batch" is 1 slot (1 in use, 0 lent, 1 waiting); this backend has waited for 0 ms.',
+			'The limit of pool "batch" is 1 backend at work (1 in progress, 1 waiting); this backend has waited for 0 ms.',
 			'Try again later, or increase max_queue_length of pool "batch" or max_active of pool "batch".'
 		],
 		"a pool's queue may be full; the error tells how its pool stands and what to set");
@@ -190,7 +190,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 	my @others = map { $gate->holder } 1 .. 2;
 	$waiter->query("SET admission_gate.queue_timeout = '10ms'");
 	$error = $waiter->start('SELECT 1')->result->{error};
-	like($error->{D}, qr/^The limit is 2 slots \(2 in use,/, 'the error tells of the limit for all if that is reached');
+	like($error->{D}, qr/^The limit is 2 backends at work \(2 in progress,/, 'the error tells of the limit for all if that is reached');
 	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
 	$_->query('COMMIT') foreach @others;
 }
@@ -205,12 +205,12 @@ set_pools('batch: max_active = 1', 'batch 1, default 2');
 	set_pools('batch: max_active = 2', 'batch 2, default 2');
 	$gate->ok_comes(sub { $two->done }, 'a waiter enters a pool that has grown');
 	$two->finish;
-	gauges_are('and no other does', batch => '2 0 1');
+	gauges_are('and no other does', batch => '2 1');
 
 	set_pools('batch: max_active = 1', 'batch 1, default 2');
 	$one->query('COMMIT');
 	$gate->ok_queues($four, 'SELECT 4', 'a pool that has shrunk lets nobody in');
-	gauges_are('and nobody was thrown out', batch => '1 0 2');
+	gauges_are('and nobody was thrown out', batch => '1 2');
 	$two->query('COMMIT');
 	ok_enters($three, 'until there are fewer than its limit');
 	$three->query('COMMIT');
@@ -308,20 +308,18 @@ set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1'
 	ok_pool($gate->holder(database => 'for_batch'), 'batch', 'a database may have a pool');
 }
 
-# Pools and the rest of the gate: lending, forced entry, observing, cancels
+# Pools and the rest of the gate: who is at work, forced entry, observing, cancels
 set_pools('batch: max_active = 1', 'batch 1, default 2');
-$gate->set(max_active_backends => 4, lend_after => 50);
+$gate->set(max_active_backends => 4, idle_after => 100);
 {
 	my ($one, $two) = map { batch() } 1 .. 2;
 
 	$one->query('BEGIN');
 	$two->start('BEGIN');
-	ok_enters($two, 'a session that does nothing lends a slot to its pool');
-	gauges_are('then', batch => '1 1 0');
-	$one->query('SELECT 1');
-	gauges_are('and has it again at once', batch => '2 0 0');
+	ok_enters($two, 'a session that waits for its client lets the next one of its pool in');
+	gauges_are('then', batch => '2 0');
 	$_->query('COMMIT') foreach ($one, $two);
-	$gate->set(lend_after => 60_000);
+	$gate->set(idle_after => -1);
 
 	$two->query("SET admission_gate.scope = 'statement'");
 	$two->query('BEGIN; SELECT 1');
@@ -330,7 +328,7 @@ $gate->set(max_active_backends => 4, lend_after => 50);
 	is($gate->counter('forced', 'batch'), '1', 'it is counted as forced there');
 	my $error = $gate->session(user => 'batch', session => { 'admission_gate.queue_timeout' => 10 })->start('SELECT 3')
 	  ->result->{error};
-	like($error->{D}, qr/ is 1 slot \(1 in use, 0 lent, 0 waiting\)/, 'and a slot that was lent is not any more');
+	like($error->{D}, qr/ is 1 backend at work \(1 in progress, 0 waiting\)/, 'and others wait');
 	$two->query('COMMIT', "SET admission_gate.scope = 'transaction'");
 
 	$gate->set(mode => 'observe');

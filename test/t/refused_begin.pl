@@ -7,7 +7,7 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
-my $gate = GateTest->new('refused_begin', max_active_backends => 1, lend_after => 3_600_000);
+my $gate = GateTest->new('refused_begin', max_active_backends => 1, idle_after => -1);
 
 $gate->value('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t VALUES (1, 0), (2, 0)');
 

@@ -12,7 +12,7 @@ my $gate = GateTest->new(
 	'safety',
 	max_active_backends => 1,
 	handoff_after => 0,
-	lend_after => 60_000,
+	idle_after => -1,
 	max_connections => 30,
 	superuser_reserved_connections => 3,
 	init => { allows_streaming => 1 });
@@ -43,7 +43,7 @@ $gate->value('CREATE ROLE web LOGIN', 'CREATE ROLE dba LOGIN SUPERUSER');
 
 my $holders = q{FROM pg_stat_admission_gate_backends WHERE gate_state = 'running' AND pid <> pg_backend_pid()};
 
-# A holder that never ends by itself nor lends its slot, and as many waiters as the
+# A holder that never ends by itself, and as many waiters as the
 # server lets connect
 sub fill_the_server
 {

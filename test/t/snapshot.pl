@@ -7,7 +7,7 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
-my $gate = GateTest->new('snapshot', max_active_backends => 1, lend_after => 60_000);
+my $gate = GateTest->new('snapshot', max_active_backends => 1, idle_after => -1);
 
 $gate->value(
 	'CREATE TABLE t (id int PRIMARY KEY, v int)',

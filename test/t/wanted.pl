@@ -7,11 +7,11 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
-# Idle for less than lend_after, a session keeps its place.
+# Idle for less than idle_after, a session keeps its place.
 my $gate = GateTest->new(
 	'wanted',
 	max_active_backends => -1,
-	lend_after => 30_000,
+	idle_after => 30_000,
 	max_connections => 100,
 	max_prepared_transactions => 1,
 	deadlock_timeout => '100ms',
@@ -251,20 +251,25 @@ $session = $gate->session(%waits);
 ok(waits_for_place($session), 'another waits');
 $session->hang_up;
 
-# A session that waits for a lock of one in the queue lets that in.
-my $lets_in = $gate->session;
-$session = $gate->session(%waits);
+# One in the queue goes first if another session waits for its lock.
+my $awaits = $gate->session;
+my $first = 0;
 $gate->ok_comes(
 	sub {
-		my $stalls = $gate->counter('stalls', 'waits');
+		# One that has often wanted the row queues at its BEGIN.
+		$session = $gate->session(%waits);
 		waits_for_place($session, 'UPDATE other SET n = n + 1 WHERE id = 50');
-		$lets_in->start('UPDATE other SET n = n + 1 WHERE id = 50');
+		$awaits->start('UPDATE other SET n = n + 1 WHERE id = 50');
 		$session->sqlstate;
+		my $mine = $gate->state($session, 'wait_time');
+		my $longest =
+		  $gate->value(q{SELECT max(wait_time) FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'});
 		$session->query('COMMIT');
-		$lets_in->finish;
-		return $gate->counter('stalls', 'waits') > $stalls;
+		$awaits->finish;
+		$first = $mine < $longest / 2 ? $first + 1 : 0;
+		return $first == 3;
 	},
-	'one that holds a lock which others want is let in');
+	'one that holds a lock which others want goes first');
 
 # Places without a crowd: it leaves, and its row stays hot for a while.
 sub heat
@@ -330,7 +335,7 @@ sub forget
 }
 
 # A limit for all: one that has a place there does not wait for a slot with its locks.
-$gate->set(max_active_backends => 8, max_queue_length => -1, handoff_after => 0);
+$gate->set(max_active_backends => 8, max_queue_length => -1, handoff_after => 0, idle_after => -1);
 forget();
 $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");
 await_queue();
@@ -346,7 +351,7 @@ $_->stop foreach (@workers, @next);
 $gate->ok_stops($crowd);
 
 # By another unique column than the primary key, which is not known before
-$gate->set(max_active_backends => -1, max_queue_length => 0, handoff_after => 20);
+$gate->set(max_active_backends => -1, max_queue_length => 0, handoff_after => 20, idle_after => 30_000);
 forget();
 $crowd = $gate->crowd(24, $hot_row =~ s/id = 1/code = 'c1'/r, %of_crowd);
 await_queue();

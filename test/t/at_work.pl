@@ -1,14 +1,15 @@
-# Proves that nothing hangs behind the gate: a backend that holds a slot but waits, for
-# its client or for one in the queue, lends it; and a transaction that was
-# admitted once never waits at the gate again.
-# Each piece has to get stuck with lending off, or says why not: see piece in GateTest.pm.
+# Proves that a limit bounds the backends at work: a holder that is not at work does not
+# keep others out, whether it waits for its client, a timer or one in the queue; and that
+# a transaction which was admitted once never waits at the gate again.
+# Each piece has to get stuck if all holders count, or says why not: see piece in GateTest.pm.
 
 use strict;
 use warnings;
 use lib 'test/perl';
 use GateTest;
+use List::Util qw(max);
 
-my $gate = GateTest->new('lending', handoff_after => 60_000);    # puts the last resort off
+my $gate = GateTest->new('at_work');
 
 $gate->value('CREATE TABLE t (id int PRIMARY KEY, v int)', 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
 
@@ -25,9 +26,9 @@ sub works
 # Waits for locks
 
 # A transaction goes on, though another one that waits for it has the only slot: whether it
-# began before the limit; settings; scope; what it does; what the other one does, and what it
-# waits for at last.  Those from before the limit and in statement scope are forced in, without
-# lending at all.  In DO, a table is not locked before the gate.  BufferPin is Buffer from
+# began before the limit; idle_after; scope; what it does; what the other one does, and what it
+# waits for at last.  Those from before the limit and in statement scope are forced in,
+# though all holders count.  In DO, a table is not locked before the gate.  BufferPin is Buffer from
 # PostgreSQL 19 on.
 my $update = 'UPDATE t SET v = v + 1 WHERE id = 1';
 my $lock = 'SELECT pg_advisory_xact_lock(1)';
@@ -36,8 +37,8 @@ my $vacuum = 'VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t';
 for (
 	[ 'a row lock', 0, 100, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
 	[ 'an advisory lock in statement scope', 0, -1, 'statement', [ 'BEGIN', $lock ], [$lock], 'Lock' ],
-	[ 'a row lock from before the limit', 1, 60_000, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
-	[ 'a savepoint from before the limit', 1, 60_000, 'transaction', ["BEGIN; SAVEPOINT a; $lock"], [$lock], 'Lock' ],
+	[ 'a row lock from before the limit', 1, -1, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
+	[ 'a savepoint from before the limit', 1, -1, 'transaction', ["BEGIN; SAVEPOINT a; $lock"], [$lock], 'Lock' ],
 	[ 'a table lock from before the limit', 1, 100, 'transaction', ['BEGIN; LOCK t IN SHARE MODE'], [$do], 'Lock' ],
 	[
 		'a buffer pin from before the limit',
@@ -52,10 +53,10 @@ for (
 		[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT count(*) FROM t' ], 'IPC'
 	])
 {
-	my ($what, $before, $lend_after, $scope, $of_owner, $of_waiter, $waits_for) = @$_;
+	my ($what, $before, $idle_after, $scope, $of_owner, $of_waiter, $waits_for) = @$_;
 	$gate->piece(
 		$what,
-		{ max_active_backends => $before ? 0 : 1, lend_after => $lend_after },
+		{ max_active_backends => $before ? 0 : 1, idle_after => $idle_after },
 		sub {
 			my ($owner, $waiter) = map { $gate->session(session => { 'admission_gate.scope' => $scope }) } 1 .. 2;
 			my @of_waiter = @$of_waiter;
@@ -69,10 +70,10 @@ for (
 			$owner->query('COMMIT');
 			is($waiter->sqlstate, '00000', 'and the waiter has it when it commits');
 		},
-		$before || $scope eq 'statement' ? (passes_without_lending => 'it is forced entry') : ());
+		$before || $scope eq 'statement' ? (passes_if_all_count => 'it is forced entry') : ());
 }
 
-# One in the queue is let in by a holder that waits for its lock, or lends.
+# One in the queue is let in by a holder that waits for its lock, or is not at work.
 my $advisory_lock = 'SELECT pg_advisory_lock';
 for my $case (
 	[ 'an advisory lock', "$advisory_lock(1)", 'SELECT pg_advisory_unlock(1)', 'BEGIN', "$advisory_lock(1)" ],
@@ -88,7 +89,7 @@ for my $case (
 	my ($what, $before, $queued, $begin, $wants) = @$case;
 	$gate->piece(
 		"$what and its queued owner",
-		{ max_active_backends => 1, lend_after => 60_000 },
+		{ max_active_backends => 1, idle_after => -1 },
 		sub {
 			my ($owner, $holder) = map { $gate->session } 1 .. 2;
 			$owner->query($before);
@@ -96,7 +97,7 @@ for my $case (
 			$gate->queue($owner, $queued);
 			# It waits for a moment only: there is no time to see that.
 			$holder->start($wants);
-			$gate->set(lend_after => 100);
+			$gate->set(idle_after => 100);
 			is($owner->sqlstate, '00000', "$what: its owner in the queue is let in by the holder that wants it");
 			is($holder->sqlstate, '00000', 'and the holder has it');
 		},
@@ -106,7 +107,7 @@ for my $case (
 # DDL that needs no slot looks alone, but more statements follow in its pipeline.
 $gate->piece(
 	'pipelined DDL without a slot',
-	{ max_active_backends => 1, lend_after => -1 },
+	{ max_active_backends => 1, idle_after => -1 },
 	sub {
 		my $worker = $gate->worker;
 		my $ddl = $gate->session(session => { 'admission_gate.gate_utility' => 'off' });
@@ -118,7 +119,7 @@ $gate->piece(
 		$worker->stop;
 		is($ddl->finish, '1', 'for its turn');
 	},
-	passes_without_lending => 'it is forced entry');
+	passes_if_all_count => 'it is forced entry');
 
 # A genuine deadlock is PostgreSQL's to find.
 $gate->piece(
@@ -137,16 +138,14 @@ $gate->piece(
 # Waits for clients
 $gate->piece(
 	'idle transactions',
-	{ max_active_backends => 3, lend_after => 500 },
+	{ max_active_backends => 3 },
 	sub {
 		my @idle = map { $gate->holder } 1 .. 3;
 		my $next = $gate->session;
 		$gate->value('SELECT pg_stat_admission_gate_reset()');
 		works($next, 'a session works although all slots are held by idle transactions');
-		cmp_ok($gate->counter('max_wait_time'), '>', 400, 'after lend_after');
-		is($gate->counter('lends > 0 AND stalls = 0'), 't', 'by a slot that is lent');
+		is($gate->counter('stalls'), '0', 'by the limit, not by the last resort');
 
-		$gate->set(lend_after => 100);
 		my @more = map { $gate->session } 1 .. 10;
 		$_->start('BEGIN; SELECT 1') foreach @more;
 		is(join(',', map { $_->finish } @more), join(',', (1) x 10), 'so do many, that become idle in turn');
@@ -154,14 +153,13 @@ $gate->piece(
 		$_->query('COMMIT') foreach (@idle, @more);
 	});
 
-# Each holds a slot on paper; the last ones have nobody to lend to.
 $gate->piece(
 	'sessions that sleep in a statement',
 	{ max_active_backends => 4 },
 	sub {
 		my @sleepers = map { $gate->session } 1 .. 30;
 		$_->start('SELECT pg_sleep(2000)') foreach @sleepers;
-		$gate->await('SELECT running + lent = 30 AND lent >= 26 FROM pg_stat_admission_gate');
+		$gate->await('SELECT running = 30 AND working = 0 FROM pg_stat_admission_gate');
 		works($gate->session, 'a session works beside 30 sleepers in a gate of four');
 	});
 
@@ -215,8 +213,8 @@ for my $what (sort keys %ways_to_wait)
 }
 
 # Statements are no work by themselves, nor are rows that come one by one: another session
-# has a slot that is lent, while the function goes on.
-sub ok_lends_to
+# enters, while the function goes on.
+sub ok_lets_in
 {
 	my ($what, $go_on) = @_;
 
@@ -224,54 +222,98 @@ sub ok_lends_to
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$next->start('SELECT 2');
 	$gate->ok_comes(sub { $go_on->(); $next->done }, "$what: lets a session in");
-	is($gate->counter('lends > 0 AND stalls = 0'), 't', "$what: by lending");
+	is($gate->counter('stalls'), '0', "$what: by the limit");
 	return is($next->finish, '2', "$what: which works");
 }
 
 $gate->piece(
 	'transactions that send statements',
-	{ max_active_backends => 4, lend_after => 300 },
+	{ max_active_backends => 4 },
 	sub {
 		my @chatty = map { $gate->holder } 1 .. 4;
-		ok_lends_to('a short statement every 30 ms', sub { $_->query('SELECT 1') foreach @chatty; usleep(20_000) });
+		ok_lets_in('a short statement every 30 ms', sub { $_->query('SELECT 1') foreach @chatty; usleep(20_000) });
 		$_->query('COMMIT') foreach @chatty;
 	});
 
 $gate->piece(
 	'COPY FROM fed row by row',
-	{ max_active_backends => 1, lend_after => 300 },
+	{ max_active_backends => 1 },
 	sub {
 		my $copy = $gate->session;
 		$copy->query('CREATE TEMP TABLE copied (id int)');
 		$copy->start('COPY copied FROM STDIN')->read_until('G');
 		my $rows = 0;
-		my $feed = sub { ($copy->copy_data($rows++ . "\n"), usleep(1000)) foreach 1 .. 100; };
-		my $start = time;
-		$feed->() until time - $start > 2;
-		ok_lends_to('COPY FROM fed row by row', $feed);
+		ok_lets_in('COPY FROM fed row by row',
+			sub { ($copy->copy_data($rows++ . "\n"), usleep(1000)) foreach 1 .. 100; });
 		$copy->copy_done;
 		is($copy->result->{tags}[0], "COPY $rows", 'the COPY FROM ends well');
 	});
 
-# What does not lend
-for my $case (
-	[ 'a transaction that has been idle for less than lend_after', { lend_after => 3_600_000 } ],
-	[ 'a transaction that is at work', { lend_after => 300 }, 'SELECT count(*) FROM generate_series(1, 100000)' ])
+# No wait event tells: the CPU clock does.
+$gate->piece(
+	'a program that sleeps',
+	{ max_active_backends => 1 },
+	sub {
+		my ($copy, $next) = map { $gate->session } 1 .. 2;
+		$gate->value('CREATE TABLE IF NOT EXISTS printed (a text)');
+		# Nothing else ends it.
+		$copy->start("COPY printed FROM PROGRAM 'sleep 10'");
+		$gate->await(sub { $gate->state($copy) eq 'running' }, 'a COPY that runs');
+		works($next, 'a session works beside COPY FROM PROGRAM that waits for the program');
+		is($gate->state($copy), 'running', 'which goes on');
+	});
+
+# Those that come to work again do so at once, above the limit; then none enters.
+$gate->piece(
+	'idle transactions that work again',
+	{ max_active_backends => 2 },
+	sub {
+		my @sessions = map { $gate->holder } 1 .. 5;
+		my $next = $gate->session;
+		$_->start('DO $$ BEGIN LOOP END LOOP; END $$') foreach @sessions;
+		$gate->ok_comes(sub { $gate->counter('working') eq '5' }, 'five at work at a limit of two');
+		$gate->ok_queues($next, 'SELECT 1', 'keep another one out');
+		$gate->await_samples(20);
+		$_->stop foreach @sessions[ 0 .. 2 ];
+		$gate->await_samples(5);
+		$gate->ok_waits($next, 'as do two');
+		$sessions[3]->stop;
+		is($next->finish, '1', 'when one is left, it enters');
+		$sessions[4]->stop;
+	});
+
+# Who counts
+$gate->piece(
+	'sessions at work',
+	{ max_active_backends => 4 },
+	sub {
+		my @sessions = map { $gate->session } 1 .. 30;
+		$_->start('DO $$ BEGIN LOOP END LOOP; END $$') foreach @sessions;
+		$gate->ok_comes(sub { $gate->counter('ARRAY[running, working, waiting]') eq '{4,4,26}' },
+			'four of 30 that would work do');
+		my $most = 0;
+		for (1 .. 20)
+		{
+			$gate->await_samples(5);
+			$most = max($most, $gate->counter('running'));
+		}
+		is($most, 4, 'and it stays so');
+	},
+	passes_if_all_count => 'they all work');
+
+for my $case ([ 'an idle transaction with idle_after = -1', -1, sub { $gate->holder } ],
+	[ 'a session at work', 100, sub { $gate->worker } ])
 {
-	my ($what, $settings, $work) = @$case;
+	my ($what, $idle_after, $hold) = @$case;
 	$gate->piece(
 		$what,
-		{ max_active_backends => 1, %$settings },
+		{ max_active_backends => 1, idle_after => $idle_after },
 		sub {
-			my $holder = $gate->holder;
-			my $next = $gate->session(session => { 'admission_gate.queue_timeout' => $work ? '1s' : '300ms' });
-			$gate->value('SELECT pg_stat_admission_gate_reset()');
-			$next->start('SELECT 1');
-			$holder->query($work) until !$work || $next->done;
-			is($next->sqlstate, '53000', "$what keeps its slot");
-			is($gate->counter('lends'), '0', 'and does not lend it');
+			my $holder = $hold->();
+			my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
+			is($next->start('SELECT 1')->sqlstate, '53000', "$what keeps others out");
 		},
-		passes_without_lending => 'nothing is lent');
+		passes_if_all_count => 'it counts in any case');
 }
 
 $gate->finish;
