@@ -621,9 +621,11 @@ sampler_sample(void)
 		if (state == SLOT_RUNNING)
 			slots_note_holder(procno, is_at_work(procno));
 	}
-	slots_adapt_to_work(sample.now);
-	slots_need_long(sample.needs_long || replay_waits());
+	sample.needs_long |= replay_waits();
+	slots_need_long(sample.needs_long);
+	/* They go first to the slots that come. */
 	slots_serve_awaited(awaited, sample.nawaited);
+	slots_adapt_to_work(sample.now);
 	if (hot_spots)
 		contended = slots_adapt_hot_spots();
 	if (slots_any_waits())

@@ -93,7 +93,7 @@ set_limit(pg_atomic_uint32 *limit, const int *max_active, int more)
 	uint32		old = pg_atomic_read_u32(limit);
 	uint32		new = old;
 
-	if (*max_active > 0 && old == *max_active + more)
+	if (*max_active <= 0 || old == *max_active + more)
 		return false;
 	slots_lock();
 	if (*max_active > 0)

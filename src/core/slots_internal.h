@@ -457,14 +457,6 @@ count_in(int queue, CountWhen when, Hold *hold)
 	return false;
 }
 
-static inline void
-count_out(const Hold *hold)
-{
-	(void) count_place_out(hold->place);
-	if (hold->counted)
-		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
-}
-
 /* The hold in a state word, which has no place at a hot spot */
 static inline Hold
 hold_in(uint32 word)
