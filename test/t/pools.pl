@@ -190,7 +190,10 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 	my @others = map { $gate->holder } 1 .. 2;
 	$waiter->query("SET admission_gate.queue_timeout = '10ms'");
 	$error = $waiter->start('SELECT 1')->result->{error};
-	like($error->{D}, qr/^The limit is 2 backends at work \(2 in progress,/, 'the error tells of the limit for all if that is reached');
+	like(
+		$error->{D},
+		qr/^The limit is 2 backends at work \(2 in progress,/,
+		'the error tells of the limit for all if that is reached');
 	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
 	$_->query('COMMIT') foreach @others;
 }
