@@ -22,6 +22,7 @@
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
@@ -72,14 +73,17 @@ extern PGDLLEXPORT void _PG_init(void);
 /*
  * 17: ProcNumber replaces PGPROC.pgprocno.  The local transaction ID moved to
  * PGPROC.vxid.  Extensions can name wait events; before, all are "Extension".
+ * There is transaction_timeout; before, statement_timeout alone.
  */
 #if PG_VERSION_NUM >= 170000
+#define GATE_TRANSACTION_TIMEOUT	TRANSACTION_TIMEOUT
 #define MY_PROC_NUMBER			MyProcNumber
 #define GATE_PROC_NUMBER(proc)	GetNumberFromPGProc(proc)
 #define MY_TRANSACTION			(MyProc->vxid.lxid)
 #define GATE_IN_TRANSACTION(proc)	((proc)->vxid.lxid != InvalidLocalTransactionId)
 #define GATE_WAIT_EVENT_NEW(name)	WaitEventExtensionNew(name)
 #else
+#define GATE_TRANSACTION_TIMEOUT	STATEMENT_TIMEOUT
 #define MY_PROC_NUMBER			(MyProc->pgprocno)
 #define GATE_PROC_NUMBER(proc)	((proc)->pgprocno)
 #define INVALID_PROC_NUMBER		(-1)

@@ -87,6 +87,35 @@ lock_timeout_is_first(void)
 		(queue_timeout() == 0 || LockTimeout < queue_timeout());
 }
 
+/* In how many us will this time-out end the statement? PG_INT64_MAX = never */
+static int64
+time_until(TimeoutId timeout)
+{
+	if (!get_timeout_active(timeout))
+		return PG_INT64_MAX;
+	return Max(get_timeout_finish_time(timeout) - GetCurrentTimestamp(), 1);
+}
+
+/* How much time the present statement has left, us; PG_INT64_MAX = no end */
+static int64
+time_left(void)
+{
+	return Min(time_until(STATEMENT_TIMEOUT), time_until(GATE_TRANSACTION_TIMEOUT));
+}
+
+/* After how many us will a time-out end a wait in the queue? 0 = never */
+static uint64
+patience(void)
+{
+	int64		left = time_left();
+
+	if (queue_timeout() > 0)
+		left = Min(left, queue_timeout() * INT64CONST(1000));
+	if (lock_timeout_is_first())
+		left = Min(left, LockTimeout * INT64CONST(1000));
+	return left == PG_INT64_MAX ? 0 : left;
+}
+
 /* How long the last wait has lasted, us */
 static uint64
 waited(void)
@@ -229,7 +258,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
 	wait_start = monotonic_us();
-	state = slots_enqueue(gate_max_queue_length, &wait_queue_length);
+	state = slots_enqueue(gate_max_queue_length, patience(), &wait_queue_length);
 	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&wait_limit);

@@ -95,8 +95,14 @@ typedef struct SlotEntry
 
 	dlist_node	link;			/* in a queue: lock */
 	pg_atomic_uint64 last_wait; /* us */
-	uint64		queued;			/* when it entered the queue: lock */
+	uint64		queued;			/* its ticket: when it, or who had the ticket
+								 * first, entered the queue: lock */
+	uint64		arrived;		/* when it entered the queue: lock */
+	uint64		patience;		/* us after which a time-out of its own ends
+								 * the wait; 0 = none does: lock */
+	bool		holds_locks;	/* or may, in the middle of its transaction: lock */
 	bool		is_awaited;		/* others wait for what it holds: lock */
+	dlist_node	impatient_link; /* in SlotQueue.impatient: lock */
 
 	/* Of a long statement: see long_turns.c */
 	uint64		turn_began;		/* lock */
@@ -118,10 +124,11 @@ typedef struct SlotQueue
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	dlist_head	waiters;
+	dlist_head	impatient;		/* of these, those with a time-out, as they came */
 	int			nwaiters;
 	dlist_node *last_awaited;	/* the last with is_awaited, or the head */
-	dlist_node *last_before;	/* none with admitted_before is behind this
-								 * one; or the head */
+	dlist_node *last_before;	/* none with holds_locks is behind this one; or
+								 * the head */
 	uint64		moved;			/* when a waiter last entered or queued again */
 	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */

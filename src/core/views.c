@@ -251,7 +251,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 		if (state == SLOT_NONE || pid == 0)
 			continue;
 		if (state == SLOT_WAITING || state == SLOT_PAUSED)
-			wait_time = Max((int64) (monotonic_us() - entry->queued), 0);
+			wait_time = Max((int64) (monotonic_us() - entry->arrived), 0);
 		may_see = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), GetPGProcByNumber(procno)->roleId);
 		LWLockAcquire(Slots->pools_lock, LW_SHARED);

@@ -5,9 +5,10 @@
  *
  * Each pool and each hot spot has a queue, first come, first served; but those
  * for which others wait go before all, and those that may hold locks before
- * those that hold none: see slots_queue_append().  The next waiter is the head
- * of a queue with a free place.  Aged queues go first, then higher priorities,
- * then those for which others wait, then longer waits.  A waiter sleeps on its
+ * those that hold none: see slots_queue_append().  Who can hardly be served in
+ * time lets a newer one go first: see pass_over_late().  The next waiter is the
+ * head of a queue with a free place.  Aged queues go first, then higher
+ * priorities, then those for which others wait, then longer waits.  A waiter sleeps on its
  * latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, and the waiter leaves its
@@ -117,6 +118,57 @@ goes_first(const SlotEntry *head, const SlotEntry *other)
 	if (order == 0)
 		order = (head->queue == LONG_QUEUE) - (other->queue == LONG_QUEUE);
 	return order > 0 || (order == 0 && head->queued < other->queued);
+}
+
+/* Has this waiter used half of its time?  Lock held. */
+static bool
+is_late(const SlotEntry *entry)
+{
+	return (int64) (locked.now - entry->arrived) > (int64) (entry->patience / 2);
+}
+
+/* The head of a queue and a later waiter exchange their tickets.  Lock held. */
+static void
+exchange_tickets(SlotQueue *queue, SlotEntry *head, SlotEntry *later)
+{
+	dlist_node *before = later->link.prev;
+	uint64		queued = head->queued;
+
+	if (queue->last_before == &head->link)
+		queue->last_before = &later->link;
+	else if (queue->last_before == &later->link)
+		queue->last_before = &head->link;
+	dlist_delete(&later->link);
+	dlist_delete(&head->link);
+	dlist_push_head(&queue->waiters, &later->link);
+	dlist_insert_after(before == &head->link ? &later->link : before, &head->link);
+	head->queued = later->queued;
+	later->queued = queued;
+}
+
+/*
+ * A waiter that others may wait for, or that no time-out ends, keeps its
+ * ticket: its place in the queue, and the time of arrival that counts for the
+ * order.  Of the others, the head exchanges its ticket, when it has used half
+ * of its time, with the one that came last, which has all of its time to run;
+ * but not if it was called, or if that one is late itself.  Otherwise those
+ * would be served first that are about to give up.  Lock held.
+ */
+static void
+pass_over_late(void)
+{
+	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
+	{
+		SlotQueue  *queue = queue_at(index);
+		SlotEntry  *head = first_waiter(index);
+		SlotEntry  *last;
+
+		if (head->patience == 0 || head->wakeup_pending || !is_late(head))
+			continue;
+		last = dlist_tail_element(SlotEntry, impatient_link, &queue->impatient);
+		if (!is_late(last))
+			exchange_tickets(queue, head, last);
+	}
 }
 
 /* The next waiter, or NULL.  Lock held. */
@@ -300,12 +352,17 @@ wake_next(bool was_free)
 	}
 }
 
-/* Call the next waiter if a slot is free, release the lock, set latches. */
+/*
+ * Put queues in order, call the next waiter if a slot is free, release the
+ * lock, set latches.
+ */
 void
 slots_unlock(void)
 {
-	bool		was_free = slot_is_free();
+	bool		was_free;
 
+	pass_over_late();
+	was_free = slot_is_free();
 	if (!was_free)
 		readmit();
 	wake_next(was_free);
@@ -499,18 +556,30 @@ slots_queue_append(SlotEntry *entry)
 	dlist_node *next = queue->last_before->next;
 
 	if (next != end &&
-		(!entry->admitted_before || !slots_are_limited() ||
+		(!entry->holds_locks || !slots_are_limited() ||
 		 passed_since(dlist_container(SlotEntry, link, next)->queued,
 					  Slots->settings.handoff_after, entry->queued)))
 		next = end;
 	dlist_insert_before(next, &entry->link);
+	entry->arrived = entry->queued;
+	if (entry->patience > 0)
+		dlist_push_tail(&queue->impatient, &entry->impatient_link);
 	queue->nwaiters++;
-	if (entry->admitted_before)
+	if (entry->holds_locks)
 		queue->last_before = &entry->link;
 	Slots->waiting[entry->queue / 64] |= UINT64CONST(1) << (entry->queue % 64);
 	entry->is_awaited = false;
 	entry->wakeup_pending = false;
 	slots_call_worker();
+}
+
+/* Its time-outs no longer count for the order. */
+static void
+end_impatience(SlotEntry *entry)
+{
+	if (entry->patience > 0)
+		dlist_delete(&entry->impatient_link);
+	entry->patience = 0;
 }
 
 static void
@@ -525,7 +594,8 @@ unlink_entry(SlotQueue *queue, SlotEntry *entry)
 
 /*
  * Others wait for what this waiter holds: it goes before those for which none
- * waits, and after those that were found sooner.  It keeps a call.
+ * waits, and after those that were found sooner.  It keeps a call, and does
+ * not let others go first.
  */
 void
 slots_queue_first(SlotEntry *entry)
@@ -535,6 +605,7 @@ slots_queue_first(SlotEntry *entry)
 	if (entry->is_awaited)
 		return;
 	entry->is_awaited = true;
+	end_impatience(entry);
 	unlink_entry(queue, entry);
 	dlist_insert_after(queue->last_awaited, &entry->link);
 	if (queue->last_before == queue->last_awaited)
@@ -549,6 +620,8 @@ slots_queue_remove(SlotEntry *entry)
 	SlotQueue  *queue = queue_at(index);
 
 	unlink_entry(queue, entry);
+	end_impatience(entry);
+	entry->holds_locks = false;
 	if (--queue->nwaiters == 0)
 	{
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);

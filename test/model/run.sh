@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 LONG=0 PARALLEL=0'
+	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0 LONG=0 PARALLEL=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -94,6 +94,12 @@ in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 R
 *in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
 two, in the middle        |states|HOT=2 BYSTANDERS=3 WANT=1+i%2 LIMIT=2
 two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
+*tickets                  |states|IMPATIENT=3 INTERRUPTS=1
+*tickets, order           |states|ONLY_QUEUE=1 BACKENDS=3 IMPATIENT=3
+tickets, four backends    |states|IMPATIENT=3 BACKENDS=4 BARGING=0
+tickets, hot spot         |states|IMPATIENT=3 HOT=1 LIMIT=NO_LIMIT INTERRUPTS=1
+tickets, pool             |states|IMPATIENT=2 LIMIT=2 POOL_LIMIT=1
+tickets, limit 1, none, 1 |states|IMPATIENT=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT ROUNDS=2
 *long                     |states|LONG=2 BACKENDS=2 ROUNDS=2
 long, three backends      |states|LONG=1
 long, cancel              |states|LONG=1 BACKENDS=2 INTERRUPTS=1
@@ -116,6 +122,7 @@ holder stays, no worker   |finish|HOLDER=STAYS GONE=1 HOT=1 LIMIT=NO_LIMIT
 none starves, strict      |served|FOREVER BARGING=0
 none starves, hot spot    |served|FOREVER HOT=1 LIMIT=NO_LIMIT BACKENDS=2
 *none starves, middle     |served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
+none starves, tickets     |served|FOREVER IMPATIENT=2
 none starves, middle, 1   |served|FOREVER HOT=1 LIMIT=1 BYSTANDERS=2 WANT=1 BACKENDS=2
 none starves, middle, 2   |served|FOREVER HOT=1 LIMIT=2 BYSTANDERS=2 WANT=1 BACKENDS=2
 '
@@ -182,8 +189,11 @@ no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|st
 the slot is not given up for the wait          |slots_give_up_for|drop_all()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
 the last of those in the middle leaves unnoted |slots_queue_remove|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-one in the middle passes another                |slots_queue_append|entry_of(p).admitted_before, LAST|entry_of(p).admitted_before && !ok, LAST|states|ONLY_QUEUE=1 BACKENDS=4
-those in the middle go last                    |slots_queue_append|entry_of(p).admitted_before && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
+one in the middle passes another                |slots_queue_append|entry_of(p).holds_locks, LAST|entry_of(p).holds_locks && !ok, LAST|states|ONLY_QUEUE=1 BACKENDS=4
+a waiter that may hold locks is passed over    |MAY_EXCHANGE|IS_IMPATIENT(HEAD(i))|true|states|ONLY_QUEUE=1 BACKENDS=3 IMPATIENT=3
+a called waiter is passed over                 |MAY_EXCHANGE|!entry_of(HEAD(i)).wakeup_pending|true|states|IMPATIENT=3
+an exchange leaves the end of the first as it is|exchange_tickets|queue_at(i).last_before == next_one|false|states|ONLY_QUEUE=1 BACKENDS=3 IMPATIENT=3
+those in the middle go last                    |slots_queue_append|entry_of(p).holds_locks && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
 a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
 a long one is granted before the flag is set   |wake_next|SET_FLAG(Slots.usage)|skip|states|LIMIT=2 LONG=2 BARGING=0

@@ -37,7 +37,8 @@
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
  *	   that begin theirs, unless these, or one before them, have waited for handoff_after:
  *	   then it goes behind all.  It never goes ahead of another one in the middle, nor of
- *	   one that has waited so long.
+ *	   one that has waited so long.  An exchange of tickets leaves those that are patient,
+ *	   or may hold locks, where they are, loses nobody, and passes over none that was called.
  * (g) A hot spot that is gone has no limit.
  *
  * How to read it: an inline or macro in lower case is the function of its name in
@@ -80,6 +81,7 @@
  *				places that are left over
  * GONE			1: waiters find that nothing has been sampled, and their queue has not moved
  * VICTIM		FOREVER: the one that is to get in
+ * IMPATIENT	so many backends, the last ones, have time-outs; who is late is a guess
  * ONLY_QUEUE	1: backends only queue, anywhere in their transactions, and leave, until they stop
  * KEEP			1: a transaction has two statements, and keeps only its place in between
  * LONG			how many ticks long statements see in all: then one hot spot at most, and
@@ -126,7 +128,7 @@ typedef SlotQueue {
 typedef SlotEntry {
 	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
 	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
-	byte queue, hot_spot, workers; bool admitted_before, is_awaited, wakeup_pending;
+	byte queue, hot_spot, workers; bool admitted_before, holds_locks, is_awaited, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -316,6 +318,55 @@ inline wake_later(p) { wakes = wakes | BIT(p) }
 
 inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
 
+/* Ghosts: the places of those that keep their tickets, in "order" */
+hidden byte walker; hidden short order, order_before;
+#define KEEPS_TICKET(p) \
+	((p) < BACKENDS - IMPATIENT || entry_of(p).holds_locks || entry_of(p).is_awaited)
+#define NOTE_ORDER(i) \
+	walker = HEAD(i); order = 0; \
+	do \
+	:: walker != INVALID_PROC_NUMBER -> \
+		order = order * 6 + (KEEPS_TICKET(walker) -> walker : INVALID_PROC_NUMBER) + 1; \
+		walker = NEXT(walker) \
+	:: else -> break \
+	od
+
+/* index: the one that came last, which is any; next_one: the head */
+inline exchange_tickets(i)
+{
+	d_step {
+		NOTE_ORDER(i); order_before = order; next_one = HEAD(i); walker = PREV(index);
+		assert(!entry_of(next_one).wakeup_pending);	/* (f) */
+		if
+		:: queue_at(i).last_before == next_one -> queue_at(i).last_before = index
+		:: queue_at(i).last_before == index -> queue_at(i).last_before = next_one
+		:: else
+		fi;
+		LIST_REMOVE(queue_at(i).waiters, index); LIST_REMOVE(queue_at(i).waiters, next_one);
+		LIST_INSERT(queue_at(i).waiters, index, HEAD(i));
+		WHEN(walker == next_one, walker = index);
+		walker = NEXT(walker); LIST_INSERT(queue_at(i).waiters, next_one, walker);
+		WHEN(((has_waited >> index) & 1) != ((has_waited >> next_one) & 1),
+			 has_waited = has_waited ^ (BIT(index) | BIT(next_one)));
+		NOTE_ORDER(i); assert(order == order_before)	/* (f) */
+	}
+}
+#define IS_IMPATIENT(p) \
+	((p) >= BACKENDS - IMPATIENT && !entry_of(p).holds_locks && !entry_of(p).is_awaited)
+#define MAY_EXCHANGE(i, p) \
+	(HAS_WAITERS(i) && IS_WAITING(p) && entry_of(p).queue == i && HEAD(i) != p && \
+	 IS_IMPATIENT(p) && IS_IMPATIENT(HEAD(i)) && !entry_of(HEAD(i)).wakeup_pending)
+#define CHOOSE(i, p)	:: MAY_EXCHANGE(i, p) -> index = p
+#define PASS_OVER_LATE(i) \
+	if CHOOSE(i, 0) CHOOSE(i, 1) CHOOSE(i, 2) CHOOSE(i, 3) :: index = INVALID_PROC_NUMBER fi; \
+	WHEN(index != INVALID_PROC_NUMBER, exchange_tickets(i)); \
+	index = 0; next_one = INVALID_PROC_NUMBER
+
+inline pass_over_late()
+{
+	WHEN(IMPATIENT > 0, atomic { PASS_OVER_LATE(0); WHEN(HOT > 0, PASS_OVER_LATE(1)) })
+}
+
 /* With the next waiter in next_one */
 #define slots_is_its_turn(p) \
 	((slots_are_limited() -> next_one : HEAD(entry_of(p).queue)) == p)
@@ -366,6 +417,7 @@ inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
 /* There is much to it, so there may be a process for it: only one at a time has the lock. */
 inline slots_unlock()
 {
+	pass_over_late();
 #if WANTING || LONG
 	d_step {
 		passed_told = told; passed_wakes = wakes; told = false; wakes = 0;
@@ -404,20 +456,20 @@ inline slots_unlock()
 #define BEHIND(p)		((p) != INVALID_PROC_NUMBER -> NEXT(p) : INVALID_PROC_NUMBER)
 #define MAY_BE_PASSED(p) \
 	((p) != INVALID_PROC_NUMBER -> \
-	 !entry_of(p).admitted_before && !entry_of(p).is_awaited && (has_waited & BIT(p)) == 0 : true)
+	 !entry_of(p).holds_locks && !entry_of(p).is_awaited && (has_waited & BIT(p)) == 0 : true)
 #define FIRST_IN(list, last) (last == INVALID_PROC_NUMBER -> list.head : NEXT(last))
 /* next_one: the one that p may go before */
 inline slots_queue_append(p)
 {
 	entry_of(p).wakeup_pending = false; entry_of(p).is_awaited = false;
 	next_one = FIRST_IN(queue_at(entry_of(p).queue).waiters, LAST_BEFORE(p));
-	EITHER(entry_of(p).admitted_before && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
+	EITHER(entry_of(p).holds_locks && slots_are_limited() && next_one != INVALID_PROC_NUMBER,
 		   HAS_WAITED, ok = true);
 	WHEN(ok, next_one = INVALID_PROC_NUMBER);
 	LIST_INSERT(queue_at(entry_of(p).queue).waiters, p, next_one);
-	WHEN(entry_of(p).admitted_before, LAST_BEFORE(p) = p);
-	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).admitted_before ||
-		   entry_of(PREV(p)).admitted_before || entry_of(PREV(p)).is_awaited ||
+	WHEN(entry_of(p).holds_locks, LAST_BEFORE(p) = p);
+	assert(PREV(p) == INVALID_PROC_NUMBER || !entry_of(p).holds_locks ||
+		   entry_of(PREV(p)).holds_locks || entry_of(PREV(p)).is_awaited ||
 		   !slots_are_limited() || MAY_GO_BEHIND(PREV(p)));	/* (f) */
 	assert(MAY_BE_PASSED(NEXT(p)) && MAY_BE_PASSED(BEHIND(NEXT(p))) &&
 		   MAY_BE_PASSED(BEHIND(BEHIND(NEXT(p)))));	/* (f) */
@@ -465,7 +517,8 @@ inline slots_queue_first(p)
 inline slots_queue_remove(p)
 {
 	atomic {
-		assert(IS_WAITING(p)); unlink_entry(p); entry_of(p).is_awaited = false;
+		assert(IS_WAITING(p)); unlink_entry(p);
+		entry_of(p).is_awaited = false; entry_of(p).holds_locks = false;
 		WHEN(!HAS_WAITERS(entry_of(p).queue), CLEAR_FLAG(queue_at(entry_of(p).queue).usage));
 		has_waited = has_waited & ~BIT(p); ORDER_QUEUES
 	}
@@ -687,7 +740,9 @@ inline enter_queue()
 	WHEN(RESIZE, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, COUNT_ALWAYS, me)));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
-		WHEN(queued, MySlotEntry.state = SLOT_WAITING; slots_queue_append(me); ok = false);
+		WHEN(queued,
+			 MySlotEntry.state = SLOT_WAITING; MySlotEntry.holds_locks = MySlotEntry.admitted_before;
+			 slots_queue_append(me); ok = false);
 		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
 	}
 }
@@ -1067,10 +1122,11 @@ proctype Waiter(byte me)
 	do
 	:: atomic {
 			!IS_WAITING(me) -> MySlotEntry.state = SLOT_WAITING;
-			if :: MySlotEntry.admitted_before = true :: MySlotEntry.admitted_before = false fi;
+			if :: MySlotEntry.holds_locks = true :: MySlotEntry.holds_locks = false fi;
 			slots_queue_append(me); ok = false; next_one = INVALID_PROC_NUMBER
 		}
 	:: atomic { IS_WAITING(me) -> slots_queue_first(me) }
+	:: IMPATIENT > 0 -> pass_over_late()
 	:: atomic { IS_WAITING(me) -> slots_queue_remove(me); MySlotEntry.state = SLOT_NONE }
 	:: !IS_WAITING(me) -> break
 	od;
