@@ -50,7 +50,7 @@ extern long sampler_sample(void);
 extern void worker_register(void);
 
 /* snapshot.c */
-extern void snapshot_release(QueryDesc *query, bool is_first);
+extern bool snapshot_release(QueryDesc *query, bool is_first);
 extern void snapshot_retake(void);
 
 /* settings.c */

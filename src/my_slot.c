@@ -246,6 +246,18 @@ abandon_wait(int code, Datum arg)
 }
 
 /*
+ * Is the statement that wants a place the only one of its transaction, called
+ * by the client?  Then it holds nothing but relation locks.  Releases its
+ * snapshots, if it can.  Above READ COMMITTED, it does not tell.
+ */
+static bool
+is_lone(QueryDesc *query)
+{
+	return snapshot_release(query, false) && !IsTransactionBlock() && !IsSubTransaction() &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
+/*
  * Wait in the queue for a slot, or acquire one if the limit is only observed.
  * Raises an error if the queue is full or queue_timeout expires; interrupts
  * may, too.
@@ -254,11 +266,13 @@ static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SlotState	state;
+	bool		holds_locks;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
 	wait_start = monotonic_us();
-	state = slots_enqueue(gate_max_queue_length, patience(), &wait_queue_length);
+	holds_locks = standing == LEFT && !is_lone(query);
+	state = slots_enqueue(gate_max_queue_length, holds_locks, patience(), &wait_queue_length);
 	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&wait_limit);
@@ -266,6 +280,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	}
 	if (state != SLOT_WAITING)
 	{
+		if (standing == LEFT)
+			snapshot_retake();
 		standing = ADMITTED;
 		return;
 	}
@@ -273,8 +289,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		/* In the middle of a transaction, a function may use the snapshot. */
-		snapshot_release(query, standing != LEFT);
+		if (standing != LEFT)
+			(void) snapshot_release(query, true);
 		granted = sleep_in_queue();
 		error_context_stack = context.previous;
 		/* From here on, the end of the transaction releases the slot. */

@@ -52,9 +52,10 @@ is_of_query_alone(const QueryDesc *query, Snapshot snapshot)
 /*
  * Release the snapshots of a statement that is about to wait, if possible.
  * query: the one to be started, or NULL; is_first: the transaction has run no
- * other one.
+ * other one.  Returns true if they were all that the transaction has, but for
+ * cursors: no statement or function calls this one.
  */
-void
+bool
 snapshot_release(QueryDesc *query, bool is_first)
 {
 	Portal		portal = ActivePortal;
@@ -65,14 +66,14 @@ snapshot_release(QueryDesc *query, bool is_first)
 	InvalidateCatalogSnapshot();
 	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet() ||
 		(!is_first && !is_of_query_alone(query, GetActiveSnapshot())))
-		return;
+		return false;
 
 	/*
 	 * A subtransaction of a function must not replace an outer snapshot.  A
 	 * statement of the client has a portal of its level, once it is planned.
 	 */
 	if (level > 1 && (portal == NULL || portal->createLevel != level))
-		return;
+		return false;
 	if (portal != NULL && portal->portalSnapshot == GetActiveSnapshot())
 		users.portal = portal;
 
@@ -84,7 +85,7 @@ snapshot_release(QueryDesc *query, bool is_first)
 		PushActiveSnapshot(snapshot);
 	UnregisterSnapshot(snapshot);
 	if (!users.active_stack)
-		return;
+		return false;
 
 	if (users.portal != NULL)
 		users.portal->portalSnapshot = NULL;
@@ -100,6 +101,7 @@ snapshot_release(QueryDesc *query, bool is_first)
 		UnregisterSnapshot(query->snapshot);
 		query->snapshot = InvalidSnapshot;
 	}
+	return users.portal == NULL;
 }
 
 /*

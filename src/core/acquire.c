@@ -250,7 +250,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 
 /* The guts of slots_enqueue(): sets next_hold unless it queues.  Lock held. */
 static SlotState
-enter_queue(int max_queue_length, uint64 patience)
+enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
 	SlotPool   *pool = pool_of(MySlotEntry);
@@ -288,8 +288,8 @@ enter_queue(int max_queue_length, uint64 patience)
 		Slots->short_waited = locked.now;
 	pg_atomic_write_u64(&MySlotEntry->since, locked.timestamp);
 	MySlotEntry->queued = locked.now;
-	MySlotEntry->holds_locks = MySlotEntry->admitted_before;
-	MySlotEntry->patience = MySlotEntry->holds_locks ? 0 : patience;
+	MySlotEntry->holds_locks = holds_locks;
+	MySlotEntry->patience = holds_locks ? 0 : patience;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
 	slots_queue_append(MySlotEntry);
 	return SLOT_WAITING;
@@ -298,12 +298,13 @@ enter_queue(int max_queue_length, uint64 patience)
 /*
  * Enter the queue; but acquire a slot if one is free, or if the limit is off
  * or only observed.  max_queue_length (-1: no bound) applies if the pool has
- * none.  patience: after how many us a time-out of the backend's own ends the
- * wait, or 0.  *queue_length receives the number of waiters.  Returns the
- * state: SLOT_NONE if the queue is full.
+ * none.  holds_locks: in the middle of its transaction, the backend may hold
+ * some.  patience: after how many us a time-out of its own ends the wait, or 0;
+ * does not count with holds_locks.  *queue_length receives the number of
+ * waiters.  Returns the state: SLOT_NONE if the queue is full.
  */
 SlotState
-slots_enqueue(int max_queue_length, uint64 patience, int *queue_length)
+slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience, int *queue_length)
 {
 	SlotState	result;
 	SlotQueue  *queue;
@@ -331,7 +332,7 @@ slots_enqueue(int max_queue_length, uint64 patience, int *queue_length)
 		if (slots_are_limited())
 			pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
 	}
-	result = enter_queue(max_queue_length, patience);
+	result = enter_queue(max_queue_length, holds_locks, patience);
 	if (queue->nwaiters == 0)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
 	slots_unlock();

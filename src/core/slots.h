@@ -170,7 +170,8 @@ extern bool slots_try_acquire(TimestampTz since, bool begins_block);
 extern bool slots_try_barge(TimestampTz since);
 extern void slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
-extern SlotState slots_enqueue(int max_queue_length, uint64 patience, int *queue_length);
+extern SlotState slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience,
+							   int *queue_length);
 extern bool slots_claim(void);
 extern bool slots_leave_queue(SlotTotal reason);
 extern void slots_refuse_grant(void);

@@ -99,6 +99,8 @@ two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
 tickets, four backends    |states|IMPATIENT=3 BACKENDS=4 BARGING=0
 tickets, hot spot         |states|IMPATIENT=3 HOT=1 LIMIT=NO_LIMIT INTERRUPTS=1
 tickets, pool             |states|IMPATIENT=2 LIMIT=2 POOL_LIMIT=1
+*tickets, middle          |states|IMPATIENT=2 HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2
+tickets, middle, no limit |states|IMPATIENT=2 HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT
 tickets, limit 1, none, 1 |states|IMPATIENT=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT ROUNDS=2
 *long                     |states|LONG=2 BACKENDS=2 ROUNDS=2
 long, three backends      |states|LONG=1

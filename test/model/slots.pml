@@ -742,6 +742,7 @@ inline enter_queue()
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
 		WHEN(queued,
 			 MySlotEntry.state = SLOT_WAITING; MySlotEntry.holds_locks = MySlotEntry.admitted_before;
+			 if :: IMPATIENT > 0 -> MySlotEntry.holds_locks = false :: true fi;	/* is_lone() */
 			 slots_queue_append(me); ok = false);
 		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
 	}

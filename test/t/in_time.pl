@@ -48,4 +48,59 @@ sub ok_next
 	$gate->end_sessions;
 }
 
+# At a hot spot, a lone statement holds nothing; a block may hold locks.
+{
+	my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1 RETURNING n';
+	$gate->set(max_active_backends => -1);
+	$gate->value('CREATE TABLE sale (id int PRIMARY KEY, n int) WITH (fillfactor = 20)',
+		'INSERT INTO sale VALUES (1, 0)');
+	my $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$want, pg_sleep(0.01);\nCOMMIT;");
+	$gate->ok_comes('bool_or(max_active > 0 AND waiting > 3) FROM pg_stat_admission_gate_hot_spots', 'a row is hot');
+
+	# From here on, the limit stays as it is; not in a trial, which gives out more places.
+	$gate->await(
+		sub {
+			$gate->stop_gate_worker;
+			my $limited = $gate->value('SELECT bool_or(max_active < 20) FROM pg_stat_admission_gate_hot_spots');
+			$gate->continue_gate_worker if $limited ne 't';
+			return $limited eq 't';
+		},
+		'a limit');
+	$gate->stop_crowd($crowd);
+	$gate->await('SELECT bool_and(waiting = 0 AND running = 0) FROM pg_stat_admission_gate', 'the end of the crowd');
+	my $block = sub { my $session = $gate->session(@_); $session->query('BEGIN', 'SELECT 1'); return $session; };
+	my @holders;
+	$gate->await(
+		sub {
+			push @holders, $block->();
+			$holders[-1]->start($want);
+			$gate->await_true(
+				sub {
+					@holders == 1
+					  ? $holders[0]->done
+					  : $gate->activity($holders[-1], 'wait_event_type') =~ /Lock|Extension/;
+				},
+				'an answer or a wait');
+			return $gate->state($holders[-1]) eq 'waiting';
+		},
+		'all places in use');
+	(pop @holders)->stop;
+
+	my %soon = (session => { 'admission_gate.queue_timeout' => '8s' });
+	my $in_block = $block->(%soon);
+	$gate->queue($in_block, $want);
+	my $lone = $gate->waiter($want, %soon);
+	await_wait($lone, 4000);
+	my $newest = $gate->waiter("$want, pg_sleep(60)", session => \%for_long);
+	$holders[0]->query('COMMIT');
+	ok_next($in_block, 'one that may hold locks lets no other go first');
+	is($gate->state($newest), 'waiting', 'the newest one waits');
+	$gate->value('SELECT pg_terminate_backend(' . $in_block->pid . ')');
+	ok_next($newest, 'the newest one goes before a lone statement that has used half of its time');
+	is($gate->state($lone) || $lone->sqlstate, 'waiting', 'which waits');
+	$gate->continue_gate_worker;
+	$gate->set(max_active_backends => 1);
+	$gate->end_sessions;
+}
+
 $gate->finish;
