@@ -65,6 +65,8 @@ static int	place_level = 0;
 static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
 static SlotLimit wait_limit;	/* that kept it waiting, if it was refused */
+static uint64 wait_patience;	/* us: see patience() */
+static bool wait_holds_locks;	/* the transaction has begun before */
 
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
@@ -91,16 +93,21 @@ lock_timeout_is_first(void)
 static int64
 time_until(TimeoutId timeout)
 {
-	if (!get_timeout_active(timeout))
-		return PG_INT64_MAX;
-	return Max(get_timeout_finish_time(timeout) - GetCurrentTimestamp(), 1);
+	int64		left = PG_INT64_MAX;
+
+	if (get_timeout_active(timeout))
+		left = get_timeout_finish_time(timeout) - GetCurrentTimestamp();
+	return Max(left, 1);
 }
 
 /* How much time the present statement has left, us; PG_INT64_MAX = no end */
 static int64
 time_left(void)
 {
-	return Min(time_until(STATEMENT_TIMEOUT), time_until(GATE_TRANSACTION_TIMEOUT));
+	int64		of_statement = time_until(STATEMENT_TIMEOUT);
+	int64		of_transaction = time_until(GATE_TRANSACTION_TIMEOUT);
+
+	return Min(of_statement, of_transaction);
 }
 
 /* After how many us will a time-out end a wait in the queue? 0 = never */
@@ -199,7 +206,7 @@ sleep_in_queue(void)
 		if (max_wait > 0 && ms >= max_wait)
 		{
 			slots_get_my_limit(&wait_limit);
-			if (slots_leave_queue(TOTAL_TIMEOUTS))
+			if (slots_leave_queue(TOTAL_TIMEOUTS, false))
 				return false;
 		}
 		wait_for_latch(Max(wake_at - ms, 0), wait_event);
@@ -236,11 +243,23 @@ note_wait(const char *end)
 	RESUME_INTERRUPTS();
 }
 
-/* Clean up a wait that an error, or the exit of the backend, interrupts. */
+/* Has the client canceled the wait, or hung up?  Not if a time-out may have. */
+static bool
+client_left(bool is_exit)
+{
+	if (wait_patience > 0 && waited() >= wait_patience)
+		return false;
+	return is_exit ? ClientConnectionLost : geterrcode() == ERRCODE_QUERY_CANCELED;
+}
+
+/*
+ * Clean up a wait that an error, or the exit of the backend (code > 0),
+ * interrupts.
+ */
 static void
 abandon_wait(int code, Datum arg)
 {
-	if (!slots_leave_queue(TOTAL_CANCELS))
+	if (!slots_leave_queue(TOTAL_CANCELS, client_left(code > 0)))
 		slots_refuse_grant();
 	note_wait("canceled");
 }
@@ -266,13 +285,13 @@ static pg_noinline void
 wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SlotState	state;
-	bool		holds_locks;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
 	wait_start = monotonic_us();
-	holds_locks = standing == LEFT && !is_lone(query);
-	state = slots_enqueue(gate_max_queue_length, holds_locks, patience(), &wait_queue_length);
+	wait_patience = patience();
+	wait_holds_locks = standing == LEFT && !is_lone(query);
+	state = slots_enqueue(gate_max_queue_length, wait_holds_locks, wait_patience, &wait_queue_length);
 	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&wait_limit);

@@ -389,11 +389,12 @@ slots_claim(void)
 }
 
 /*
- * Leave the queue, and count the reason.  Returns false if a slot was granted
- * meanwhile: call slots_claim() or slots_refuse_grant().
+ * Leave the queue, and count the reason.  client_left: the client has given up.
+ * Returns false if a slot was granted meanwhile: call slots_claim() or
+ * slots_refuse_grant().
  */
 bool
-slots_leave_queue(SlotTotal reason)
+slots_leave_queue(SlotTotal reason, bool client_left)
 {
 	bool		left;
 
@@ -401,6 +402,8 @@ slots_leave_queue(SlotTotal reason)
 	left = state_of(MySlotEntry) == SLOT_WAITING;
 	if (left)
 	{
+		if (client_left)
+			slots_note_client(MySlotEntry);
 		slots_queue_remove(MySlotEntry);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		pool_of(MySlotEntry)->totals[reason]++;
@@ -505,7 +508,7 @@ slots_release(void)
 	{
 		/* FATAL may come before the wait has its cleanup. */
 		if (state_of(me) == SLOT_WAITING && !is_paused(me) &&
-			!slots_leave_queue(TOTAL_CANCELS))
+			!slots_leave_queue(TOTAL_CANCELS, false))
 			slots_refuse_grant();
 		drop_all();
 	}

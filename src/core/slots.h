@@ -173,7 +173,7 @@ extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotState slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience,
 							   int *queue_length);
 extern bool slots_claim(void);
-extern bool slots_leave_queue(SlotTotal reason);
+extern bool slots_leave_queue(SlotTotal reason, bool client_left);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern void slots_release_slot(void);

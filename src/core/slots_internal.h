@@ -100,7 +100,10 @@ typedef struct SlotEntry
 	uint64		arrived;		/* when it entered the queue: lock */
 	uint64		patience;		/* us after which a time-out of its own ends
 								 * the wait; 0 = none does: lock */
-	bool		holds_locks;	/* or may, in the middle of its transaction: lock */
+	uint64		client_patience;	/* us after which its client may give up,
+									 * as others did; 0 = unknown: lock */
+	bool		holds_locks;	/* or may, in the middle of its transaction:
+								 * lock */
 	bool		is_awaited;		/* others wait for what it holds: lock */
 	dlist_node	impatient_link; /* in SlotQueue.impatient: lock */
 
@@ -124,11 +127,14 @@ typedef struct SlotQueue
 	char		padding[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint32)];
 
 	dlist_head	waiters;
-	dlist_head	impatient;		/* of these, those with a time-out, as they came */
+	dlist_head	impatient;		/* of these, those with patience, as they came */
 	int			nwaiters;
 	dlist_node *last_awaited;	/* the last with is_awaited, or the head */
-	dlist_node *last_before;	/* none with holds_locks is behind this one; or
-								 * the head */
+	dlist_node *last_before;	/* none with holds_locks is behind this one;
+								 * or the head */
+	uint64		given_up_after; /* by clients, lately: a moving mean, us */
+	uint64		given_up;		/* when one last did */
+	int			clients;		/* that have, since none had for a while */
 	uint64		moved;			/* when a waiter last entered or queued again */
 	int			stall_after;	/* as SlotShared.stall_after */
 	uint32		completed;		/* HotSpot.completed at completed_seen */
@@ -580,6 +586,7 @@ extern int	slots_next_queue(int queue);
 extern SlotEntry *slots_next_waiter(void);
 extern int	slots_priority_of(const SlotEntry *next);
 extern bool slots_is_its_turn(SlotEntry *entry);
+extern void slots_note_client(const SlotEntry *entry);
 extern void slots_queue_append(SlotEntry *entry);
 extern void slots_queue_first(SlotEntry *entry);
 extern void slots_queue_remove(SlotEntry *entry);

@@ -8,8 +8,8 @@
  * those that hold none: see slots_queue_append().  Who can hardly be served in
  * time lets a newer one go first: see pass_over_late().  The next waiter is the
  * head of a queue with a free place.  Aged queues go first, then higher
- * priorities, then those for which others wait, then longer waits.  A waiter sleeps on its
- * latch and is woken in one of two ways:
+ * priorities, then those for which others wait, then longer waits.  A waiter
+ * sleeps on its latch and is woken in one of two ways:
  *
  * granted	The slot changes hands: the count stays, and the waiter leaves its
  *			queue and becomes a holder before its latch is set.  So no grant is
@@ -54,6 +54,8 @@
 #include "core/slots_internal.h"
 
 #define AGED_AFTER		1000	/* ms; see queue_has_aged() */
+#define SEVERAL_CLIENTS	4		/* that gave up: others may, too, */
+#define REMEMBERED_FOR	5000	/* if it was within so many ms */
 #define MAX_AT_ONCE		4		/* backends readmitted; long statements */
 
 SlotShared *Slots = NULL;
@@ -120,11 +122,40 @@ goes_first(const SlotEntry *head, const SlotEntry *other)
 	return order > 0 || (order == 0 && head->queued < other->queued);
 }
 
-/* Has this waiter used half of its time?  Lock held. */
+static bool
+is_impatient(const SlotEntry *entry)
+{
+	return entry->patience > 0 || entry->client_patience > 0;
+}
+
+/*
+ * Has this waiter used half of its time?  One whose client is still there after
+ * twice the time that others had is patient after all.  Lock held.
+ */
 static bool
 is_late(const SlotEntry *entry)
 {
-	return (int64) (locked.now - entry->arrived) > (int64) (entry->patience / 2);
+	uint64		waited = Max((int64) (locked.now - entry->arrived), 0);
+
+	return (entry->patience > 0 && waited > entry->patience / 2) ||
+		(waited > entry->client_patience / 2 && waited < entry->client_patience * 2);
+}
+
+/*
+ * The client of this waiter gives up: it cancels or hangs up.  A few that do
+ * so tell how long clients wait, until none has for a while.  Lock held.
+ */
+void
+slots_note_client(const SlotEntry *entry)
+{
+	SlotQueue  *queue = queue_at(entry->queue);
+	int64		waited = Max((int64) (locked.now - entry->arrived), 1);
+
+	if (passed_since(queue->given_up, REMEMBERED_FOR, locked.now))
+		queue->clients = 0;
+	queue->clients = Min(queue->clients + 1, 2 * SEVERAL_CLIENTS);
+	queue->given_up_after += (waited - (int64) queue->given_up_after) / queue->clients;
+	queue->given_up = locked.now;
 }
 
 /* The head of a queue and a later waiter exchange their tickets.  Lock held. */
@@ -147,7 +178,7 @@ exchange_tickets(SlotQueue *queue, SlotEntry *head, SlotEntry *later)
 }
 
 /*
- * A waiter that others may wait for, or that no time-out ends, keeps its
+ * A waiter that others may wait for, or that nobody seems to give up, keeps its
  * ticket: its place in the queue, and the time of arrival that counts for the
  * order.  Of the others, the head exchanges its ticket, when it has used half
  * of its time, with the one that came last, which has all of its time to run;
@@ -163,7 +194,7 @@ pass_over_late(void)
 		SlotEntry  *head = first_waiter(index);
 		SlotEntry  *last;
 
-		if (head->patience == 0 || head->wakeup_pending || !is_late(head))
+		if (!is_impatient(head) || head->wakeup_pending || !is_late(head))
 			continue;
 		last = dlist_tail_element(SlotEntry, impatient_link, &queue->impatient);
 		if (!is_late(last))
@@ -562,7 +593,10 @@ slots_queue_append(SlotEntry *entry)
 		next = end;
 	dlist_insert_before(next, &entry->link);
 	entry->arrived = entry->queued;
-	if (entry->patience > 0)
+	if (!entry->holds_locks && entry->queue != LONG_QUEUE && queue->clients >= SEVERAL_CLIENTS &&
+		!passed_since(queue->given_up, REMEMBERED_FOR, entry->queued))
+		entry->client_patience = queue->given_up_after;
+	if (is_impatient(entry))
 		dlist_push_tail(&queue->impatient, &entry->impatient_link);
 	queue->nwaiters++;
 	if (entry->holds_locks)
@@ -573,13 +607,13 @@ slots_queue_append(SlotEntry *entry)
 	slots_call_worker();
 }
 
-/* Its time-outs no longer count for the order. */
+/* How long it can wait no longer counts for the order. */
 static void
 end_impatience(SlotEntry *entry)
 {
-	if (entry->patience > 0)
+	if (is_impatient(entry))
 		dlist_delete(&entry->impatient_link);
-	entry->patience = 0;
+	entry->patience = entry->client_patience = 0;
 }
 
 static void

@@ -10,6 +10,7 @@ my $gate = GateTest->new(
 	'in_time',
 	max_active_backends => 1,
 	handoff_after => 0,
+	pools => 'cancel: priority = 0; hang_up: priority = 0; one: priority = 0',
 	max_connections => 80);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
@@ -47,6 +48,36 @@ sub ok_next
 	is($late->sqlstate, '53000', 'the late one fails as if it had been first: by its time-out');
 	$gate->end_sessions;
 }
+
+# The time-outs of clients show when they cancel, or hang up.
+sub goes_first
+{
+	my ($pool, $clients, $give_up) = @_;
+	my %in_pool = ('admission_gate.pool' => $pool);
+	my $holder = $gate->worker;
+	my @clients = map { $gate->waiter('SELECT 1', session => \%in_pool) } 1 .. $clients;
+	await_wait($clients[-1], 1000);
+	my $patience = $gate->state($clients[0], 'wait_time');
+	$give_up->($_) foreach @clients;
+	$gate->await_waiting(0);
+
+	my $late = $gate->waiter($work, session => \%in_pool);
+	await_wait($late, 0.7 * $patience);
+	my $newest = $gate->waiter($work, session => { %in_pool, %for_long });
+	$holder->stop;
+	$gate->await(
+		sub {
+			grep { $gate->state($_) eq 'running' } $late, $newest;
+		},
+		'the next one');
+	my $first = $gate->state($newest) eq 'running' ? 'the newest' : 'the first';
+	$gate->end_sessions;
+	return $first;
+}
+my $cancel = sub { $_[0]->cancel };
+is(goes_first('one', 1, $cancel), 'the first', 'one cancel tells nothing about other clients');
+is(goes_first('cancel', 6, $cancel), 'the newest', 'several tell when clients give up');
+is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do clients that hang up');
 
 # At a hot spot, a lone statement holds nothing; a block may hold locks.
 {
