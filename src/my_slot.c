@@ -33,6 +33,7 @@
 #include <sched.h>
 
 #include "access/xact.h"
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -60,6 +61,8 @@ static ErrorData *refusal = NULL;
 
 /* Nesting level that took its place at a hot spot; 0 = none did */
 static int	place_level = 0;
+
+#define MAX_REFUSAL_DELAY	500000	/* us */
 
 /* The last wait in the queue: when it began, and how many waited there then */
 static uint64 wait_start;		/* by monotonic_us() */
@@ -131,6 +134,35 @@ waited(void)
 }
 
 /*
+ * A session that is refused again within a second waits before it gets the
+ * error, each time longer, while it holds nothing: otherwise sessions that try
+ * again at once would need the CPUs for that.  Interrupts may raise errors.
+ */
+static void
+delay_refusal(void)
+{
+	static uint64 refused = 0;	/* the last time */
+	static int	streak = 0;
+	static uint32 wait_event = 0;
+	uint64		now = monotonic_us();
+	uint64		until;
+	int64		delay;
+
+	if (wait_event == 0)
+		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateRefusal");
+	streak = refused != 0 && now - refused < 1000000 ? Min(streak + 1, 6) : 0;
+	if (streak > 0 && !wait_holds_locks && INTERRUPTS_CAN_BE_PROCESSED())
+	{
+		delay = Min(INT64CONST(8000) << streak, MAX_REFUSAL_DELAY);
+		delay = (int64) pg_prng_uint64_range(&pg_global_prng_state, delay / 2, delay);
+		until = now + Min(delay, time_left() / 2);
+		while ((now = monotonic_us()) < until)
+			wait_for_latch((long) ((until - now) / 1000 + 1), wait_event);
+	}
+	refused = now;
+}
+
+/*
  * Raise the error of a backend that wait_limit keeps out of a full queue, or
  * has kept waiting too long.  by_name: look a hot relation up in the catalog,
  * without a lock.
@@ -148,6 +180,7 @@ refuse(bool is_full, bool by_name)
 	const HotSpotKey *key = &limit->hot_spot;
 	bool		is_hot = key->kind != HOT_SPOT_NONE;
 
+	delay_refusal();
 	if (is_full ? pool->max_queue_length != POOLS_QUEUE_LENGTH_UNSET :
 		queue_timeout() != gate_queue_timeout)
 		setting = psprintf("%s of pool \"%s\"", setting, pool->name);
@@ -295,6 +328,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&wait_limit);
+		if (standing != LEFT)
+			(void) snapshot_release(query, true);
 		refuse(true, !begins_block);
 	}
 	if (state != SLOT_WAITING)

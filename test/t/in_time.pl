@@ -1,5 +1,6 @@
 # Proves that who can still be served in time goes first: a waiter that has used half of its
-# time lets a newer one go before it, but none that is patient or may hold locks.
+# time lets a newer one go before it, but none that is patient or may hold locks; and that a
+# session that is refused again and again is refused later.
 
 use strict;
 use warnings;
@@ -78,6 +79,42 @@ my $cancel = sub { $_[0]->cancel };
 is(goes_first('one', 1, $cancel), 'the first', 'one cancel tells nothing about other clients');
 is(goes_first('cancel', 6, $cancel), 'the newest', 'several tell when clients give up');
 is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do clients that hang up');
+
+# Refused again and again
+{
+	$gate->set(max_queue_length => 0);
+	my $holder = $gate->worker;
+	my $refused = $gate->session;
+	my $event =
+	  $gate->value(q{SELECT current_setting('server_version_num')::int >= 170000}) eq 't'
+	  ? 'AdmissionGateRefusal'
+	  : 'Extension';
+	my $waits = sub { $gate->activity($refused, "wait_event = '$event' AND backend_xmin IS NULL") eq 't' };
+
+	# Waits there, if it does before it has its answer
+	my $is_delayed = sub {
+		my $seen = 0;
+		$refused->start('SELECT 1');
+		$gate->await(sub { $refused->done || ($seen = $waits->()) }, 'an answer or a wait');
+		return $seen;
+	};
+	my @first = map { $refused->start('SELECT 1')->sqlstate } 1 .. 4;
+	is("@first", '53400 53400 53400 53400', 'a session is refused again and again');
+	my $end = '';
+	$gate->ok_comes(sub { my $seen = $is_delayed->(); $end = $refused->sqlstate; return $seen; },
+		'it waits before the error, without a snapshot');
+	is($end, '53400', 'which it gets');
+	$gate->await(sub { my $seen = $is_delayed->(); $refused->cancel if $seen; return $refused->sqlstate eq '57014'; },
+		'a canceled delay');
+	pass('a cancel ends the delay');
+
+	$refused->query(q{SET statement_timeout = '400ms'});
+	my %ends = map { $refused->start('SELECT 1')->sqlstate => 1 } 1 .. 8;
+	is(join(' ', sort keys %ends), '53400', 'it is not longer than half of the time that is left');
+	$holder->stop;
+	$gate->set(max_queue_length => -1);
+	$gate->end_sessions;
+}
 
 # At a hot spot, a lone statement holds nothing; a block may hold locks.
 {
