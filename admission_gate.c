@@ -76,6 +76,7 @@ static bool session_has_begun = false;
 
 static shmem_request_hook_type prev_shmem_request_hook;
 static shmem_startup_hook_type prev_shmem_startup_hook;
+static emit_log_hook_type prev_emit_log_hook;
 
 /*
  * The previous hooks, or the standard functions.  Never NULL: while the gate
@@ -415,6 +416,18 @@ gate_ProcessUtility(UTILITY_PARAMS)
 		next_ProcessUtility(UTILITY_ARGS);
 }
 
+/*
+ * emit_log_hook: what ends a statement is known only here.  The callbacks of
+ * the transaction do not see the error.
+ */
+static void
+gate_emit_log(ErrorData *error)
+{
+	my_slot_note_error(error);
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(error);
+}
+
 static void
 gate_shmem_request(void)
 {
@@ -463,6 +476,8 @@ _PG_init(void)
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = gate_shmem_startup;
 	worker_register();
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = gate_emit_log;
 	next_planner = planner_hook ? planner_hook : standard_planner;
 	planner_hook = gate_planner;
 	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;

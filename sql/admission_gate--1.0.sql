@@ -24,6 +24,7 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,
+    OUT overdue int8,
     OUT total_wait_time float8,
     OUT max_wait_time float8,
     OUT total_pause_time float8,
@@ -169,7 +170,9 @@ CREATE FUNCTION pg_stat_get_admission_gate_worker(
     OUT started timestamptz,
     OUT last_sample timestamptz,
     OUT samples int8,
-    OUT sample_time float8
+    OUT sample_time float8,
+    OUT cpu_limit int4,
+    OUT cpu_limit_since timestamptz
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'

@@ -82,6 +82,7 @@ extern PGDLLEXPORT void _PG_init(void);
 #define MY_TRANSACTION			(MyProc->vxid.lxid)
 #define GATE_IN_TRANSACTION(proc)	((proc)->vxid.lxid != InvalidLocalTransactionId)
 #define GATE_WAIT_EVENT_NEW(name)	WaitEventExtensionNew(name)
+#define GATE_ERRCODE_TRANSACTION_TIMEOUT	ERRCODE_TRANSACTION_TIMEOUT
 #else
 #define GATE_TRANSACTION_TIMEOUT	STATEMENT_TIMEOUT
 #define MY_PROC_NUMBER			(MyProc->pgprocno)
@@ -90,6 +91,7 @@ extern PGDLLEXPORT void _PG_init(void);
 #define MY_TRANSACTION			(MyProc->lxid)
 #define GATE_IN_TRANSACTION(proc)	((proc)->lxid != InvalidLocalTransactionId)
 #define GATE_WAIT_EVENT_NEW(name)	PG_WAIT_EXTENSION
+#define GATE_ERRCODE_TRANSACTION_TIMEOUT	ERRCODE_QUERY_CANCELED
 #endif
 
 /* 18: ExecutorRun lost execute_once; a module declares its name and version */

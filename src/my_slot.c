@@ -586,6 +586,21 @@ my_slot_end_statement(bool failed)
 }
 
 /*
+ * This error is about to be reported: count it if a time-out, of the server or
+ * by a cancel of the client, ends a statement that was admitted; or if the
+ * client has hung up meanwhile.
+ */
+void
+my_slot_note_error(const ErrorData *error)
+{
+	if (standing >= ADMITTED && error->elevel >= ERROR &&
+		(error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+		 error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
+		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
+		slots_count_overdue();
+}
+
+/*
  * The transaction is about to commit: release its slot and place.  Its end is
  * not counted yet.  Raise the error of a refused BEGIN if no statement has.
  */

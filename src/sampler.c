@@ -115,6 +115,7 @@ static struct
 	int			rows_asked;
 	int			nawaited;
 	bool		needs_long;		/* VACUUM waits for a pin */
+	int			wanting;		/* processes that use a CPU or wait for one */
 	WaitGroup	groups[GROUPS];
 }			sample;
 
@@ -191,6 +192,8 @@ read_backend(int procno)
 	bool		goes_on;
 
 	sample.needs_long |= GATE_IS_CLEANUP_WAIT(event);
+	/* Before 17, a process that has exited keeps its pid. */
+	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
 	if (is_idle_wait(event))
 	{
 		seen.progress = slots_progress(procno);
@@ -623,6 +626,7 @@ sampler_sample(void)
 	}
 	sample.needs_long |= replay_waits();
 	slots_need_long(sample.needs_long);
+	slots_adapt_cpu_limit(sample.wanting, sample.now);
 	/* They go first to the slots that come. */
 	slots_serve_awaited(awaited, sample.nawaited);
 	slots_adapt_to_work(sample.now);
@@ -631,5 +635,5 @@ sampler_sample(void)
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);
-	return next_interval(hot_spots || gate_max_active_backends > 0 ? at_work : 0, contended);
+	return next_interval(at_work, contended);
 }

@@ -16,12 +16,12 @@ use File::Basename qw(dirname);
 my @layers = map { [split] } split /\n/, <<'END';
 compat
 core/slots
-core/limit_control
+core/limit_control core/cpu_control
 core/slots_internal
 core/wait_queue
 core/hot_spots
 core/stats
-core/pools core/at_work
+core/pools core/at_work core/cpu_limit
 core/long_turns
 core/acquire core/views
 gate

@@ -521,6 +521,20 @@ slots_count_end(bool failed)
 	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 }
 
+/*
+ * A time-out has ended a statement of this backend, which was admitted.  If it
+ * was not counted, that does not speak against the limit.
+ */
+void
+slots_count_overdue(void)
+{
+	bool		counted = (pg_atomic_read_u32(&MySlotEntry->state) & STATE_COUNTED) != 0;
+
+	add_to_own(TOTAL_OVERDUE, 1);
+	if (counted == slots_are_limited())
+		pg_atomic_fetch_add_u32(&Slots->overdue, 1);
+}
+
 static inline bool
 has_wanted(const SlotEntry *me)
 {
@@ -677,11 +691,11 @@ slots_at_exit(int code, Datum arg)
 void
 slots_set(const SlotSettings *settings)
 {
-	int			limit = settings->max_active > 0 ? settings->max_active : NO_LIMIT;
-
 	slots_lock();
 	Slots->settings = *settings;
-	pg_atomic_write_u32(&Slots->limit, limit);
+	if (settings->max_active != -1)
+		Slots->cpu_limit = 0;
+	slots_set_max_active();
 	slots_unlock();
 	if (!slots_have_hot_spots())
 		slots_end_hot_spots();
@@ -756,6 +770,7 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->handoffs_in_flight, 0);
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
+	pg_atomic_init_u32(&Slots->overdue, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
 	pg_atomic_init_u32(&Slots->reserved, 0);
 	SpinLockInit(&Slots->mutex);

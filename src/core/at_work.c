@@ -113,7 +113,7 @@ slots_adapt_to_work(uint64 now)
 	bool		rose;
 
 	adapted = now;
-	rose = set_limit(&Slots->limit, &Slots->settings.max_active, smooth(&idle, passed));
+	rose = set_limit(&Slots->limit, &Slots->max_active, smooth(&idle, passed));
 	for (int i = 0; i < Slots->npools; i++)
 		rose |= set_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
 						  smooth(&idle_in[i], passed));

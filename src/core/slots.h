@@ -58,7 +58,7 @@ typedef struct PoolDefinitions
 
 /*
  * Totals, in the order of the view.  Each backend counts ADMITTED, COMPLETED,
- * FAILED, BARGED, FORCED and WAIT_TIME in its entry, the pool the others.
+ * FAILED, BARGED, FORCED, OVERDUE and WAIT_TIME in its entry, the pool the others.
  */
 typedef enum SlotTotal
 {
@@ -74,6 +74,7 @@ typedef enum SlotTotal
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
+	TOTAL_OVERDUE,
 	TOTAL_WAIT_TIME,			/* us */
 	TOTAL_PAUSE_TIME,			/* us */
 	SLOT_TOTALS
@@ -134,7 +135,7 @@ extern bool slots_shmem_init(void);
 typedef struct SlotSettings
 {
 	int			max_active;		/* backends at work; 0 = off, even for pools;
-								 * -1 = only pools and hot spots have limits */
+								 * -1 = only the limits that the gate finds */
 	bool		observing;		/* no backend queues */
 	bool		hot_spots;
 	int			log_min_wait;	/* ms; -1 = log no hot spot */
@@ -179,6 +180,7 @@ extern void slots_resume(void);
 extern void slots_release_slot(void);
 extern void slots_release(void);
 extern void slots_count_end(bool failed);
+extern void slots_count_overdue(void);
 extern void slots_end_transaction(bool failed);
 extern void slots_end(bool failed, bool was_admitted);
 
@@ -245,6 +247,43 @@ extern void limit_control_init(LimitControl *control, int64 now);
 extern bool limit_control_stood_still(const LimitControl *control);
 extern void limit_control_sample(LimitControl *control, const LoadSample *sample);
 
+/* cpu_control.c */
+
+/* What one sample of all processes found */
+typedef struct CpuSample
+{
+	int64		now;			/* us */
+	uint32		cpus;
+	uint32		wanting;		/* processes that use a CPU, or would */
+	bool		waits;			/* any backend does, for a slot */
+	bool		is_dry;			/* more are at work: it is not enforced */
+	int64		completed;		/* transactions so far */
+	uint32		overdue;		/* statements that a time-out ended so far,
+								 * but not those that the present limit did
+								 * not count; modulo 2^32 */
+} CpuSample;
+
+/* What the control remembers; times in us.  Begin with zeros. */
+typedef struct CpuControl
+{
+	uint32		limit;			/* backends at work; 0 = no limit */
+	uint32		kept;			/* while it rises without evidence: from here;
+								 * 0 = it does not */
+	CpuSample	last;			/* at the end of the last period */
+	int64		began;			/* when this period did */
+	uint64		wanting;		/* sums of its samples */
+	uint64		in_use;			/* of these, at most all CPUs */
+	uint32		samples;		/* so many */
+	double		overdue;		/* since the limit changed, fading, */
+	double		completed;		/* likewise */
+	int64		needed;			/* when any waited, or many wanted a CPU */
+	int64		calm_since;		/* the last evidence */
+	int64		believed_for;	/* it rises after that time without */
+} CpuControl;
+
+extern bool cpu_control_is_due(const CpuControl *control, int64 now);
+extern void cpu_control_sample(CpuControl *control, const CpuSample *sample);
+
 /* What a backend is doing, by a sample */
 typedef enum Activity
 {
@@ -289,6 +328,7 @@ extern char *slots_describe_hot_spot(const HotSpotKey *key);
 /* Who is at work */
 extern int	slots_idle_after(void);
 extern void slots_note_holder(int procno, bool at_work);
+extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
 extern void slots_let_in(int procno);

@@ -207,6 +207,10 @@ typedef struct SlotShared
 	uint64		short_waited;	/* when a short statement last queued, as no
 								 * slot was free, or entered from a pool's
 								 * queue */
+	int			max_active;		/* as in the settings; with -1, cpu_limit
+								 * while there is one */
+	uint32		cpu_limit;		/* see cpu_limit.c; 0 = none */
+	TimestampTz cpu_limit_since;
 	int			cpus;			/* usable ones; 0 = unknown */
 	bool		long_needed;	/* VACUUM or replay waits for them; written by
 								 * the worker without the lock */
@@ -215,6 +219,7 @@ typedef struct SlotShared
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
 	bool		worker_dozes;	/* call it when a backend queues */
 	pg_atomic_uint32 reserved;	/* slots of the reserve in use */
+	pg_atomic_uint32 overdue;	/* see CpuSample */
 	pg_atomic_uint32 attached;	/* backends that have met the gate so far */
 	WorkerStats worker_stats;
 	uint64		sampled;		/* last sample; a hint without lock */
@@ -585,6 +590,7 @@ extern void slots_call_worker(void);
 extern int	slots_next_queue(int queue);
 extern SlotEntry *slots_next_waiter(void);
 extern int	slots_priority_of(const SlotEntry *next);
+extern void slots_set_max_active(void);
 extern bool slots_is_its_turn(SlotEntry *entry);
 extern void slots_note_client(const SlotEntry *entry);
 extern void slots_queue_append(SlotEntry *entry);
@@ -598,6 +604,7 @@ extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 /* stats.c, pools.c, hot_spots.c */
 extern void slots_keep_totals(void);
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
+extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);
 extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);

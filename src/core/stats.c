@@ -86,7 +86,7 @@ slots_get_my_limit(SlotLimit *limit)
 	}
 	else
 	{
-		limit->max_active = Max(Slots->settings.max_active, 1);
+		limit->max_active = Max(Slots->max_active, 1);
 		limit->in_use = slots_in_use();
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			if (queue != LONG_QUEUE)
@@ -107,6 +107,19 @@ slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS])
 	for (int i = 0; i < MaxBackends; i++)
 		for (int t = 0; entry_of(i)->pool == pool && t < SLOT_TOTALS; t++)
 			sums[t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
+}
+
+/* Add up one total of all pools.  A hint. */
+uint64
+slots_sum_total(SlotTotal total)
+{
+	uint64		sum = 0;
+
+	for (int p = 0; p < Slots->npools; p++)
+		sum += *(volatile uint64 *) &Slots->pools[p].totals[total];
+	for (int i = 0; i < MaxBackends; i++)
+		sum += pg_atomic_read_u64(&entry_of(i)->totals[total]);
+	return sum;
 }
 
 /*

@@ -134,7 +134,7 @@ copy_pool(int index, PoolView *view)
 
 	memset(view, 0, sizeof(PoolView));
 	strlcpy(view->name, pool->definition.name, NAMEDATALEN);
-	view->max_active = own_limit > 0 ? own_limit : Slots->settings.max_active;
+	view->max_active = own_limit > 0 ? own_limit : Slots->max_active;
 	view->priority = pool->definition.priority;
 	slots_sum_totals(index, view->totals);
 	for (int t = 0; t < SLOT_TOTALS; t++)
@@ -193,7 +193,7 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 		add(&row, Int32GetDatum(pool->working));
 		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
 		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
-		for (int t = TOTAL_ADMITTED; t <= TOTAL_CANCELS; t++)
+		for (int t = TOTAL_ADMITTED; t <= TOTAL_OVERDUE; t++)
 			add(&row, Int64GetDatum(pool->totals[t]));
 		add_milliseconds(&row, pool->totals[TOTAL_WAIT_TIME]);
 		add_milliseconds(&row, pool->max_wait);
@@ -357,12 +357,20 @@ pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 	Row			row = first_row(fcinfo);
 	WorkerStats stats;
 	int			pid = slots_get_worker(&stats);
+	uint32		cpu_limit;
+	TimestampTz since;
 
+	slots_lock();
+	cpu_limit = Slots->cpu_limit;
+	since = Slots->cpu_limit_since;
+	slots_unlock();
 	add_if(&row, pid != 0, Int32GetDatum(pid));
 	add_if(&row, pid != 0, TimestampTzGetDatum(stats.started));
 	add_if(&row, stats.sampled != 0, TimestampTzGetDatum(stats.sampled));
 	add(&row, Int64GetDatum(stats.samples));
 	add_milliseconds(&row, stats.sample_time);
+	add_if(&row, cpu_limit > 0, Int32GetDatum(cpu_limit));
+	add_if(&row, cpu_limit > 0, TimestampTzGetDatum(since));
 	end_row(&row);
 	return (Datum) 0;
 }

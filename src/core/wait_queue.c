@@ -420,14 +420,27 @@ slots_unlock(void)
 #define MAX_LOOK		60000	/* or this, beyond that second */
 
 /*
+ * The setting, or the limit of the CPUs, has changed: publish the limit that
+ * holds, with slots for no idle holders yet.  Lock held.
+ */
+void
+slots_set_max_active(void)
+{
+	Slots->max_active = Slots->settings.max_active;
+	if (Slots->max_active == -1 && Slots->cpu_limit > 0)
+		Slots->max_active = Slots->cpu_limit;
+	pg_atomic_write_u32(&Slots->limit, Slots->max_active > 0 ? Slots->max_active : NO_LIMIT);
+}
+
+/*
  * Nobody samples for a while: as many slots as backends may be at work, see
  * at_work.c.  Lock held.
  */
 static void
 close_limits(void)
 {
-	if (Slots->settings.max_active > 0)
-		pg_atomic_write_u32(&Slots->limit, Slots->settings.max_active);
+	if (Slots->max_active > 0)
+		pg_atomic_write_u32(&Slots->limit, Slots->max_active);
 	for (int i = 0; i < Slots->npools; i++)
 		if (Slots->pools[i].definition.max_active > 0)
 			pg_atomic_write_u32(&queue_at(i)->limit, Slots->pools[i].definition.max_active);
@@ -437,8 +450,7 @@ close_limits(void)
 static bool
 any_limit_is_reached(void)
 {
-	bool		reached = Slots->settings.max_active > 0 &&
-	slots_in_use() >= Slots->settings.max_active;
+	bool		reached = Slots->max_active > 0 && slots_in_use() >= Slots->max_active;
 
 	for (int i = 0; i < Slots->npools && !reached; i++)
 		reached = Slots->pools[i].definition.max_active > 0 &&

@@ -1,8 +1,8 @@
 #!/bin/sh
 #
-# Tries the control of a hot spot's limit (src/core/limit_control.c) on simulated sessions:
-# see simulate.c.  Prints TAP; takes some fifteen seconds, and needs the server's header
-# files only (PG_CONFIG).  Leaves nothing behind.
+# Tries the controls of a hot spot's limit (src/core/limit_control.c) and of the CPUs
+# (cpu_control.c) on simulated sessions: see simulate.c and cpus.c.  Prints TAP; takes half a
+# minute, and needs the server's header files only (PG_CONFIG).  Leaves nothing behind.
 
 set -u
 
@@ -13,5 +13,6 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 ${CC:-cc} -O2 -Wall -Werror -I"$here/../../src" -I"$("${PG_CONFIG:-pg_config}" --includedir-server)" \
-    -o "$dir/simulate" "$here/simulate.c" "$here/../../src/core/limit_control.c" -lm || exit 2
+    -o "$dir/simulate" "$here/simulate.c" "$here/cpus.c" \
+    "$here/../../src/core/limit_control.c" "$here/../../src/core/cpu_control.c" -lm || exit 2
 "$dir/simulate"

@@ -18,7 +18,7 @@
  * Each load runs with many seeds.  The simulator compares what each group does
  * with no limit and with the best of some fixed limits.  Where sessions mix, it
  * also compares how long transactions take.  A few samples made by hand test
- * what takes hours.  Prints TAP.
+ * what takes hours.  Then cpus.c tries the other control.  Prints TAP.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -30,9 +30,11 @@
 
 #include "core/slots.h"
 #include "lib/ilist.h"
+#include "simulator.h"
 
 /* The tests are no part of a server. */
 #undef printf
+#undef vprintf
 
 #define SEEDS			30		/* of each load */
 #define FIXED_SEEDS		3		/* with a fixed limit */
@@ -744,10 +746,17 @@ sample_for(LimitControl *control, LoadSample *sample, double seconds, double eve
 	return trials;
 }
 
-static void
-assert_true(bool ok, const char *what)
+void
+assert_true(bool ok, const char *what,...)
 {
-	printf("%sok %d - %s\n", ok ? "" : "not ", ++number, what);
+	va_list		args;
+
+	va_start(args, what);
+	printf("%sok %d - ", ok ? "" : "not ", ++number);
+	vprintf(what, args);
+	printf("\n");
+	fflush(stdout);
+	va_end(args);
 	all_ok &= ok;
 }
 
@@ -803,6 +812,7 @@ main(void)
 	for (int i = 0; i < (int) lengthof(loads); i++)
 		try(&loads[i]);
 	try_samples();
+	try_cpu_loads();
 	printf("1..%d\n", number);
 	return all_ok ? 0 : 1;
 }

@@ -1,0 +1,182 @@
+# Proves that the gate counts what was admitted and then ended by a time-out; that with a
+# limit of -1 there is none while clients are patient, or while few want a CPU; that one
+# begins while time-outs end statements and CPUs are short, is shown and logged, and ends
+# when nobody needs it; and that a dry run shows it, but nobody queues.
+
+use strict;
+use warnings;
+use lib 'test/perl';
+use GateTest;
+
+my $burn = 'DO $$ BEGIN LOOP END LOOP; END $$';
+my $short = 'DO $$ BEGIN FOR i IN 1..100000 LOOP END LOOP; END $$';
+
+GateTest::use_two_cpus();
+my $gate = GateTest->new('cpu_limit', max_active_backends => -1, log_min_wait => '1h');
+my $version = $gate->value('SHOW server_version_num');
+
+# The columns grow by so much.
+sub grows
+{
+	my ($code, $what, %growth) = @_;
+	my @columns = sort keys %growth;
+	my $sql = 'SELECT ' . join(', ', @columns) . ' FROM pg_stat_admission_gate';
+
+	my @before = split /\|/, $gate->value($sql);
+	$code->();
+	my $after = join '|', map { $before[$_] + $growth{ $columns[$_] } } 0 .. $#columns;
+	return $gate->ok_comes(sub { $gate->value($sql) eq $after }, "$what: " . join ', ', %growth)
+	  || diag "expected $after";
+}
+
+# What counts as overdue
+{
+	my $session = $gate->session(session => { statement_timeout => '50ms' });
+	grows(sub { $session->query('SELECT 1') }, 'a statement in time', overdue => 0, completed => 1);
+	grows(sub { $session->start($burn)->sqlstate }, 'one that statement_timeout ends', overdue => 1, failed => 1);
+	grows(sub { $session->start('SELECT 1/0')->sqlstate }, 'one with another error', overdue => 0, failed => 1);
+	grows(
+		sub { $session->query('BEGIN; SAVEPOINT a'); $session->start($burn)->sqlstate; $session->query('ROLLBACK') },
+		'one in a savepoint',
+		overdue => 1);
+	$session->query("SET statement_timeout = 0");
+	grows(sub { $session->start($burn)->stop }, 'one that its client cancels', overdue => 1, failed => 1);
+	grows(
+		sub {
+			$session->query('BEGIN');
+			my $quitter = $gate->session(session => { client_connection_check_interval => 10 });
+			$quitter->start($burn);
+			$gate->await(sub { $gate->activity($quitter, 'state') eq 'active' });
+			$quitter->hang_up;
+			$session->query('COMMIT');
+		},
+		'one whose client hangs up',
+		overdue => 1,
+		failed => 1,
+		completed => 1);
+	grows(
+		sub { $session->query("SET transaction_timeout = 50"); $session->start($burn)->sqlstate },
+		'one that transaction_timeout ends',
+		overdue => 1,
+		failed => 1) if $version >= 170000;
+}
+{
+	$gate->set(max_active_backends => 1);
+	my $holder = $gate->worker;
+	my $other = $gate->session(session => { statement_timeout => '50ms' });
+	grows(
+		sub { $other->start('SELECT 1')->sqlstate }, 'one that statement_timeout ends in the queue',
+		overdue => 0,
+		cancels => 1);
+	$holder->stop;
+	$gate->set(max_active_backends => -1);
+}
+
+# Sessions that send a statement over and over, as long as somebody looks
+sub crowd
+{
+	my ($n, $sql, %settings) = @_;
+	return map { { session => $gate->session(session => \%settings), sql => $sql } } 1 .. $n;
+}
+
+sub keep_busy
+{
+	for my $one (@_)
+	{
+		my $session = $one->{session};
+		next if $one->{busy} && !$session->done;
+		$session->result if $one->{busy};
+		$session->start($one->{sql});
+		$one->{busy} = 1;
+	}
+	return;
+}
+
+sub ends_crowd { $_->{session}->stop foreach @_; return; }
+
+# The limit in both views; empty if there is none
+sub limit
+{
+	return $gate->value(
+		'SELECT CASE WHEN w.cpu_limit = g.max_active AND w.cpu_limit_since <= now() THEN w.cpu_limit::text
+			WHEN w.cpu_limit IS NULL AND w.cpu_limit_since IS NULL AND g.max_active = -1 THEN \'none\'
+			ELSE \'unclear\' END
+		FROM pg_stat_admission_gate g, pg_stat_admission_gate_worker w');
+}
+
+# While they are busy, it comes to be so.
+sub ok_comes_beside
+{
+	my ($condition, $what, @crowd) = @_;
+	return $gate->ok_comes(sub { keep_busy(@crowd); $condition->() }, $what);
+}
+
+# For so many seconds, there is no limit.
+sub ok_no_limit
+{
+	my ($seconds, $what, @crowd) = @_;
+	my $end = time + $seconds;
+	my %seen;
+
+	while (time < $end)
+	{
+		keep_busy(@crowd);
+		$seen{ limit() } = 1;
+		usleep(10_000);
+	}
+	return is_deeply([ keys %seen ], ['none'], $what);
+}
+
+sub logged { return scalar(() = slurp_file($gate->node->logfile) =~ /LOG:  admission limit $_[0]/g); }
+
+my $ends = sub { limit() eq 'none' };
+
+# No evidence, no limit
+{
+	my @patient = crowd(24, $short);
+	ok_no_limit(2, 'patient sessions have no limit', @patient);
+	ends_crowd(@patient);
+	my @few = crowd(6, $burn, statement_timeout => '50ms');
+	ok_no_limit(2, 'nor do few that time-outs end', @few);
+	ends_crowd(@few);
+	is(logged('began'), 0, 'and the log has none');
+}
+
+# Evidence
+my @impatient = crowd(24, $burn, statement_timeout => '100ms');
+ok_comes_beside(sub { limit() =~ /^\d+$/ },
+	'while time-outs end statements and CPUs are short, there is a limit', @impatient);
+is($gate->value('SHOW admission_gate.max_active_backends'), '-1', 'which is not that of the setting');
+ok_comes_beside(sub { limit() eq '2' }, 'it falls to the number of CPUs', @impatient);
+ok_comes_beside(sub { $gate->value('SELECT waiting > 0 FROM pg_stat_admission_gate') eq 't' },
+	'the others queue', @impatient);
+ok(logged('began: 8 backends at work'), 'the log says that it began');
+is(logged('ended'), 0, 'and not that it ended');
+ends_crowd(@impatient);
+$gate->ok_comes($ends, 'it ends when nobody needs it');
+is(logged('ended after'), logged('began'), 'as the log says');
+
+# A number that the administrator sets
+ok_comes_beside(sub { limit() =~ /^\d+$/ }, 'it comes again', @impatient);
+$gate->set(max_active_backends => 20);
+is($gate->value('SELECT cpu_limit FROM pg_stat_admission_gate_worker'), '', 'a number that is set replaces it');
+ends_crowd(@impatient);
+
+# A dry run
+$gate->set(max_active_backends => -1, mode => 'observe');
+my $queued = $gate->counter('queued');
+my $would_queue = $gate->counter('would_queue');
+ok_comes_beside(sub { limit() eq '8' && $gate->counter('would_queue') > $would_queue },
+	'a dry run shows a limit, and counts who would have queued', @impatient);
+ok_no_queue();
+ends_crowd(@impatient);
+$gate->ok_comes($ends, 'it ends there, too');
+$gate->finish;
+
+sub ok_no_queue
+{
+	my $end = time + 1;
+	while (time < $end) { keep_busy(@impatient); usleep(10_000) }
+	is($gate->counter('queued'), $queued, 'nobody queues');
+	return is(limit(), '8', 'and the limit stays as it began');
+}
