@@ -29,8 +29,8 @@ SELECT pid <> pg_backend_pid() AS is_another, started < now() AS has_started FRO
 DO $$
 BEGIN
   EXECUTE (SELECT format('CREATE FUNCTION newer(OUT pid int4, OUT started timestamptz, OUT last_sample timestamptz,
-                          OUT samples int8, OUT sample_time float8, %s) RETURNS SETOF record LANGUAGE C
-                          AS %L, %L', string_agg('OUT new_' || i || ' text', ', '), probin, prosrc)
+                          OUT samples int8, OUT sample_time float8, OUT cpu_limit int4,
+                          OUT cpu_limit_since timestamptz, %s) RETURNS SETOF record LANGUAGE C AS %L, %L', string_agg('OUT new_' || i || ' text', ', '), probin, prosrc)
            FROM pg_proc, generate_series(1, 30) i WHERE proname = 'pg_stat_get_admission_gate_worker'
            GROUP BY probin, prosrc);
 END
@@ -69,7 +69,7 @@ COMMIT;
 SELECT 1/0;
 SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
        admitted, completed, failed, running, queued, barged, forced,
-       pauses, timeouts, rejections, cancels, total_wait_time, max_wait_time, total_pause_time
+       pauses, timeouts, rejections, cancels, overdue, total_wait_time, max_wait_time, total_pause_time
 FROM pg_stat_admission_gate;
 
 -- Per statement, if scope says so; what the transaction had before, it has.

@@ -200,7 +200,7 @@ settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue. Zero turns the gate off, -1 means that only pools and hot spots have limits.",
+							"Others wait in a queue. Zero turns the gate off, -1 means that only pools have limits, and what the gate finds to need one.",
 							&gate_max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
