@@ -256,9 +256,10 @@ my $awaits = $gate->session;
 my $first = 0;
 $gate->ok_comes(
 	sub {
-		# One that has often wanted the row queues at its BEGIN.
+		# One that has wanted the row before may queue at its BEGIN.
 		$session = $gate->session(%waits);
-		waits_for_place($session, 'UPDATE other SET n = n + 1 WHERE id = 50');
+		$session->query('BEGIN', 'SELECT 1', 'UPDATE other SET n = n + 1 WHERE id = 50');
+		$session->start($want);
 		$awaits->start('UPDATE other SET n = n + 1 WHERE id = 50');
 		$session->sqlstate;
 		my $mine = $gate->state($session, 'wait_time');
