@@ -129,6 +129,7 @@ typedef struct SlotQueue
 	dlist_head	waiters;
 	dlist_head	impatient;		/* of these, those with patience, as they came */
 	int			nwaiters;
+	bool		is_odd_turn;	/* changes whenever one enters */
 	dlist_node *last_awaited;	/* the last with is_awaited, or the head */
 	dlist_node *last_before;	/* none with holds_locks is behind this one;
 								 * or the head */

@@ -128,6 +128,13 @@ is_impatient(const SlotEntry *entry)
 	return entry->patience > 0 || entry->client_patience > 0;
 }
 
+/* us.  Lock held. */
+static uint64
+time_in_queue(const SlotEntry *entry)
+{
+	return Max((int64) (locked.now - entry->arrived), 0);
+}
+
 /*
  * Has this waiter used half of its time?  One whose client is still there after
  * twice the time that others had is patient after all.  Lock held.
@@ -135,10 +142,20 @@ is_impatient(const SlotEntry *entry)
 static bool
 is_late(const SlotEntry *entry)
 {
-	uint64		waited = Max((int64) (locked.now - entry->arrived), 0);
+	uint64		waited = time_in_queue(entry);
 
 	return (entry->patience > 0 && waited > entry->patience / 2) ||
 		(waited > entry->client_patience / 2 && waited < entry->client_patience * 2);
+}
+
+/*
+ * Would this waiter be late if it had to wait as long as the head of its queue
+ * has?  If all had more time than it has, it would never be served.  Lock held.
+ */
+static bool
+is_hurried(const SlotEntry *entry, const SlotEntry *head)
+{
+	return entry->patience > 0 && time_in_queue(head) > entry->patience / 2;
 }
 
 /*
@@ -149,7 +166,7 @@ void
 slots_note_client(const SlotEntry *entry)
 {
 	SlotQueue  *queue = queue_at(entry->queue);
-	int64		waited = Max((int64) (locked.now - entry->arrived), 1);
+	int64		waited = Max(time_in_queue(entry), 1);
 
 	if (passed_since(queue->given_up, REMEMBERED_FOR, locked.now))
 		queue->clients = 0;
@@ -183,7 +200,8 @@ exchange_tickets(SlotQueue *queue, SlotEntry *head, SlotEntry *later)
  * order.  Of the others, the head exchanges its ticket, when it has used half
  * of its time, with the one that came last, which has all of its time to run;
  * but not if it was called, or if that one is late itself.  Otherwise those
- * would be served first that are about to give up.  Lock held.
+ * would be served first that are about to give up.  Every other turn is for
+ * whoever has less time than the line takes.  Lock held.
  */
 static void
 pass_over_late(void)
@@ -194,10 +212,11 @@ pass_over_late(void)
 		SlotEntry  *head = first_waiter(index);
 		SlotEntry  *last;
 
-		if (!is_impatient(head) || head->wakeup_pending || !is_late(head))
+		if (!is_impatient(head) || head->wakeup_pending)
 			continue;
 		last = dlist_tail_element(SlotEntry, impatient_link, &queue->impatient);
-		if (!is_late(last))
+		if (!is_late(last) &&
+			(is_late(head) || (queue->is_odd_turn && is_hurried(last, head))))
 			exchange_tickets(queue, head, last);
 	}
 }
@@ -697,6 +716,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(entry);
 	note_passed_over(pool_of(entry)->definition.priority, locked.now);
+	queue->is_odd_turn = !queue->is_odd_turn;
 	queue->passed_over_since = 0;
 	queue->moved = locked.now;
 	queue->stall_after = 0;

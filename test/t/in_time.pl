@@ -50,6 +50,19 @@ sub ok_next
 	$gate->end_sessions;
 }
 
+# Who has less time than the line takes has every other turn.
+{
+	my $holder = $gate->worker;
+	my @line = map { $gate->waiter('SELECT clock_timestamp()', session => \%for_long) } 1 .. 6;
+	await_wait($line[0], 6000);
+	my $hurried = $gate->waiter('SELECT clock_timestamp()', session => { statement_timeout => '10s' });
+	$holder->stop;
+	my $served = $hurried->finish;
+	cmp_ok(scalar(grep { $_->finish lt $served } @line),
+		'<', 3, 'one with less time than the line takes does not wait for all of it');
+	$gate->end_sessions;
+}
+
 # The time-outs of clients show when they cancel, or hang up.
 sub goes_first
 {
