@@ -34,7 +34,6 @@
  */
 #include "postgres.h"
 
-#include "access/parallel.h"
 #include "access/xact.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
@@ -67,9 +66,6 @@ static int	nesting_level = 0;
  * statement scope, the end of another one does not release the slot.
  */
 static const QueryDesc *statement = NULL;
-
-/* Has the transaction run what long_statements.c must forget? */
-static bool may_be_long = false;
 
 /* Has this client backend met the gate? */
 static bool session_has_begun = false;
@@ -105,14 +101,7 @@ gate_xact_callback(XactEvent event, void *arg)
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		my_slot_begin_commit();
 	else
-	{
-		if (unlikely(may_be_long))
-		{
-			may_be_long = false;
-			long_statements_end_transaction();
-		}
 		my_slot_end_transaction(event == XACT_EVENT_ABORT);
-	}
 }
 
 /*
@@ -125,8 +114,6 @@ gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	bool		failed = event == SUBXACT_EVENT_ABORT_SUB;
 
-	if (failed)
-		long_statements_abort_subtransaction();
 	if (failed || event == SUBXACT_EVENT_COMMIT_SUB)
 		my_slot_end_subtransaction(failed);
 	if (failed && nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
@@ -256,9 +243,6 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
 	if (!gate_is_on())
 	{
-		/* Parallel workers need no slot, but pause with their leader. */
-		if (IsParallelWorker())
-			long_statements_begin(queryDesc);
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 		return;
 	}
@@ -267,14 +251,11 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 		my_slot_resume();
 		statement = queryDesc;
 	}
-	may_be_long = true;
-	long_statements_begin(queryDesc);
 	if (gate_scope == SCOPE_TRANSACTION)
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 	else
 		CALL_ONE_LEVEL_DOWN(next_ExecutorRun(EXECUTOR_RUN_ARGS));
 
-	long_statements_leave(queryDesc);
 	if (queryDesc->operation == CMD_SELECT && !queryDesc->plannedstmt->hasModifyingCTE)
 		leave_statement();
 }
@@ -392,14 +373,6 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		my_slot_pass();
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
-	/* Other commands write, or lock others out, only through the executor. */
-	if (kind == UTILITY_HEAVY ||
-		(IsA(stmt, LockStmt) && ((LockStmt *) stmt)->mode > AccessShareLock) ||
-		(IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from))
-	{
-		may_be_long = true;
-		long_statements_note_write();
-	}
 
 	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
 

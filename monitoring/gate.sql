@@ -28,7 +28,7 @@
 	\set clear_screen ''
 \endif
 
-\set pool_format '%-12s %-8s %8s %8s %8s %6s %8s %11s %9s %10s %9s'
+\set pool_format '%-12s %-8s %8s %8s %8s %8s %11s %9s %10s %9s'
 \set hot_spot_format '%-44s %-16s %8s %10s %8s %8s %8s %8s  %-12s %s'
 \set past_format '%-44s %-16s %8s %12s %10s  %-12s %s'
 \set waiter_format '%8s %12s  %-12s %-12s %s'
@@ -84,12 +84,12 @@ WITH look AS MATERIALIZED (
 		', last sample ' || round(extract(epoch FROM clock_timestamp() - last_sample), 1) || ' s ago')
 	FROM kept, pg_stat_admission_gate_worker
 UNION ALL
-	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'working', 'paused', 'waiting',
+	SELECT 2, 0, format(:'pool_format', 'pool', 'mode', 'limit', 'running', 'working', 'waiting',
 		'admitted/s', 'queued/s', 'refused/s', 'ms/wait')
 UNION ALL
 	SELECT 3, row_number() OVER (ORDER BY pool),
 		format(:'pool_format', pool, mode,
-			max_active, running, working, paused, waiting,
+			max_active, running, working, waiting,
 			round(new_admitted / seconds, 1), round(new_queued / seconds, 1),
 			round(new_refused / seconds, 1), round(mean_wait::numeric, 1))
 	FROM pools

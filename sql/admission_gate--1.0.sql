@@ -10,7 +10,6 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT priority int4,
     OUT running int4,
     OUT working int4,
-    OUT paused int4,
     OUT waiting int4,
     OUT admitted int8,
     OUT completed int8,
@@ -20,14 +19,12 @@ CREATE FUNCTION pg_stat_get_admission_gate(
     OUT barged int8,
     OUT forced int8,
     OUT stalls int8,
-    OUT pauses int8,
     OUT timeouts int8,
     OUT rejections int8,
     OUT cancels int8,
     OUT overdue int8,
     OUT total_wait_time float8,
     OUT max_wait_time float8,
-    OUT total_pause_time float8,
     OUT stats_reset timestamptz
 )
 RETURNS SETOF record

@@ -69,7 +69,7 @@ COMMIT;
 SELECT 1/0;
 SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
        admitted, completed, failed, running, queued, barged, forced,
-       pauses, timeouts, rejections, cancels, overdue, total_wait_time, max_wait_time, total_pause_time
+       timeouts, rejections, cancels, overdue, total_wait_time, max_wait_time
 FROM pg_stat_admission_gate;
 
 -- Per statement, if scope says so; what the transaction had before, it has.

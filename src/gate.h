@@ -37,13 +37,6 @@ extern void my_slot_end_subtransaction(bool failed);
 extern void wanted_begin(QueryDesc *query, int eflags);
 extern void wanted_lock_table(const LockStmt *statement);
 
-/* long_statements.c */
-extern void long_statements_begin(const QueryDesc *query);
-extern void long_statements_leave(const QueryDesc *query);
-extern void long_statements_note_write(void);
-extern void long_statements_abort_subtransaction(void);
-extern void long_statements_end_transaction(void);
-
 /* sampler.c */
 extern long sampler_sample(void);
 
@@ -74,7 +67,6 @@ extern bool gate_utility;
 /* These are also in shared memory, where backends that wait read them. */
 extern GATE_HIDDEN int gate_max_active_backends;	/* as in SlotSettings */
 extern int	gate_handoff_after; /* ms; 0 = always hand off */
-extern int	gate_long_after;	/* ms of CPU time; -1 = never */
 
 extern GATE_HIDDEN bool bypass_in_force;	/* this session needs no slot */
 extern void bypass_look_at_name(void);

@@ -18,8 +18,7 @@
  * it does not sleep.  A parallel query is at work if any of its processes is.
  *
  * A sample serves backends that wait at the gate with a lock that others or
- * replay want (core/at_work.c), and lets in all long statements
- * (core/long_turns.c) while VACUUM or replay waits for backends.
+ * replay want (core/at_work.c).
  *
  * Locking: everything here is local to the worker.  It reads other backends'
  * PGPROC without a lock, like pg_stat_activity; a stale value costs one
@@ -114,7 +113,6 @@ static struct
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
 	int			nawaited;
-	bool		needs_long;		/* VACUUM waits for a pin */
 	int			wanting;		/* processes that use a CPU or wait for one */
 	WaitGroup	groups[GROUPS];
 }			sample;
@@ -191,7 +189,6 @@ read_backend(int procno)
 	WaitGroup  *group;
 	bool		goes_on;
 
-	sample.needs_long |= GATE_IS_CLEANUP_WAIT(event);
 	/* Before 17, a process that has exited keeps its pid. */
 	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
 	if (is_idle_wait(event))
@@ -521,23 +518,15 @@ is_at_work(int procno)
 
 /* ---- Samples ---- */
 
-/*
- * Does replay wait for a pin, a lock, or the end of a snapshot?  Owners of the
- * lock that wait at the gate are let in.
- */
-static bool
-replay_waits(void)
+/* If replay waits for a lock, let in owners of it that wait at the gate. */
+static void
+help_replay(void)
 {
-	bool		waits = false;
-
 	for (int i = 0; i < NUM_AUXILIARY_PROCS && RecoveryInProgress(); i++)
 	{
 		PGPROC	   *proc = GetPGProcByNumber(MaxBackends + i);
-		uint32		event = wait_event_of(proc);
 		WaitGroup  *group = group_of(*(LOCK *volatile *) &proc->waitLock);
 
-		waits |= GATE_IS_CLEANUP_WAIT(event) || event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
-			(event & WAIT_CLASS_MASK) == PG_WAIT_LOCK;
 		/* If backends wait for it, too, that has been done. */
 		if (group != NULL && group->waiter < 0)
 		{
@@ -545,7 +534,6 @@ replay_waits(void)
 			find_owner(group);
 		}
 	}
-	return waits;
 }
 
 /* Find out who waits for whom. */
@@ -615,17 +603,12 @@ sampler_sample(void)
 		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		/* A leader that needs no more rows waits for its workers to end. */
-		if (slots_awaited_turn(procno) != NULL &&
-			wait_event_of(GetPGProcByNumber(procno)) == WAIT_EVENT_PARALLEL_FINISH)
-			slots_let_in(procno);
 		if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);
 		if (state == SLOT_RUNNING)
 			slots_note_holder(procno, is_at_work(procno));
 	}
-	sample.needs_long |= replay_waits();
-	slots_need_long(sample.needs_long);
+	help_replay();
 	slots_adapt_cpu_limit(sample.wanting, sample.now);
 	/* They go first to the slots that come. */
 	slots_serve_awaited(awaited, sample.nawaited);

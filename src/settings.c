@@ -28,7 +28,6 @@ int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 bool		gate_utility = true;
 int			gate_handoff_after = 20;
-int			gate_long_after;
 int			gate_log_min_wait = -1;
 bool		bypass_in_force = false;
 
@@ -70,8 +69,7 @@ settings_publish(void)
 		.hot_spots = hot_spots,
 		.log_min_wait = gate_log_min_wait,
 		.handoff_after = gate_handoff_after,
-		.idle_after = idle_after,
-		.long_after = gate_long_after
+		.idle_after = idle_after
 	};
 
 	slots_set_pools(gate_pools);
@@ -276,12 +274,6 @@ settings_define(void)
 							"Sets the time without use of a CPU after which a backend is not at work.",
 							"It applies where no wait event tells. -1 means that a backend counts as at work to the end of its transaction, whatever it waits for.",
 							&idle_after, 100, -1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("admission_gate.long_after",
-							"Sets the CPU time after which a statement is long.",
-							"A long statement gives up its slot while others wait, and queues again. -1 means that no statement is long.",
-							&gate_long_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");

@@ -22,14 +22,12 @@ core/wait_queue
 core/hot_spots
 core/stats
 core/pools core/at_work core/cpu_limit
-core/long_turns
 core/acquire core/views
 gate
 process pool_parser
 settings
 snapshot sampler
 worker
-long_statements
 my_slot
 wanted
 admission_gate

@@ -53,7 +53,7 @@ no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 # Whether nothing else is asked for, and what further versions are tested with then
 DEFAULT=$([ -n "${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}" ] || echo yes)
 OTHER_TESTS=${TESTS:-regress isolation tap}
-OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,at_work,refused_begin,long_timer}.pl)}
+OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,at_work,refused_begin}.pl)}
 
 [ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
 TESTS=${TESTS:-regress isolation tap simulator model}
@@ -139,7 +139,7 @@ run_tests() {
         isolation) check_on_server isolation REGRESS= ${ISOLATION:+"ISOLATION=$ISOLATION"} ;;
         tap)
             # The longest first
-            TAP_FILES=${TAP_FILES:-$(cd "$WORK/src" && echo test/t/{chaos,long_statements,nothing_stuck,hot_spots,wanted}.pl test/t/*.pl)}
+            TAP_FILES=${TAP_FILES:-$(cd "$WORK/src" && echo test/t/{chaos,nothing_stuck,hot_spots,wanted}.pl test/t/*.pl)}
             check tap "${prove[@]}" PROVE_TESTS="$(tr ' ' '\n' <<<"$TAP_FILES" | awk '!seen[$0]++' | xargs)"
             ;;
         neighbours) check neighbours "${prove[@]}" PROVE_TESTS="${NEIGHBOURS:-test/neighbours/*.pl}" ;;

@@ -22,12 +22,7 @@
  *	 NONE -> RUNNING				its backend, after it was counted
  *	 NONE -> WAITING -> NONE		its backend, under the lock
  *	 WAITING -> RUNNING				any process, under the lock
- *	 RUNNING -> RUNNING, WAITING	its backend or a parallel worker, under the
- *									lock, by compare-and-exchange, with or without
- *									a turn (long_turns.c)
- *	 RUNNING -> NONE				its backend, by compare-and-exchange
- * A backend may leave while others queue its long statement (long_turns.c): it
- * releases what the state that it exchanged says.
+ *	 RUNNING -> NONE				its backend
  *
  * A place at a hot spot is counted first, then put into the entry's spot by
  * compare-and-exchange, by the backend or the worker.  The process that
@@ -76,7 +71,7 @@ attach_entry(void)
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process has left, up to wanted_relation */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
-	memset(&MySlotEntry->hot_spot, 0, offsetof(SlotEntry, ticks) - offsetof(SlotEntry, hot_spot));
+	memset(&MySlotEntry->hot_spot, 0, offsetof(SlotEntry, totals) - offsetof(SlotEntry, hot_spot));
 	on_shmem_exit(slots_at_exit, (Datum) 0);
 	pg_atomic_fetch_add_u32(&Slots->attached, 1);
 	/* More backends may follow. */
@@ -284,8 +279,6 @@ enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 	}
 
 	pool->totals[TOTAL_QUEUED]++;
-	if (!slot_is_free())
-		Slots->short_waited = locked.now;
 	pg_atomic_write_u64(&MySlotEntry->since, locked.timestamp);
 	MySlotEntry->queued = locked.now;
 	MySlotEntry->holds_locks = holds_locks;
@@ -439,18 +432,10 @@ release(Hold had)
 static void
 drop_slot(int spot)
 {
-	uint32		held;
+	uint32		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
 	Hold		had;
 
-	/* A parallel worker may make the statement long, or queue it, meanwhile. */
-	do
-	{
-		slots_end_turns();
-		held = pg_atomic_read_u32(&MySlotEntry->state);
-	} while (state_in(held) == SLOT_WAITING || place_in(held) == LONG_QUEUE ||
-			 !pg_atomic_compare_exchange_u32(&MySlotEntry->state, &held, SLOT_NONE));
 	leave_reserve(MySlotEntry);
-
 	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
 	{
@@ -507,7 +492,7 @@ slots_release(void)
 	else if (pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me))
 	{
 		/* FATAL may come before the wait has its cleanup. */
-		if (state_of(me) == SLOT_WAITING && !is_paused(me) &&
+		if (state_of(me) == SLOT_WAITING &&
 			!slots_leave_queue(TOTAL_CANCELS, false))
 			slots_refuse_grant();
 		drop_all();
@@ -805,8 +790,6 @@ slots_shmem_init(void)
 
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
 		pg_atomic_init_u32(&entry->spot, 0);
-		pg_atomic_init_u32(&entry->ticks, 0);
-		ConditionVariableInit(&entry->turn);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
 		for (int t = 0; t < SLOT_TOTALS; t++)

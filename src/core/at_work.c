@@ -153,12 +153,7 @@ relieve_next(void)
 {
 	SlotEntry  *next = slots_next_waiter();
 
-	/* A long statement only waits for its turn. */
-	for (int index = NO_QUEUE; next != NULL && next->queue == LONG_QUEUE &&
-		 (index = slots_next_queue(index)) != NO_QUEUE;)
-		if (queue_has_place_free(index))
-			next = first_waiter(index);
-	if (next == NULL || next->queue == LONG_QUEUE ||
+	if (next == NULL ||
 		!enter_late(next, Slots->moved, MAX_STALL, &Slots->stall_after))
 		return false;
 	Slots->moved = locked.now;
@@ -206,16 +201,6 @@ slots_relieve_stall(void)
 	slots_lock();
 	if (!relieve_next())
 		relieve_full_queue();
-	slots_unlock();
-}
-
-/* Let in a waiter that another backend waits for, above the limits. */
-void
-slots_let_in(int procno)
-{
-	slots_lock();
-	if (state_of(entry_of(procno)) == SLOT_WAITING)
-		slots_grant_above_limit(entry_of(procno));
 	slots_unlock();
 }
 

@@ -16,7 +16,6 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
-#include "storage/condition_variable.h"
 
 /* Visible to all files of this library, but to no other library */
 #define GATE_HIDDEN __attribute__((visibility("hidden")))
@@ -27,7 +26,6 @@ typedef enum SlotState
 	SLOT_NONE,					/* neither holds nor wants a slot */
 	SLOT_WAITING,				/* is in a queue */
 	SLOT_RUNNING,				/* holds a slot */
-	SLOT_PAUSED,				/* views only: long statement waits for a turn */
 	SLOT_STATES
 } SlotState;
 
@@ -70,13 +68,11 @@ typedef enum SlotTotal
 	TOTAL_BARGED,
 	TOTAL_FORCED,
 	TOTAL_STALLS,
-	TOTAL_PAUSES,
 	TOTAL_TIMEOUTS,
 	TOTAL_REJECTIONS,
 	TOTAL_CANCELS,
 	TOTAL_OVERDUE,
 	TOTAL_WAIT_TIME,			/* us */
-	TOTAL_PAUSE_TIME,			/* us */
 	SLOT_TOTALS
 } SlotTotal;
 
@@ -141,7 +137,6 @@ typedef struct SlotSettings
 	int			log_min_wait;	/* ms; -1 = log no hot spot */
 	int			handoff_after;	/* ms; 0 = always hand off */
 	int			idle_after;		/* ms; -1 = never */
-	int			long_after;		/* ms of CPU time; -1 = never */
 } SlotSettings;
 
 extern void slots_set(const SlotSettings *settings);
@@ -331,16 +326,7 @@ extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
-extern void slots_let_in(int procno);
 extern void slots_serve_awaited(int *procnos, int n);
-
-/* Long statements */
-#define LONG_TICK		25		/* ms of CPU time */
-extern pg_atomic_uint32 *slots_begin_counting(int procno, uint32 before);
-extern void slots_check_turn(int procno);
-extern ConditionVariable *slots_awaited_turn(int procno);
-extern void slots_end_turns(void);
-extern void slots_need_long(bool needed);
 
 /* The limit that a backend waits for */
 typedef struct SlotLimit

@@ -52,9 +52,8 @@
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
-/* Queues by index: those of pools, of long statements, of hot spots */
-#define LONG_QUEUE		SLOTS_MAX_POOLS
-#define SLOTS_QUEUES	(LONG_QUEUE + 1 + MAX_HOT_SPOTS)
+/* Queues by index: those of pools, of hot spots */
+#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
 
@@ -90,7 +89,6 @@ typedef struct SlotEntry
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	uint32		wanted_shape;	/* how that statement names it: one bit */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
-	pg_atomic_uint32 ticks;		/* of CPU time; its workers write it, too */
 	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
 
 	dlist_node	link;			/* in a queue: lock */
@@ -106,12 +104,6 @@ typedef struct SlotEntry
 								 * lock */
 	bool		is_awaited;		/* others wait for what it holds: lock */
 	dlist_node	impatient_link; /* in SlotQueue.impatient: lock */
-
-	/* Of a long statement: see long_turns.c */
-	uint64		turn_began;		/* lock */
-	uint32		turn_ticks;		/* ticks of earlier turns: lock */
-	uint32		workers;		/* parallel workers: lock */
-	ConditionVariable turn;		/* these wait for it */
 } SlotEntry;
 
 /* The queue of a pool or of a hot spot */
@@ -119,8 +111,7 @@ typedef struct SlotQueue
 {
 	/*
 	 * Places in use, on a cache line of their own.  A pool's queue counts
-	 * only while the pool has a limit.  That of long statements counts the
-	 * processes that have a turn, and has no flag.
+	 * only while the pool has a limit.
 	 */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 	pg_atomic_uint32 limit;		/* places, or NO_LIMIT; the lock to change */
@@ -205,16 +196,11 @@ typedef struct SlotShared
 	uint64		moved;			/* when one was last granted a slot, or
 								 * claimed it: see at_work.c */
 	int			stall_after;	/* ms to the next entry; 0 = initial delay */
-	uint64		short_waited;	/* when a short statement last queued, as no
-								 * slot was free, or entered from a pool's
-								 * queue */
 	int			max_active;		/* as in the settings; with -1, cpu_limit
 								 * while there is one */
 	uint32		cpu_limit;		/* see cpu_limit.c; 0 = none */
 	TimestampTz cpu_limit_since;
 	int			cpus;			/* usable ones; 0 = unknown */
-	bool		long_needed;	/* VACUUM or replay waits for them; written by
-								 * the worker without the lock */
 	pg_atomic_uint32 next_priority; /* int32; lower ones do not barge */
 	pg_atomic_uint32 unknown_logged;	/* generation at the last warning */
 	int			worker;			/* proc number, or INVALID_PROC_NUMBER */
@@ -295,20 +281,20 @@ first_waiter(int queue)
 static inline bool
 is_of_hot_spot(int queue)
 {
-	return queue > LONG_QUEUE;
+	return queue >= SLOTS_MAX_POOLS;
 }
 
 static inline int
 slots_hot_spot_queue(int hot_spot)
 {
-	return LONG_QUEUE + 1 + hot_spot;
+	return SLOTS_MAX_POOLS + hot_spot;
 }
 
 static inline HotSpot *
 hot_spot_at(int queue)
 {
 	Assert(is_of_hot_spot(queue));
-	return &Slots->hot_spots[queue - LONG_QUEUE - 1];
+	return &Slots->hot_spots[queue - SLOTS_MAX_POOLS];
 }
 
 static inline SlotState
@@ -431,7 +417,7 @@ static inline bool
 count_place(int queue, CountWhen when, int *place)
 {
 	*place = NO_QUEUE;
-	if (queue < LONG_QUEUE && !queue_has_limit(queue))
+	if (!is_of_hot_spot(queue) && !queue_has_limit(queue))
 		return true;
 	if (!count_up(&queue_at(queue)->usage, pg_atomic_read_u32(&queue_at(queue)->limit), when))
 		return false;
@@ -518,61 +504,6 @@ leave_reserve(SlotEntry *entry)
 	if (unlikely(entry->reserved))
 		pg_atomic_fetch_sub_u32(&Slots->reserved, 1);
 	entry->reserved = false;
-}
-
-/* ---- Long statements ---- */
-
-#define LONG_SLOTS		4		/* their share: one slot of so many, */
-#define LONG_CPUS		2		/* or one for so many CPUs if that is less */
-#define LONGEST_TURN	1000	/* ms, for a statement that uses little CPU */
-#define SPARE_AFTER		100		/* ms; see long_turns.c */
-
-/*
- * How many processes of long statements may work while short ones wait?  Each
- * uses a CPU all the time.
- */
-static inline int
-long_share(void)
-{
-	int			limit = pg_atomic_read_u32(&Slots->limit);
-
-	return limit == 1 ? 0 : Max(Min(limit / LONG_SLOTS, Slots->cpus / LONG_CPUS), 1);
-}
-
-static inline int
-long_weight(const SlotEntry *entry)
-{
-	return 1 + (int) entry->workers;
-}
-
-/*
- * May this holder's statement be long?  The administrator's pools and limits
- * take precedence.  Lock held, or a hint.
- */
-static inline bool
-long_may_wait(SlotEntry *entry)
-{
-	/* The leader of a worker may be a background worker, which has no slot. */
-	return state_of(entry) != SLOT_NONE && Slots->settings.long_after >= 0 &&
-		slots_are_limited() && !Slots->settings.observing &&
-		!entry->admitted_before && entry->pool == DEFAULT_POOL && !queue_has_limit(DEFAULT_POOL);
-}
-
-/* A turn begins (1), or ends (-1).  Lock held. */
-static inline void
-count_turn(const SlotEntry *entry, int sign)
-{
-	pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, sign * long_weight(entry));
-}
-
-/* Does its long statement wait for a turn?  Lock held, or a hint. */
-static inline bool
-is_paused(SlotEntry *entry)
-{
-	if (state_of(entry) != SLOT_WAITING)
-		return false;
-	pg_read_barrier();			/* slots_check_turn() writes the queue first */
-	return *(volatile uint8 *) &entry->queue == LONG_QUEUE;
 }
 
 /* When this process last took the lock, or just before that */

@@ -89,8 +89,7 @@ slots_get_my_limit(SlotLimit *limit)
 		limit->max_active = Max(Slots->max_active, 1);
 		limit->in_use = slots_in_use();
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
-			if (queue != LONG_QUEUE)
-				limit->waiting += queue_at(queue)->nwaiters;
+			limit->waiting += queue_at(queue)->nwaiters;
 	}
 	if (state_of(MySlotEntry) == SLOT_WAITING)
 		limit->waiting--;

@@ -23,7 +23,7 @@
 #define MAX_COLUMNS		25		/* that this library knows */
 
 /* In the order of SlotState and HotSpotKind */
-static const char *const state_names[] = {"none", "waiting", "running", "paused"};
+static const char *const state_names[] = {"none", "waiting", "running"};
 static const char *const kind_names[] = {
 	"none", "relation", "advisory", "object", "lwlock", "transaction"
 };
@@ -105,13 +105,6 @@ end_row(Row *row)
 	row->n = 0;
 }
 
-/* The state of an entry, or SLOT_PAUSED */
-static SlotState
-state_to_show(SlotEntry *entry)
-{
-	return is_paused(entry) ? SLOT_PAUSED : state_of(entry);
-}
-
 /* What is shown of a pool */
 typedef struct PoolView
 {
@@ -141,7 +134,7 @@ copy_pool(int index, PoolView *view)
 		view->totals[t] -= pool->baseline[t];
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		SlotState	state = state_to_show(entry_of(i));
+		SlotState	state = state_of(entry_of(i));
 
 		if (entry_of(i)->pool != index)
 			continue;
@@ -191,13 +184,11 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 		add(&row, Int32GetDatum(pool->priority));
 		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
 		add(&row, Int32GetDatum(pool->working));
-		add(&row, Int32GetDatum(pool->backends[SLOT_PAUSED]));
 		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
 		for (int t = TOTAL_ADMITTED; t <= TOTAL_OVERDUE; t++)
 			add(&row, Int64GetDatum(pool->totals[t]));
 		add_milliseconds(&row, pool->totals[TOTAL_WAIT_TIME]);
 		add_milliseconds(&row, pool->max_wait);
-		add_milliseconds(&row, pool->totals[TOTAL_PAUSE_TIME]);
 		add_if(&row, reset != 0, TimestampTzGetDatum(reset));
 		end_row(&row);
 	}
@@ -242,7 +233,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 	for (int procno = 0; procno < MaxBackends; procno++)
 	{
 		SlotEntry  *entry = entry_of(procno);
-		SlotState	state = state_to_show(entry);
+		SlotState	state = state_of(entry);
 		int			pid = GetPGProcByNumber(procno)->pid;
 		uint64		wait_time = pg_atomic_read_u64(&entry->last_wait);
 		char		pool[NAMEDATALEN];
@@ -250,7 +241,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 
 		if (state == SLOT_NONE || pid == 0)
 			continue;
-		if (state == SLOT_WAITING || state == SLOT_PAUSED)
+		if (state == SLOT_WAITING)
 			wait_time = Max((int64) (monotonic_us() - entry->arrived), 0);
 		may_see = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), GetPGProcByNumber(procno)->roleId);

@@ -31,7 +31,7 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 97, fewer than 20 times per section.
+ * waiters: at most 96, fewer than 20 times per section.
  *
  * The queues work without the worker (src/worker.c): if one stands still, its
  * waiters let in one of them per second.  While few backends work, the worker
@@ -56,7 +56,7 @@
 #define AGED_AFTER		1000	/* ms; see queue_has_aged() */
 #define SEVERAL_CLIENTS	4		/* that gave up: others may, too, */
 #define REMEMBERED_FOR	5000	/* if it was within so many ms */
-#define MAX_AT_ONCE		4		/* backends readmitted; long statements */
+#define MAX_AT_ONCE		4		/* backends readmitted in one section */
 
 SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
@@ -65,10 +65,8 @@ int			my_slot_procno = INVALID_PROC_NUMBER;
 LockedSection locked;
 
 /* Whose latches to set when the lock is free: see wake_later() */
-static SlotEntry *wakeups[3 + 2 * MAX_AT_ONCE];
+static SlotEntry *wakeups[3 + MAX_AT_ONCE];
 static int	nwakeups;
-
-static void grant(SlotEntry *entry, const Hold *hold);
 
 /* ---- The order ---- */
 
@@ -95,18 +93,6 @@ has_aged(const SlotEntry *head)
 	return since != 0 && passed_since(since, AGED_AFTER, locked.now);
 }
 
-/* May the first long statement go before short ones?  Lock held. */
-static bool
-is_below_share(const SlotEntry *head)
-{
-	int			used = places_in_use(LONG_QUEUE);
-	int			share = long_share();
-
-	if (used == 0)
-		return share > 0 || passed_since(queue_at(LONG_QUEUE)->moved, LONGEST_TURN, locked.now);
-	return used + long_weight(head) <= share;
-}
-
 /* Does the head of a queue go before that of another?  Lock held. */
 static bool
 goes_first(const SlotEntry *head, const SlotEntry *other)
@@ -117,8 +103,6 @@ goes_first(const SlotEntry *head, const SlotEntry *other)
 		order = pool_of(head)->definition.priority - pool_of(other)->definition.priority;
 	if (order == 0)
 		order = head->is_awaited - other->is_awaited;
-	if (order == 0)
-		order = (head->queue == LONG_QUEUE) - (other->queue == LONG_QUEUE);
 	return order > 0 || (order == 0 && head->queued < other->queued);
 }
 
@@ -226,21 +210,14 @@ SlotEntry *
 slots_next_waiter(void)
 {
 	SlotEntry  *next = NULL;
-	SlotEntry  *spare = NULL;
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		SlotEntry  *head = first_waiter(queue);
 
-		if (!queue_has_place_free(queue))
-			continue;
-		if (queue == LONG_QUEUE && !is_below_share(head))
-			spare = head;
-		else if (next == NULL || goes_first(head, next))
+		if (queue_has_place_free(queue) && (next == NULL || goes_first(head, next)))
 			next = head;
 	}
-	if (next == NULL && passed_since(Slots->short_waited, SPARE_AFTER, locked.now))
-		return spare;
 	return next;
 }
 
@@ -288,8 +265,7 @@ slots_lock(void)
 
 /*
  * Set its latch after the lock is released: that of a backend granted the
- * slot, of the next one, of the worker, and of those that readmit() and
- * wake_next() let in.  Lock held.
+ * slot, of the next one, of the worker, and of those that readmit() lets in.  Lock held.
  */
 static void
 wake_later(SlotEntry *entry)
@@ -306,7 +282,7 @@ head_to_call(void)
 	{
 		SlotEntry  *head = first_waiter(queue);
 
-		if (queue != LONG_QUEUE && queue_has_place_free(queue) && !head->wakeup_pending)
+		if (queue_has_place_free(queue) && !head->wakeup_pending)
 			return head;
 	}
 	return NULL;
@@ -367,32 +343,15 @@ readmit(void)
 
 /*
  * Call the next waiter if a slot is free, or was free and readmit() did not
- * run.  A long statement is granted the slot: it may wait for its parallel
- * workers, and they for its turn.  Lock held.
+ * run.  Lock held.
  */
 static void
 wake_next(bool was_free)
 {
-	int			granted = 0;
-	SlotEntry  *next;
-	Hold		hold;
+	SlotEntry  *next = slots_next_waiter();
 
-	for (;;)
-	{
-		next = slots_next_waiter();
-		/* Set the flag before the test, as slots_enqueue() does. */
-		publish_next(next);
-		if (next == NULL || next->queue != LONG_QUEUE)
-			break;
-		if (granted++ == MAX_AT_ONCE || !count_in(LONG_QUEUE, COUNT_IF_FREE, &hold))
-		{
-			if (was_free)
-				readmit();		/* another backend has taken the slot */
-			return;
-		}
-		grant(next, &hold);
-	}
-
+	/* Set the flag before the test, as slots_enqueue() does. */
+	publish_next(next);
 	if (!slots_are_limited())
 		next = head_to_call();
 	if (next != NULL && (was_free || slot_is_free()) && !next->wakeup_pending)
@@ -418,11 +377,7 @@ slots_unlock(void)
 	wake_next(was_free);
 	SpinLockRelease(&Slots->mutex);
 	for (int i = 0; i < nwakeups; i++)
-	{
 		SetLatch(&GetPGProcByNumber(procno_of(wakeups[i]))->procLatch);
-		if (*(volatile uint32 *) &wakeups[i]->workers > 0)
-			ConditionVariableBroadcast(&wakeups[i]->turn);
-	}
 }
 
 /* ---- The worker ---- */
@@ -624,7 +579,7 @@ slots_queue_append(SlotEntry *entry)
 		next = end;
 	dlist_insert_before(next, &entry->link);
 	entry->arrived = entry->queued;
-	if (!entry->holds_locks && entry->queue != LONG_QUEUE && queue->clients >= SEVERAL_CLIENTS &&
+	if (!entry->holds_locks && queue->clients >= SEVERAL_CLIENTS &&
 		!passed_since(queue->given_up, REMEMBERED_FOR, entry->queued))
 		entry->client_patience = queue->given_up_after;
 	if (is_impatient(entry))
@@ -727,16 +682,6 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot,
 															   spot_of(hold->place))));
 	}
-	if (entry->queue == LONG_QUEUE)
-	{
-		/* The hold counts the leader only. */
-		pg_atomic_fetch_add_u32(&queue_at(LONG_QUEUE)->usage, entry->workers);
-		pool_of(entry)->totals[TOTAL_PAUSE_TIME] +=
-			Max((int64) (locked.now - entry->queued), 0);
-		entry->turn_began = locked.now;
-	}
-	else if (!is_of_hot_spot(entry->queue))
-		Slots->short_waited = locked.now;
 	pg_atomic_write_u64(&entry->since, locked.timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
@@ -747,12 +692,8 @@ static void
 grant(SlotEntry *entry, const Hold *hold)
 {
 	slots_make_holder(entry, hold);
-	/* The last resort is for others. */
-	if (entry->queue != LONG_QUEUE)
-	{
-		Slots->moved = locked.now;
-		Slots->stall_after = 0;
-	}
+	Slots->moved = locked.now;
+	Slots->stall_after = 0;
 	wake_later(entry);
 }
 
@@ -763,7 +704,7 @@ slots_grant_above_limit(SlotEntry *entry)
 	Hold		hold;
 
 	(void) count_in(entry->queue, COUNT_ALWAYS, &hold);
-	pool_of(entry)->totals[TOTAL_STALLS] += entry->queue != LONG_QUEUE;
+	pool_of(entry)->totals[TOTAL_STALLS]++;
 	slots_make_holder(entry, &hold);
 	wake_later(entry);
 }
@@ -778,10 +719,9 @@ grant_one(void)
 	bool		granted;
 
 	slots_lock();
-	next = first_waiter(LONG_QUEUE);
 	if (none_may_queue())
 		next = slots_any_waits() ? first_waiter(slots_next_queue(NO_QUEUE)) : NULL;
-	else if (next == NULL || (!Slots->long_needed && long_may_wait(next)))
+	else
 	{
 		next = slots_next_waiter();
 		when = COUNT_IF_FREE;
@@ -840,11 +780,8 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 		count_place(next->queue, COUNT_IF_FREE, &hold.place))
 	{
 		Slots->last_handoff = locked.now;
-		if (next->queue != LONG_QUEUE)
-		{
-			pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
-			next->handoff_pending = true;
-		}
+		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
+		next->handoff_pending = true;
 		grant(next, &hold);
 	}
 	else if (had->counted)

@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0 LONG=0 PARALLEL=0'
+	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -102,13 +102,6 @@ tickets, pool             |states|IMPATIENT=2 LIMIT=2 POOL_LIMIT=1
 *tickets, middle          |states|IMPATIENT=2 HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2
 tickets, middle, no limit |states|IMPATIENT=2 HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT
 tickets, limit 1, none, 1 |states|IMPATIENT=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT ROUNDS=2
-*long                     |states|LONG=2 BACKENDS=2 ROUNDS=2
-long, three backends      |states|LONG=1
-long, cancel              |states|LONG=1 BACKENDS=2 INTERRUPTS=1
-long, at work             |states|LONG=1 BACKENDS=2 PARALLEL=1 SAMPLES=1 DO=1
-*long, parallel worker    |states|LONG=2 BACKENDS=2 PARALLEL=1
-long, worker, cancel      |states|LONG=1 BACKENDS=2 PARALLEL=1 INTERRUPTS=1 BARGING=0
-long, limit 1, none, off  |states|LONG=2 BACKENDS=2 RESIZE=1 RESIZE_1=NO_LIMIT RESIZE_2=0
 *holder waits for a waiter|finish|HOLDER=WAITS
 *holder waits, hot spot   |finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 *holder waits, middle     |finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2
@@ -152,7 +145,6 @@ a granted slot does not count in its queue     |slots_hand_off|count_place(entry
 a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slots.limit|true|states|SAMPLES=2 DO=1
 a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
 a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
-a plain store where a slot is counted          |drop_slot|counted = MySlotEntry.counted;|counted = MySlotEntry.counted }; atomic {|states|LONG=2 BACKENDS=2 PARALLEL=1
 a slot that was not counted is counted out     |SET_STATE|counted = counted;|counted = true;|states|LIMIT=NO_LIMIT BACKENDS=2
 a place is released where the mark says        |drop_all|take_spot(me)|take_spot(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the worker that dozes is not called            |slots_queue_append|Slots.worker_dozes = false|skip|finish|HOLDER=STAYS
@@ -198,17 +190,6 @@ an exchange leaves the end of the first as it is|exchange_tickets|queue_at(i).la
 those in the middle go last                    |slots_queue_append|entry_of(p).holds_locks && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
 a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
-a long one is granted before the flag is set   |wake_next|SET_FLAG(Slots.usage)|skip|states|LIMIT=2 LONG=2 BARGING=0
-no long one is granted a slot that is free     |wake_next|IS_OF_LONG(next_one)|false|states|LONG=2 BACKENDS=2 ROUNDS=2
-a backend that is queued meanwhile leaves      |MAY_DROP|!IS_WAITING(me)|true|states|LONG=2 BACKENDS=2 PARALLEL=1
-a backend that is long meanwhile leaves        |MAY_DROP|MySlotEntry.place != LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
-a long one has a turn though it has left       |take_turn|ok = IS_RUNNING(p)|ok = true|states|LONG=2 BACKENDS=2 PARALLEL=1
-the turn of a long one that waits still counts |slots_check_turn|count_turn(p, -1)|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
-the slot of a long one that waits still counts |slots_check_turn|slots_hand_off()|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
-a long one keeps its place when its turns end  |slots_end_turns|MySlotEntry.place = NO_QUEUE|skip|states|LONG=2 BACKENDS=2 ROUNDS=2
-one that waits ends its turns without a slot   |slots_end_turns|count_in(DEFAULT_POOL, COUNT_ALWAYS, me)|skip|states|LONG=2 BACKENDS=2 INTERRUPTS=1
-a worker counts although its leader waits      |count_worker|entry_of(p).place == LONG_QUEUE|true|states|LONG=2 BACKENDS=2 PARALLEL=1
-workers of one granted a slot do not count     |slots_make_holder|COUNT_LONG(+ entry_of(p).workers)|skip|states|LONG=2 BACKENDS=2 PARALLEL=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '
 

@@ -4,23 +4,21 @@
  *		checker spin.
  *
  * A few backends run statements through the gate.  Others cancel them.  The worker takes
- * samples, marks contenders of hot spots, and changes limits.  Parallel workers work for
- * long statements.  spin visits every state that any interleaving of their steps leads to.
+ * samples, marks contenders of hot spots, and changes limits.  spin visits every state that
+ * any interleaving of their steps leads to.
  * What it proves, for the sizes in run.sh:
  *
  * (a) No slot and no place leaks: when all processes are done, nothing is counted, all
  *	   flags are clear, all queues are empty.  A backend whose wait in the middle of a
  *	   transaction has ended holds a slot.
  * (b) The limits hold: each count has at least the backends that say they are counted
- *	   there; that of long statements, exactly those and their workers.  The count for all
- *	   exceeds the limit only by those that were counted above it for a reason, like a
+ *	   there.  The count for all exceeds the limit only by those that were counted above it for a reason, like a
  *	   forced entry, and by as many as a limit that fell left above it, until they end.
  *	   A queue is within its limit unless there is such a reason.  Without a limit for
  *	   all, nothing is counted.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
- *	   free place, the next one has been called and has not answered yet; a long statement
- *	   does not wait then.  Without a limit for all, that holds for the first of each such
+ *	   free place, the next one has been called and has not answered yet.  Without a limit for all, that holds for the first of each such
  *	   queue.  If no slot is free, no first of a queue waits that needs only a place, and
  *	   has one free.  Exempt are the times in which a change of limits is on its way, if
  *	   there is no limit for all; a backend has yet to take the lock for a place it
@@ -55,7 +53,7 @@
  * here it does, and a place that is given in between is missed.
  *
  * Left out: totals; all pools but "default"; the reserve, which is a forced entry; limits
- * that are only observed; can_pause.  What depends on time, CPU time or shares is a
+ * that are only observed.  What depends on time, CPU time or shares is a
  * guess: all answers are tried.  So is which of several queues goes first, whenever a
  * backend enters or leaves one.  Only where a sample is what ends the run (HOLDER), it
  * comes last.  An exit of a backend that waits takes the steps of a cancel; an error or
@@ -84,8 +82,6 @@
  * IMPATIENT	so many backends, the last ones, have time-outs; who is late is a guess
  * ONLY_QUEUE	1: backends only queue, anywhere in their transactions, and leave, until they stop
  * KEEP			1: a transaction has two statements, and keeps only its place in between
- * LONG			how many ticks long statements see in all: then one hot spot at most, and
- *				no DO_RELIEVE; PARALLEL: so many backends have a parallel worker each
  * HOLDER		WAITS: 0, with a slot, waits for 1, and is found not to be at work, or to want
  *				a lock of 1; STAYS: it waits for all others, but seems to be at work
  */
@@ -103,8 +99,8 @@
 #else
 #define WANTING			0
 #endif
-#define ALL_PROCESSES	(BACKENDS + WORKERS + PARALLEL)
-#define PLACES			(HOT + LONG > 0 || POOL_LIMIT != NO_LIMIT)
+#define ALL_PROCESSES	(BACKENDS + WORKERS)
+#define PLACES			(HOT > 0 || POOL_LIMIT != NO_LIMIT)
 
 /* ---- slots.h, slots_internal.h ---- */
 #define USAGE_COUNT		15
@@ -113,10 +109,9 @@
 #define INVALID_PROC_NUMBER 4
 #define MAX_HOT_SPOTS	2
 #define DEFAULT_POOL	0
-#define SLOTS_QUEUES	3		/* with LONG, just one hot spot */
+#define SLOTS_QUEUES	3
 #define NO_QUEUE		SLOTS_QUEUES
-#define LONG_QUEUE		(LONG > 0 -> 1 : NO_QUEUE)
-#define HOT_SPOT_QUEUE	(LONG > 0 -> 2 : 1)
+#define HOT_SPOT_QUEUE	1
 #define SLOT_NONE		0
 #define SLOT_WAITING	1
 #define SLOT_RUNNING	2
@@ -128,7 +123,7 @@ typedef SlotQueue {
 typedef SlotEntry {
 	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
 	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
-	byte queue, hot_spot, workers; bool admitted_before, holds_locks, is_awaited, wakeup_pending;
+	byte queue, hot_spot; bool admitted_before, holds_locks, is_awaited, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -163,12 +158,9 @@ byte in_transaction;			/* likewise: for each in one, which may wait at its BEGIN
 byte has_waited;				/* for each in a queue, if it has for handoff_after */
 bool blocked, ended;			/* HOLDER=WAITS: 0 waits for 1, which has ended */
 byte done;						/* processes at their end */
-byte interrupts = INTERRUPTS, samples = SAMPLES, resizes = 2 * RESIZE, ticks = LONG;
+byte interrupts = INTERRUPTS, samples = SAMPLES, resizes = 2 * RESIZE;
 short unlocking;				/* a bit for the process for which Unlocker is to unlock */
 bool passed_told; byte passed_wakes;	/* its "told" and "wakes" */
-bool goes;						/* a long one may go although another has a turn: a guess */
-byte parallel;					/* a bit for each whose query a parallel worker works for */
-byte killed;					/* for each whose query has failed */
 bool overdue;					/* FOREVER: VICTIM has waited for handoff_after */
 byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_in_flight is 1 */
 #define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
@@ -182,15 +174,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 #define IS_RUNNING(p)	(entry_of(p).state == SLOT_RUNNING)
 #define HEAD(i)			queue_at(i).waiters.head
 #define HAS_WAITERS(i)	(HEAD(i) != INVALID_PROC_NUMBER)
-#define COULD(i)		(HAS_WAITERS(i) && queue_has_place_free(i))
-#define CAN(i) \
-	(COULD(i) && ((i) != LONG_QUEUE || places_in_use(LONG_QUEUE) == 0 || goes))
-#define IS_OF_LONG(p)	((p) != INVALID_PROC_NUMBER -> entry_of(p).queue == LONG_QUEUE : false)
-#if LONG
-#define WITH_LONG(statements) statements
-#else
-#define WITH_LONG(statements) skip
-#endif
+#define CAN(i)			(HAS_WAITERS(i) && queue_has_place_free(i))
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
 #define HAS_SLOT(p)	(IS_RUNNING(p) && entry_of(p).counted)
@@ -201,7 +185,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
 #define OPTIONS(f)		f(0) f(1) f(2)
 /* The look at the usage of a queue is a step; that of a pool without a limit is none. */
-#if HOT + (LONG > 0) < 2
+#if HOT < 2
 #define EACH_QUEUE(f)	d_step { next_one = INVALID_PROC_NUMBER; f(0); f(1) }
 #else
 #define EACH_QUEUE(f)	d_step { next_one = INVALID_PROC_NUMBER; f(0); f(1) }; d_step { f(2) }
@@ -308,12 +292,10 @@ inline LIST_REMOVE(list, p)
 #define GOES_FIRST(i) \
 	(overdue && (HEAD(i) == VICTIM || next_one == VICTIM) -> HEAD(i) == VICTIM : (i) == first_queue)
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
-#define GUESS_SHARE		if :: goes = false :: HAS_WAITERS(LONG_QUEUE) -> goes = true fi
-inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true; WITH_LONG(GUESS_SHARE) } }
+inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
 inline wake_later(p) { wakes = wakes | BIT(p) }
 #define LOOK_FOR_CALL(i) \
-	WHEN(next_one == INVALID_PROC_NUMBER && COULD(i) && (i) != LONG_QUEUE && \
-		 !entry_of(HEAD(i)).wakeup_pending, \
+	WHEN(next_one == INVALID_PROC_NUMBER && CAN(i) && !entry_of(HEAD(i)).wakeup_pending, \
 		 next_one = HEAD(i))
 
 inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
@@ -375,15 +357,6 @@ inline pass_over_late()
 inline wake_next()
 {
 	slots_next_waiter();
-#if LONG
-	do
-	:: IS_OF_LONG(next_one) ->
-		d_step { WHEN(slots_are_limited(), SET_FLAG(Slots.usage)) };
-		count_in(LONG_QUEUE, COUNT_IF_FREE, next_one);
-		EITHER(ok, grant(next_one); slots_next_waiter(), break)
-	:: else -> break
-	od;
-#endif
 	if
 	:: d_step {
 			slots_are_limited() ->
@@ -394,8 +367,8 @@ inline wake_next()
 	fi
 }
 #define CALL_NEXT \
-	WHEN(next_one != INVALID_PROC_NUMBER && !IS_OF_LONG(next_one) && \
-		 (was_free || slot_is_free()) && !entry_of(next_one).wakeup_pending, \
+	WHEN(next_one != INVALID_PROC_NUMBER && (was_free || slot_is_free()) && \
+		 !entry_of(next_one).wakeup_pending, \
 		 entry_of(next_one).wakeup_pending = true; wake_later(next_one)); \
 	next_one = INVALID_PROC_NUMBER; was_free = false
 
@@ -418,7 +391,7 @@ inline readmit() { do OPTIONS(READMIT) :: !ANY_QUEUE(MAY_READMIT) -> break od }
 inline slots_unlock()
 {
 	pass_over_late();
-#if WANTING || LONG
+#if WANTING
 	d_step {
 		passed_told = told; passed_wakes = wakes; told = false; wakes = 0;
 		next_one = INVALID_PROC_NUMBER; unlocking = 1 << _pid
@@ -428,7 +401,6 @@ inline slots_unlock()
 	wake_next(); d_step { CALL_NEXT; RELEASE_LOCK }
 #endif
 }
-#define COUNT_LONG(n)	queue_at(LONG_QUEUE).usage = queue_at(LONG_QUEUE).usage n
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
 #define LAST_AWAITED(p)	queue_at(entry_of(p).queue).last_awaited
 /*
@@ -528,10 +500,9 @@ inline slots_queue_remove(p)
 inline slots_make_holder(p)
 {
 	slots_queue_remove(p);
-	WHEN(HOT > 0 && place != NO_QUEUE && place != LONG_QUEUE,
+	WHEN(HOT > 0 && place != NO_QUEUE,
 		 atomic { had_place = entry_of(p).spot; entry_of(p).spot = place; place = NO_QUEUE };
 		 count_place_out(had_place));
-	WITH_LONG(WHEN(entry_of(p).queue == LONG_QUEUE, COUNT_LONG(+ entry_of(p).workers)));
 	SET_STATE(p)
 }
 
@@ -556,12 +527,9 @@ end:
 			unlocking != 0 -> told = passed_told; wakes = passed_wakes;
 			passed_told = false; passed_wakes = 0
 		};
-		EITHER(slot_is_free(), was_free = true, WHEN(WANTING, readmit()));
+		EITHER(slot_is_free(), was_free = true, readmit());
 		wake_next();
-		d_step {
-			CALL_NEXT; RELEASE_LOCK; unlocking = 0; ok = false;
-			goes = goes && HAS_WAITERS(LONG_QUEUE)
-		}
+		d_step { CALL_NEXT; RELEASE_LOCK; unlocking = 0; ok = false }
 	od
 }
 #define HEAD_OR(i, other) (HAS_WAITERS(i) -> HEAD(i) : other)
@@ -570,11 +538,10 @@ inline grant_one()
 {
 	slots_lock();
 	next_one = INVALID_PROC_NUMBER;
-	WITH_LONG(WHEN(!slots_are_limited(), next_one = HEAD(LONG_QUEUE)));
 	EITHER(Slots.max_active == 0, next_one = ANY_WAITER, skip);
 	ok = (next_one != INVALID_PROC_NUMBER);
 	EITHER(ok,
-		   assert(!slots_are_limited() && (Slots.max_active == 0 || LONG > 0));	/* (b) */
+		   assert(!slots_are_limited());	/* (b) */
 		   count_in(entry_of(next_one).queue, COUNT_ALWAYS, next_one),
 		   slots_next_waiter();
 		   EITHER(next_one != INVALID_PROC_NUMBER,
@@ -622,73 +589,6 @@ inline slots_hand_off(p)
 	EITHER(ok, START_HANDOFF; WHEN(counted, exempt = exempt & ~BIT(p)); grant(next_one),
 		   WHEN(counted, d_step { COUNT_SLOT_OUT(p) }))
 }
-
-/* ---- long_turns.c ---- */
-#if LONG
-#define long_weight(p)	(1 + entry_of(p).workers)
-#define long_may_wait(p) \
-	(entry_of(p).state != SLOT_NONE && slots_are_limited() && \
-	 !entry_of(p).admitted_before && !queue_has_limit(DEFAULT_POOL))
-#define is_paused(p)	(IS_WAITING(p) && entry_of(p).queue == LONG_QUEUE)
-inline count_turn(p, sign) { COUNT_LONG(+ (sign) * long_weight(p)) }
-
-/* ok: it must; a guess, unless no other waits. */
-inline must_give_up()
-{
-	slots_next_waiter();
-	if :: next_one != INVALID_PROC_NUMBER || HAS_WAITERS(LONG_QUEUE) -> ok = true :: ok = false fi
-}
-
-/* It is at work.  The exchange and the count are one step: both are under the lock. */
-inline take_turn(p)
-{
-	d_step {
-		ok = IS_RUNNING(p);
-		WHEN(ok && entry_of(p).place != LONG_QUEUE, entry_of(p).place = LONG_QUEUE; count_turn(p, 1))
-	}
-}
-
-/* p has a turn, so it does not leave without the lock. */
-inline slots_check_turn(p)
-{
-	slots_lock();
-	WHEN(HAS_SLOT(p) && long_may_wait(p), take_turn(p); WHEN(ok, must_give_up()); WHEN(ok,
-		d_step {
-			assert(IS_RUNNING(p)); entry_of(p).state = SLOT_WAITING; entry_of(p).place = NO_QUEUE;
-			counted = entry_of(p).counted; entry_of(p).counted = false;
-			had_place = LONG_QUEUE; count_turn(p, -1)
-		};
-		slots_hand_off(p);
-		atomic {
-			had_place = NO_QUEUE;
-			entry_of(p).queue = LONG_QUEUE; slots_queue_append(p)
-		}));
-	slots_unlock()
-}
-
-inline count_worker(p, n)
-{
-	atomic {
-		slots_lock(); entry_of(p).workers = entry_of(p).workers + n;
-		WHEN(entry_of(p).place == LONG_QUEUE, COUNT_LONG(+ n))
-	};
-	slots_unlock()
-}
-
-inline slots_end_turns()
-{
-	WHEN(IS_WAITING(me) || MySlotEntry.place == LONG_QUEUE,
-		 slots_lock();
-		 if
-		 :: is_paused(me) ->
-			slots_queue_remove(me); count_in(DEFAULT_POOL, COUNT_ALWAYS, me); SET_STATE(me)
-		 :: MySlotEntry.place == LONG_QUEUE ->
-			d_step { count_turn(me, -1); MySlotEntry.place = NO_QUEUE }
-		 :: else
-		 fi;
-		 slots_unlock())
-}
-#endif
 
 /* ---- acquire.c: acquire ---- */
 #define slots_is_uncounted() \
@@ -803,22 +703,14 @@ inline release()
 }
 #define HAVE_NONE \
 	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.place = NO_QUEUE
-#define MAY_DROP		(!IS_WAITING(me) && (LONG == 0 || MySlotEntry.place != LONG_QUEUE))
 
 /* "place": the one that was in the spot */
 inline drop_slot()
 {
-	do
-	:: WITH_LONG(slots_end_turns());
-		if
-		:: atomic {
-				MAY_DROP ->
-				counted = MySlotEntry.counted;
-				WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
-			}; break
-		:: !MAY_DROP
-		fi
-	od;
+	atomic {
+		counted = MySlotEntry.counted;
+		WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
+	};
 	release()
 }
 
@@ -1027,33 +919,6 @@ inline sleep_in_queue()
 	looks = false; mood = CALM
 }
 
-/* ---- long_statements.c ---- */
-#if LONG
-/* ok: it goes on; else there was an error, or its leader has ended it. */
-inline tick(p)
-{
-	slots_check_turn(p); ok = !is_paused(p);
-	WHEN(!ok,
-		do
-		:: !is_paused(p) -> ok = true; break
-		:: interrupts > 0 -> interrupts--; break
-		:: (killed & BIT(p)) != 0 -> break
-		:: GONE && is_paused(p) && (HOLDER == 0 || timeout) -> slots_move_queue_of(p)
-		od)
-}
-
-/* The query ends after its worker; or the backend fails, or exits, while that works. */
-#define LONG_QUERY \
-	atomic { WHEN(me < PARALLEL, parallel = parallel | BIT(me)); ok = true }; \
-	do :: atomic { ok && ticks > 0 -> ticks-- }; tick(me) :: true -> break od; \
-	WHEN(!ok, killed = killed | BIT(me)); \
-	if \
-	:: (parallel & BIT(me)) == 0 -> slots_end_turns() \
-	:: killed = killed | BIT(me); slots_release() \
-	fi; \
-	atomic { (parallel & BIT(me)) == 0 -> killed = killed & ~BIT(me) }
-#endif
-
 /* ok: holds a slot */
 inline my_slot_acquire()
 {
@@ -1096,7 +961,6 @@ proctype Backend(byte me, want)
 		if
 		:: ok ->
 			WHEN(WANTING, WHEN(want != 0, my_slot_want(want - 1)));
-			WITH_LONG(LONG_QUERY);
 #if HOLDER != 0
 			WHEN(HOLDER == WAITS && me == 0, blocked = true; ended; blocked = false);
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
@@ -1175,26 +1039,6 @@ proctype Worker()
 	done++
 }
 
-#if LONG
-/* The parallel worker of p */
-proctype ParallelWorker(byte p)
-{
-	LOCALS;
-
-	do
-	:: (parallel & BIT(p)) != 0 ->
-		count_worker(p, 1); ok = true;
-		do
-		:: atomic { ok && ticks > 0 -> ticks-- }; tick(p)
-		:: true -> break
-		od;
-		parallel = parallel & ~BIT(p); count_worker(p, -1)
-	:: done >= BACKENDS && parallel == 0 -> break
-	od;
-	done++
-}
-#endif
-
 init
 {
 	byte i;
@@ -1211,17 +1055,15 @@ init
 #else
 			run Backend(i, (i < BYSTANDERS -> WANT : 0));
 #endif
-			WITH_LONG(WHEN(i < PARALLEL, run ParallelWorker(i)))
 		};
 		WHEN(WORKERS, run Worker());
-		WHEN(WANTING || LONG > 0, run Unlocker());
+		WHEN(WANTING, run Unlocker());
 		i = 0
 	}
 }
 
 /* ---- Properties ---- */
 /* (a) */
-#define WORKERS_OF(p)	entry_of(p).workers
 #define NOTHING_IS_LEFT(i) \
 	(queue_at(i).usage == 0 && queue_at(i).waiters.length == 0 && !HAS_WAITERS(i) && \
 	 queue_at(i).waiters.tail == INVALID_PROC_NUMBER && \
@@ -1230,7 +1072,7 @@ init
 #define HAS_NO_LIMIT(h)	((h) >= HOT || IS_THERE(h) || queue_at(QUEUE_OF(h)).limit == NO_LIMIT)
 #define CLEAN \
 	(Slots.usage == 0 && has_waited == 0 && \
-	 calls_owed == 0 && SUM(WORKERS_OF) == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
+	 calls_owed == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
 #define HAS(p, i)		(entry_of(p).place == i || entry_of(p).spot == i)
@@ -1239,8 +1081,6 @@ init
 	(slots_in_use() >= SUM(HAS_SLOT) && ALL_QUEUES(IS_COUNTED) && \
 	 (RESIZE || \
 	  (slots_are_limited() -> SUM(IS_RUNNING) == SUM(HAS_SLOT) : Slots.usage == 0)))
-#define LONG_OF(p)		(entry_of(p).place == LONG_QUEUE -> 1 + entry_of(p).workers : 0)
-#define TURNS_ARE_COUNTED (LONG == 0 || places_in_use(LONG_QUEUE) == SUM(LONG_OF))
 #define MAY_EXCEED		(FORCE || RESIZE || SAMPLES > 0 || GONE || HOLDER != 0)
 #define IS_WITHIN(i)	(MAY_EXCEED || places_in_use(i) <= queue_at(i).limit)
 #define IS_ALL_WITHIN	(slots_in_use() <= Slots.limit + SUM(IS_EXEMPT) + above)
@@ -1263,7 +1103,7 @@ init
 
 /* (d) */
 #define FLAG_IS_RIGHT(i) \
-	(((queue_at(i).usage & USAGE_WAITERS) != 0) == (HAS_WAITERS(i) && (i) != LONG_QUEUE))
+	(((queue_at(i).usage & USAGE_WAITERS) != 0) == HAS_WAITERS(i))
 #define FLAGS_ARE_RIGHT \
 	(ALL_QUEUES(FLAG_IS_RIGHT) && \
 	 (waiters_flag_is_set() -> slots_are_limited() && ANY_QUEUE(HAS_WAITERS) : \
@@ -1275,7 +1115,7 @@ active proctype monitor()
 {
 	/* Never true: what spin names when it finds something wrong. */
 	bool all_is_clean, all_are_counted, limits_hold, next_is_called, flags_are_right;
-	bool none_is_left, gone_have_no_limit, all_are_readmitted, turns_are_counted;
+	bool none_is_left, gone_have_no_limit, all_are_readmitted;
 
 end:
 	if
@@ -1285,7 +1125,6 @@ end:
 	:: atomic { !Slots.mutex && !NEXT_IS_CALLED -> assert(next_is_called) }
 	:: atomic { !Slots.mutex && !FLAGS_ARE_RIGHT -> assert(flags_are_right) }
 	:: atomic { !Slots.mutex && !NONE_IS_LEFT -> assert(none_is_left) }
-	:: atomic { !Slots.mutex && !TURNS_ARE_COUNTED -> assert(turns_are_counted) }
 	:: atomic { !Slots.mutex && !ALL_READMITTED -> assert(all_are_readmitted) }
 	:: atomic { !(HAS_NO_LIMIT(0) && HAS_NO_LIMIT(1)) -> assert(gone_have_no_limit) }
 	fi

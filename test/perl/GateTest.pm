@@ -478,7 +478,7 @@ sub ok_quiet
 {
 	my ($self, $when) = @_;
 
-	$self->ok_comes('sum(running + paused + waiting) = 0 FROM pg_stat_admission_gate',
+	$self->ok_comes('sum(running + waiting) = 0 FROM pg_stat_admission_gate',
 		"$when: no slot is held and nobody waits")
 	  or return;
 	$self->ok_adds_up($when);
@@ -493,8 +493,8 @@ sub ok_adds_up
 {
 	my ($self, $when) = @_;
 
-	return $self->ok_comes('bool_and(admitted = completed + failed + running + paused) FROM pg_stat_admission_gate',
-		"$when: admitted = completed + failed + running + paused");
+	return $self->ok_comes('bool_and(admitted = completed + failed + running) FROM pg_stat_admission_gate',
+		"$when: admitted = completed + failed + running");
 }
 
 sub finish

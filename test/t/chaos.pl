@@ -86,7 +86,6 @@ sub change_settings
 				'a; c: priority = -5',
 				'b: max_active = 3; default: max_active = 5',
 				join('; ', map { "p$_: max_active = 1" } 1 .. 31)),
-			long_after => one_of(-1, 0, 25, 500),
 			bypass_application_names => one_of('', '', 'pgbench'),
 			max_queue_length => one_of(-1, -1, -1, 0, 20, 200));
 		1;

@@ -177,7 +177,7 @@ with_full_gate(
 		my ($waiting, $enforced) = delete @{ $rows[0] }{ 'longest_waiting', 'enforced' };
 		ok_meanwhile($longest, $before, $waiting, 'and the longest wait of those waiting');
 		is($enforced, 1, 'and whether the limit is enforced');
-		my $numbers = join ', ', @gauges, @totals, 'total_wait_time', 'max_wait_time', 'total_pause_time';
+		my $numbers = join ', ', @gauges, @totals, 'total_wait_time', 'max_wait_time';
 		is_deeply(
 			\@rows,
 			[ rows_of($gate->observer, "SELECT pool AS tag_pool, $numbers FROM pg_stat_admission_gate") ],
@@ -274,7 +274,6 @@ sub expected_metrics
 	$add->("admission_gate_${_}_total", 'counter', $value->{$_}) foreach @totals;
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
-	$add->('admission_gate_pause_time_seconds_total', 'counter', $value->{total_pause_time} / 1000);
 
 	my $wait = 'admission_gate_wait_seconds';
 	my $so_far = 0;

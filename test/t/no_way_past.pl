@@ -11,7 +11,6 @@ my $gate = GateTest->new(
 	'no_way_past',
 	max_active_backends => 1,
 	idle_after => -1,
-	long_after => -1,
 	max_connections => 60);
 
 $gate->value(

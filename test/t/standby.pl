@@ -87,22 +87,6 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->ok_quiet('after recovery conflicts');
 }
 
-# Long statements
-{
-	$standby->set(max_active_backends => 4, long_after => 50, max_standby_streaming_delay => -1);
-	my @readers = map { $standby->session } 1 .. 4;
-	$_->start('SELECT count(*) FROM t a, t b, t c, t d, t e') foreach @readers;
-	my @short = map { $standby->worker } 1 .. 3;
-	$standby->ok_comes('paused = 3 FROM pg_stat_admission_gate', 'long statements pause');
-	$primary->value('ALTER TABLE t ADD COLUMN w int');
-	$standby->ok_comes('paused = 0 FROM pg_stat_admission_gate', 'unless replay waits for a lock of them');
-	$_->stop foreach @short;
-	$standby->end_sessions;
-	catch_up();
-	$standby->set(max_active_backends => 1, long_after => -1, max_standby_streaming_delay => 100);
-	$standby->ok_quiet('after long statements');
-}
-
 # Hot spots: an advisory lock
 {
 	$standby->set(max_active_backends => -1);
