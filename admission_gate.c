@@ -67,6 +67,15 @@ static int	nesting_level = 0;
  */
 static const QueryDesc *statement = NULL;
 
+/* Has the present transaction run anything that may have taken locks? */
+static bool has_started = false;
+
+/* If that was a query: this */
+static const QueryDesc *first_query = NULL;
+
+/* Is a command about to plan its query, as the first statement? */
+static bool plans_query = false;
+
 /* Has this client backend met the gate? */
 static bool session_has_begun = false;
 
@@ -101,7 +110,13 @@ gate_xact_callback(XactEvent event, void *arg)
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		my_slot_begin_commit();
 	else
+	{
+		if (unlikely(long_is_open()))
+			long_end(true);
+		has_started = plans_query = false;
+		first_query = NULL;
 		my_slot_end_transaction(event == XACT_EVENT_ABORT);
+	}
 }
 
 /*
@@ -188,12 +203,18 @@ static pg_noinline PlannedStmt *
 planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
+	bool		of_command = plans_query;
 
+	plans_query = false;
 	enter_statement(NULL, false);
-	if (gate_scope == SCOPE_TRANSACTION)
+	if (gate_scope == SCOPE_STATEMENT)
+		CALL_ONE_LEVEL_DOWN(result = next_planner(PLANNER_ARGS));
+	else if (likely(!of_command))
 		return next_planner(PLANNER_ARGS);
-
-	CALL_ONE_LEVEL_DOWN(result = next_planner(PLANNER_ARGS));
+	else
+		result = next_planner(PLANNER_ARGS);
+	if (of_command && long_may_be(result))
+		long_begin_planned(result);
 	return result;
 }
 
@@ -215,6 +236,18 @@ static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
 	enter_statement(queryDesc, false);
+	if (unlikely(!long_has_query))
+	{
+		long_query = queryDesc;
+		long_has_query = true;
+	}
+	else if (!has_started)
+	{
+		first_query = queryDesc;
+		if (unlikely(long_may_be(queryDesc->plannedstmt)))
+			long_begin(queryDesc, eflags);
+	}
+	has_started = true;
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
 		wanted_begin(queryDesc, eflags);
 	if (likely(gate_scope == SCOPE_TRANSACTION))
@@ -243,7 +276,11 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 {
 	if (!gate_is_on())
 	{
+		bool		is_worker = long_begin_worker();
+
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
+		if (is_worker)
+			long_end_worker();
 		return;
 	}
 	if (nesting_level == 0)
@@ -271,10 +308,21 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
 }
 
+/* ExecutorFinish, after which a long statement has ended */
+static pg_noinline void
+ExecutorFinish_long(QueryDesc *queryDesc)
+{
+	next_ExecutorFinish(queryDesc);
+	if (queryDesc == long_query)
+		long_end(false);
+	else if (queryDesc == first_query && *my_slot_seems_long)
+		long_note_surprise(queryDesc->plannedstmt);
+}
+
 static pg_noinline void
 ExecutorFinish_behind_gate(QueryDesc *queryDesc)
 {
-	CALL_ONE_LEVEL_DOWN(next_ExecutorFinish(queryDesc));
+	CALL_ONE_LEVEL_DOWN(ExecutorFinish_long(queryDesc));
 	/* An earlier portal may be closed while another statement has the slot. */
 	if (queryDesc == statement)
 		leave_statement();
@@ -286,6 +334,8 @@ gate_ExecutorFinish(QueryDesc *queryDesc)
 {
 	if (unlikely(gate_scope == SCOPE_STATEMENT) && gate_is_on())
 		ExecutorFinish_behind_gate(queryDesc);
+	else if (unlikely(queryDesc == long_query || (*my_slot_seems_long && queryDesc == first_query)))
+		ExecutorFinish_long(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);
 }
@@ -371,10 +421,16 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	else if (kind == UTILITY_HEAVY && nesting_level == 0)
 		my_slot_pass();
+	plans_query = !has_started && nesting_level == 0 &&
+		(IsA(stmt, DeclareCursorStmt) || IsA(stmt, CreateTableAsStmt) ||
+		 (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->query != NULL));
+	if (kind == UTILITY_QUERY || kind == UTILITY_HEAVY)
+		has_started = true;
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
 
 	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
+	plans_query = false;
 
 	if (needs_slot)
 		leave_statement();

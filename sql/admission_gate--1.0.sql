@@ -47,7 +47,8 @@ CREATE FUNCTION pg_stat_get_admission_gate_backends(
     OUT pool text,
     OUT gate_state text,
     OUT state_change timestamptz,
-    OUT wait_time float8
+    OUT wait_time float8,
+    OUT expected_time float8
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
@@ -104,7 +105,8 @@ CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT waiting int4,
     OUT waiter int4,
     OUT admitted int8,
-    OUT total_wait_time float8
+    OUT total_wait_time float8,
+    OUT min_expected_time float8
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME'
@@ -118,7 +120,8 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
            h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys, h.hottest_row, h.max_active,
-           h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time
+           h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time,
+           h.min_expected_time
     FROM pg_stat_get_admission_gate_hot_spots() h
     LEFT JOIN pg_database d ON d.oid = h.datid;
 

@@ -125,7 +125,6 @@ extern PGDLLEXPORT void _PG_init(void);
 	((position) = bms_next_member((statement)->resultRelationRelids, position))
 #define is_wait_for_lsn(stmt)	IsA(stmt, WaitStmt)
 #define GATE_SIG_IGN			PG_SIG_IGN
-#define GATE_IS_CLEANUP_WAIT(event)	((event) == WAIT_EVENT_BUFFER_CLEANUP)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event) \
 	(((event) & 0xFF000000) == (WAIT_EVENT_BUFFER_CLEANUP & 0xFF000000) && \
 	 (event) != WAIT_EVENT_BUFFER_CLEANUP)
@@ -138,7 +137,6 @@ extern PGDLLEXPORT void _PG_init(void);
 	 list_nth_int((statement)->resultRelations, position) : -1)
 #define is_wait_for_lsn(stmt)	false
 #define GATE_SIG_IGN			SIG_IGN
-#define GATE_IS_CLEANUP_WAIT(event)	(((event) & 0xFF000000) == 0x04000000U)
 #define GATE_IS_BUFFER_CONTENT_WAIT(event)	false
 #endif
 

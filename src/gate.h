@@ -14,6 +14,7 @@
 
 #include "executor/execdesc.h"
 #include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
 
 #include "compat.h"
 #include "core/slots.h"
@@ -26,6 +27,8 @@ extern void my_slot_resume(void);
 extern bool my_slot_is_held(void);
 extern bool my_slot_may_want(void);
 extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape);
+extern void my_slot_want_long(QueryDesc *query, uint64 expected);
+extern void my_slot_end_long(void);
 extern void my_slot_end_statement(bool failed);
 extern void my_slot_note_error(const ErrorData *error);
 extern void my_slot_begin_commit(void);
@@ -36,6 +39,23 @@ extern void my_slot_end_subtransaction(bool failed);
 /* wanted.c */
 extern void wanted_begin(QueryDesc *query, int eflags);
 extern void wanted_lock_table(const LockStmt *statement);
+
+/* long_statements.c */
+extern GATE_HIDDEN const QueryDesc *long_query; /* that is measured, or NULL */
+extern GATE_HIDDEN bool long_has_query; /* false: it has yet to be started */
+extern void long_begin(QueryDesc *query, int eflags);
+extern void long_begin_planned(const PlannedStmt *statement);
+extern void long_end(bool failed);
+extern void long_note_surprise(const PlannedStmt *statement);
+extern bool long_begin_worker(void);
+extern void long_end_worker(void);
+
+/* Is there a statement that is measured? */
+static inline bool
+long_is_open(void)
+{
+	return long_query != NULL || !long_has_query;
+}
 
 /* sampler.c */
 extern long sampler_sample(void);
@@ -63,6 +83,7 @@ extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern bool gate_utility;
+extern GATE_HIDDEN int gate_long_after; /* ms of CPU time; -1 = never */
 
 /* These are also in shared memory, where backends that wait read them. */
 extern GATE_HIDDEN int gate_max_active_backends;	/* as in SlotSettings */
@@ -103,5 +124,20 @@ is_idle_wait(uint32 event)
 extern bool process_cpu_time(int pid, uint64 *used);
 extern int	usable_cpus(void);
 extern bool process_rests(int pid, bool if_unknown);
+
+/* Costs mislead.  A statement is looked at if its cost promises this part. */
+#define LONG_LOOK		16
+
+/*
+ * Might this statement be long?  All that most statements pay for it: is its
+ * cost small, and has no sample found it at work for long before?
+ */
+static inline bool
+long_may_be(const PlannedStmt *statement)
+{
+	return gate_long_after >= 0 &&
+		(statement->planTree->total_cost * *slots_us_per_cost >= gate_long_after * (1000.0 / LONG_LOOK) ||
+		 slots_may_surprise((uint64) statement->queryId));
+}
 
 #endif							/* ADMISSION_GATE_GATE_H */

@@ -51,7 +51,9 @@ typedef enum Standing
 	PASSED,						/* it needed no slot, or has given it back */
 	REFUSED,					/* BEGIN failed: see refusal */
 	ADMITTED,					/* it has a slot */
-	LEFT						/* it has none, but its end is not counted yet */
+	LEFT,						/* it has none, but its end is not counted yet */
+	NOT_STARTED					/* the same: its first statement is long, and
+								 * waits for a place */
 } Standing;
 
 static Standing standing = NOT_ADMITTED;
@@ -198,11 +200,15 @@ refuse(bool is_full, bool by_name)
 		limit_setting = psprintf("max_active of pool \"%s\"", pool->name);
 	}
 
-	/* Nobody has set the limit of a hot spot. */
+	/* Nobody has set the limit of a hot spot, or of long statements. */
 	ereport(ERROR,
 			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg(is_full ? "too many backends are waiting for admission" :
 					"canceling statement due to admission queue timeout"),
+			 key->kind == HOT_SPOT_LONG ?
+			 errdetail_plural("Of the statements that take about as long, %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  "Of the statements that take about as long, %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  limit->max_active, limit->max_active, limit->in_use, limit->waiting, ms) :
 			 is_hot ?
 			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
@@ -270,9 +276,9 @@ note_wait(const char *end)
 
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
-			(errmsg("admission wait ended after %.3f ms: %s, pool \"%s\", queue length %d on arrival",
-					us / 1000.0, end, slots_my_pool()->name,
-					wait_queue_length)));
+			(errmsg("admission wait ended after %.3f ms: %s%s, pool \"%s\", queue length %d on arrival",
+					us / 1000.0, end, standing == NOT_STARTED ? " long" : "",
+					slots_my_pool()->name, wait_queue_length)));
 	RESUME_INTERRUPTS();
 }
 
@@ -507,13 +513,14 @@ my_slot_resume(void)
 
 /*
  * No place was free: wait for one, and for a slot.  If that fails, the backend
- * gets a slot back: a subtransaction may catch the error.
+ * gets a slot back: a subtransaction may catch the error.  meanwhile: LEFT or
+ * NOT_STARTED.
  */
 static pg_noinline void
-wait_for_place(QueryDesc *query, int hot_spot)
+wait_for_place(QueryDesc *query, int hot_spot, Standing meanwhile)
 {
-	standing = LEFT;
-	slots_give_up_for(hot_spot);
+	standing = meanwhile;
+	slots_give_up_for(hot_spot, meanwhile == LEFT);
 	PG_TRY();
 	{
 		wait_for_slot(query, false);
@@ -564,9 +571,39 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 			return;
 		sched_yield();
 		if (!slots_take_place(hot_spot))
-			wait_for_place(query, hot_spot);
+			wait_for_place(query, hot_spot, LEFT);
 	}
 	place_level = GetCurrentTransactionNestLevel();
+}
+
+/*
+ * The first statement of a transaction is about to start, and expected to use
+ * so much CPU time (us): take a place for it, and wait if none is free.  As for
+ * my_slot_want().
+ */
+void
+my_slot_want_long(QueryDesc *query, uint64 expected)
+{
+	int			place = slots_expect_long(expected);
+
+	if (place < 0)
+		return;
+	if (!slots_take_place(place))
+	{
+		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress || xact_predates_gate() ||
+			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
+			return;
+		wait_for_place(query, place, NOT_STARTED);
+	}
+	place_level = 1;
+}
+
+/* That statement has ended: its place is free, unless a sample has taken it. */
+void
+my_slot_end_long(void)
+{
+	if (slots_end_long())
+		place_level = 0;
 }
 
 /*

@@ -191,7 +191,8 @@ read_backend(int procno)
 
 	/* Before 17, a process that has exited keeps its pid. */
 	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
-	if (is_idle_wait(event))
+	/* One that waits at the gate does nothing, but shows that event when let in. */
+	if (is_idle_wait(event) && slots_state(procno) != SLOT_WAITING)
 	{
 		seen.progress = slots_progress(procno);
 		seen.idle_since = last->idle_since != 0 && seen.progress == last->progress ?
@@ -580,6 +581,7 @@ sampler_sample(void)
 	bool		hot_spots = slots_have_hot_spots();
 	bool		contended = false;
 	int			at_work = 0;
+	TimestampTz long_ago;
 
 	if (gate_max_active_backends == 0)
 		return -1;
@@ -591,6 +593,7 @@ sampler_sample(void)
 	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
+	long_ago = GetCurrentTimestamp() - gate_long_after * INT64CONST(1000);
 	find_backends();
 	find_groups();
 	for (int i = 0; i < nbackends; i++)
@@ -600,10 +603,18 @@ sampler_sample(void)
 		HotSpotKey	key = {HOT_SPOT_NONE};
 		Activity	activity = ACTIVITY_RESTS;
 
+		if (state == SLOT_RUNNING && gate_long_after >= 0 &&
+			wait_event_of(GetPGProcByNumber(procno)) == 0)
+			slots_note_at_work(procno, long_ago);
 		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		if (hot_spots)
+		if (slots_has_long_place(procno))
+		{
+			if (activity == ACTIVITY_IDLE || activity == ACTIVITY_STUCK)
+				slots_take_long_place(procno);
+		}
+		else if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);
 		if (state == SLOT_RUNNING)
 			slots_note_holder(procno, is_at_work(procno));
@@ -615,6 +626,7 @@ sampler_sample(void)
 	slots_adapt_to_work(sample.now);
 	if (hot_spots)
 		contended = slots_adapt_hot_spots();
+	slots_adapt_long(sample.wanting, sample.now);
 	if (slots_any_waits())
 		slots_relieve_stall();
 	slots_note_sample(monotonic_us() - sample.now);

@@ -29,6 +29,7 @@ int			gate_max_queue_length = -1;
 bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_log_min_wait = -1;
+int			gate_long_after = 100;
 bool		bypass_in_force = false;
 
 static int	mode = 0;			/* 1 = observe */
@@ -275,6 +276,12 @@ settings_define(void)
 							"It applies where no wait event tells. -1 means that a backend counts as at work to the end of its transaction, whatever it waits for.",
 							&idle_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("admission_gate.long_after",
+							"Sets the expected CPU time from which on a statement is long.",
+							"While CPUs are short, long statements wait before they start, for others that take about as long. Zero means that all are long, -1 that none is.",
+							&gate_long_after, 100, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("admission_gate");
 }

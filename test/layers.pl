@@ -19,17 +19,19 @@ core/slots
 core/limit_control core/cpu_control
 core/slots_internal
 core/wait_queue
-core/hot_spots
+core/hot_spots core/expected
 core/stats
 core/pools core/at_work core/cpu_limit
-core/acquire core/views
+core/acquire
+core/long_queues
+core/views
 gate
 process pool_parser
 settings
 snapshot sampler
 worker
 my_slot
-wanted
+wanted long_statements
 admission_gate
 END
 

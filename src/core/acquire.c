@@ -51,7 +51,12 @@
 static Hold next_hold;
 
 static pg_atomic_uint32 no_state;	/* SLOT_NONE */
+static bool never = false;
+bool	   *my_slot_seems_long = &never;
 pg_atomic_uint32 *my_slot_state = &no_state;
+
+/* Does it wait, or has it waited, for a second admission?  It counts as one. */
+static bool is_readmission = false;
 
 static void slots_at_exit(int code, Datum arg);
 
@@ -68,6 +73,8 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	my_slot_state = &MySlotEntry->state;
+	my_slot_seems_long = &MySlotEntry->seems_long;
+	MySlotEntry->expected = 0;
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process has left, up to wanted_relation */
 	pg_atomic_write_u64(&MySlotEntry->last_wait, 0);
@@ -131,7 +138,7 @@ count_admission(void)
 {
 	/* Show the sampler that this is not the same wait as before. */
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
-	if (likely(!MySlotEntry->admitted_before))
+	if (likely(!is_readmission))
 		add_to_own(TOTAL_ADMITTED, 1);
 }
 
@@ -155,7 +162,7 @@ try_to_be_counted(TimestampTz since, bool begins_block)
 	/* A lone statement shows what it wants when it starts (src/wanted.c). */
 	if (!begins_block && !has_spot(MySlotEntry))
 		MySlotEntry->hot_spot = 0;
-	if (unlikely(!my_pool_is_current()) && !MySlotEntry->admitted_before)
+	if (unlikely(!my_pool_is_current()) && !is_readmission)
 		slots_join_pool();
 	if (!count_me_in(COUNT_IF_NONE_WAITS))
 		return false;
@@ -178,7 +185,7 @@ slots_try_acquire(TimestampTz since, bool begins_block)
 		return try_to_be_counted(since, begins_block);
 
 	/* Nothing is counted: as in become_holder(). */
-	Assert(!me->admitted_before);
+	Assert(!is_readmission);
 	me->statement++;
 	add_to_own(TOTAL_ADMITTED, 1);
 	pg_atomic_write_u64(&me->since, since);
@@ -213,7 +220,7 @@ barge_or_force(TimestampTz since)
 	if (forced)
 	{
 		(void) count_me_in(COUNT_ALWAYS);
-		if (!MySlotEntry->admitted_before)
+		if (!is_readmission)
 			add_to_own(TOTAL_FORCED, 1);
 	}
 	become_holder(since);
@@ -305,7 +312,7 @@ slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience, int *queu
 	slots_lock();
 
 	/* One admitted before ends in the pool that counted it. */
-	while (!my_pool_is_current() && !MySlotEntry->admitted_before)
+	while (!my_pool_is_current() && !is_readmission)
 	{
 		slots_unlock();
 		slots_join_pool();
@@ -606,13 +613,15 @@ slots_has_place(void)
 bool
 slots_take_place(int hot_spot)
 {
-	CountWhen	when = Slots->settings.handoff_after == 0 ? COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
+	int			queue = slots_hot_spot_queue(hot_spot);
+	CountWhen	when = Slots->settings.handoff_after == 0 || is_of_long(queue) ?
+	COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
 	int			place;
 
 	slots_resume();
 	if (state_of(MySlotEntry) != SLOT_RUNNING || slots_has_place())
 		return true;
-	if (!count_place(slots_hot_spot_queue(hot_spot), when, &place))
+	if (!count_place(queue, when, &place))
 		return false;
 	MySlotEntry->hot_spot = hot_spot + 1;
 	occupy(place);
@@ -621,14 +630,16 @@ slots_take_place(int hot_spot)
 
 /*
  * No place was free: release the slot, to wait for both by slots_enqueue().
- * Until slots_end_readmission(), no admission is counted.
+ * Until slots_end_readmission(), no admission is counted.  has_begun: the
+ * transaction may hold locks, and needs only a place.
  */
 void
-slots_give_up_for(int hot_spot)
+slots_give_up_for(int hot_spot, bool has_begun)
 {
 	MySlotEntry->hot_spot = hot_spot + 1;
 	drop_all();
-	MySlotEntry->admitted_before = true;
+	is_readmission = true;
+	MySlotEntry->admitted_before = has_begun;
 }
 
 /* The wait has ended.  If it failed, acquire a slot without a place. */
@@ -640,7 +651,7 @@ slots_end_readmission(TimestampTz since)
 		MySlotEntry->hot_spot = 0;
 		(void) barge_or_force(since);
 	}
-	MySlotEntry->admitted_before = false;
+	MySlotEntry->admitted_before = is_readmission = false;
 }
 
 /* Release the place, but keep the slot. */
@@ -665,6 +676,7 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->reserved);
 	MySlotEntry = NULL;
 	my_slot_state = &no_state;
+	my_slot_seems_long = &never;
 }
 
 /* ---- Settings ---- */
@@ -745,6 +757,7 @@ slots_shmem_init(void)
 	Slots = ShmemInitStruct("admission_gate slots", shmem_size(), &found);
 	Assert((uintptr_t) Slots % PG_CACHE_LINE_SIZE == 0);
 	slots_hot_kinds = &Slots->hot_kinds;
+	slots_us_per_cost = &Slots->us_per_cost;
 	if (found)
 		return false;
 
@@ -770,8 +783,14 @@ slots_shmem_init(void)
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
 			pg_atomic_init_u64(&pool->wait_counts[b], 0);
 	}
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	Slots->us_per_cost = FIRST_US_PER_COST;
+	SpinLockInit(&Slots->known.mutex);
+	for (int i = 0; i < SURPRISES / 32; i++)
+		pg_atomic_init_u32(&Slots->surprises[i], 0);
+	for (int i = 0; i < MAX_HOT_SPOTS + LONG_CLASSES; i++)
 	{
+		if (i >= MAX_HOT_SPOTS)
+			Slots->hot_spots[i].key.kind = HOT_SPOT_LONG;
 		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
@@ -792,6 +811,7 @@ slots_shmem_init(void)
 		pg_atomic_init_u32(&entry->spot, 0);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
+		pg_atomic_init_u64(&entry->workers_time, 0);
 		for (int t = 0; t < SLOT_TOTALS; t++)
 			pg_atomic_init_u64(&entry->totals[t], 0);
 	}

@@ -173,7 +173,8 @@ relieve_full_queue(void)
 		SlotEntry  *head = first_waiter(index);
 		uint32		completed;
 
-		if (queue_has_place_free(index))
+		/* Those that have the places of long statements work all the time. */
+		if (queue_has_place_free(index) || is_of_long(index))
 			continue;
 		if (is_of_hot_spot(index))
 		{

@@ -38,6 +38,7 @@ typedef enum SlotState
 #define SLOTS_WAIT_BUCKETS	24	/* see slots_record_wait() */
 #define MAX_HOT_SPOTS		32
 #define MAX_PAST_HOT_SPOTS	100
+#define LONG_CLASSES		5	/* of long statements, by expected time */
 
 typedef struct PoolDefinition
 {
@@ -84,7 +85,8 @@ typedef enum HotSpotKind
 	HOT_SPOT_ADVISORY,			/* an advisory lock */
 	HOT_SPOT_OBJECT,			/* another object of a database */
 	HOT_SPOT_LWLOCK,			/* a lock inside the server */
-	HOT_SPOT_TRANSACTION		/* another transaction's end */
+	HOT_SPOT_TRANSACTION,		/* another transaction's end */
+	HOT_SPOT_LONG				/* CPUs: the queue of statements that take long */
 } HotSpotKind;
 
 /*
@@ -182,7 +184,7 @@ extern void slots_end(bool failed, bool was_admitted);
 /* Places at hot spots, in the middle of a transaction */
 extern bool slots_has_place(void);
 extern bool slots_take_place(int hot_spot);
-extern void slots_give_up_for(int hot_spot);
+extern void slots_give_up_for(int hot_spot, bool has_begun);
 extern void slots_end_readmission(TimestampTz since);
 extern void slots_release_place(void);
 
@@ -305,6 +307,7 @@ typedef struct HotSpotView
 	int			most_in_line;	/* most backends that waited at a time */
 	uint64		admitted;
 	uint64		wait_time;		/* us */
+	uint64		shortest;		/* of HOT_SPOT_LONG: expected time, us */
 } HotSpotView;
 
 /* Hot spots */
@@ -319,6 +322,27 @@ extern bool slots_adapt_hot_spots(void);
 extern bool slots_get_hot_spot(int hot_spot, HotSpotView *view);
 extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
+
+/* expected.c: how much CPU time a statement will probably use */
+#define SURPRISES	4096
+extern GATE_HIDDEN const volatile float *slots_us_per_cost;
+extern uint64 slots_expect(uint64 key, double cost);
+extern void slots_learn(uint64 key, double cost, uint64 used);
+extern void slots_note_surprise(uint64 query);
+extern bool slots_may_surprise(uint64 query);
+extern GATE_HIDDEN bool *my_slot_seems_long;
+extern void slots_note_at_work(int procno, TimestampTz before);
+extern void slots_add_workers_time(int procno, uint64 used);
+extern uint64 slots_workers_time(void);
+
+/* long_queues.c: places of long statements */
+extern int	slots_expect_long(uint64 expected);
+extern uint64 slots_expected(void);
+extern bool slots_end_long(void);
+extern bool slots_has_long_place(int procno);
+extern void slots_take_long_place(int procno);
+extern void slots_adapt_long(int wanting, uint64 now);
+extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
 extern int	slots_idle_after(void);

@@ -52,10 +52,12 @@
 #define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
-/* Queues by index: those of pools, of hot spots */
-#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS)
+/* Queues by index: those of pools, of hot spots, of long statements */
+#define SLOTS_QUEUES	(SLOTS_MAX_POOLS + MAX_HOT_SPOTS + LONG_CLASSES)
 #define NO_QUEUE		(-1)
 #define DEFAULT_POOL	0
+
+#define FIRST_US_PER_COST	5.0F	/* see expected.c */
 
 /* SlotEntry.state: one exchange tells what to count out. */
 #define STATE_MASK		0x0F	/* SlotState */
@@ -84,8 +86,8 @@ typedef struct SlotEntry
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		reserved;		/* of the reserve; lock for others */
-	bool		can_pause;		/* its statement may be long; parallel workers
-								 * may see that it no longer may be late */
+	bool		seems_long;		/* a sample has seen it at work for long: the
+								 * worker sets it, its backend clears it */
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	uint32		wanted_shape;	/* how that statement names it: one bit */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
@@ -104,6 +106,8 @@ typedef struct SlotEntry
 								 * lock */
 	bool		is_awaited;		/* others wait for what it holds: lock */
 	dlist_node	impatient_link; /* in SlotQueue.impatient: lock */
+	volatile uint64 expected;	/* CPU time of its statement if that is long, us */
+	pg_atomic_uint64 workers_time;	/* used by its parallel workers, us */
 } SlotEntry;
 
 /* The queue of a pool or of a hot spot */
@@ -145,7 +149,10 @@ typedef struct SlotPool
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* likewise */
 } SlotPool;
 
-/* Its queue: see slots_hot_spot_queue() */
+/*
+ * Its queue: see slots_hot_spot_queue().  Long statements have one for each
+ * LONG_CLASSES, without a control: see long_queues.c.
+ */
 typedef struct HotSpot
 {
 	HotSpotKey	key;			/* HOT_SPOT_NONE = free; its row: a hint */
@@ -178,6 +185,22 @@ typedef struct WantedKey
 	pg_atomic_uint32 blocked;	/* of these, the ones that waited for a lock */
 } WantedKey;
 
+/* How much CPU time statements have used: see expected.c */
+#define KNOWN_STATEMENTS	4096
+typedef struct KnownStatement
+{
+	uint64		key;			/* 0 = free */
+	float		used;			/* us, a moving mean */
+	uint32		seen;			/* KnownStatements.seen when last looked at */
+} KnownStatement;
+
+typedef struct KnownStatements
+{
+	slock_t		mutex;			/* guards the others, but for hints */
+	uint32		seen;
+	KnownStatement statements[KNOWN_STATEMENTS];
+} KnownStatements;
+
 typedef struct SlotShared
 {
 	/* Read by every statement, seldom written: a cache line of their own */
@@ -185,6 +208,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
 	SlotSettings settings;		/* a hint without lock */
+	float		us_per_cost;	/* CPU time: see expected.c; known.mutex */
 
 	/* While there is a limit, every statement writes it. */
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
@@ -211,12 +235,14 @@ typedef struct SlotShared
 	WorkerStats worker_stats;
 	uint64		sampled;		/* last sample; a hint without lock */
 	WantedKey	keys[WANTED_KEYS];
+	pg_atomic_uint32 surprises[SURPRISES / 32]; /* bits: see expected.c */
+	KnownStatements known;
 
 	LWLock	   *pools_lock;
 	TimestampTz stats_reset;	/* pools_lock */
 	int			npools;			/* indexes below this have been used */
 	SlotPool	pools[SLOTS_MAX_POOLS];
-	HotSpot		hot_spots[MAX_HOT_SPOTS];
+	HotSpot		hot_spots[MAX_HOT_SPOTS + LONG_CLASSES];
 	int			npast;			/* hot spots that have ended since the reset */
 	HotSpotView past_hot_spots[MAX_PAST_HOT_SPOTS]; /* a ring */
 	SlotQueue	queues[SLOTS_QUEUES];
@@ -288,6 +314,12 @@ static inline int
 slots_hot_spot_queue(int hot_spot)
 {
 	return SLOTS_MAX_POOLS + hot_spot;
+}
+
+static inline bool
+is_of_long(int queue)
+{
+	return queue >= SLOTS_MAX_POOLS + MAX_HOT_SPOTS;
 }
 
 static inline HotSpot *

@@ -25,7 +25,7 @@
 /* In the order of SlotState and HotSpotKind */
 static const char *const state_names[] = {"none", "waiting", "running"};
 static const char *const kind_names[] = {
-	"none", "relation", "advisory", "object", "lwlock", "transaction"
+	"none", "relation", "advisory", "object", "lwlock", "transaction", "long"
 };
 
 /* A row of a function's result, which grows column by column */
@@ -253,6 +253,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 		add_if(&row, may_see, CStringGetTextDatum(state_names[state]));
 		add_if(&row, may_see, TimestampTzGetDatum(pg_atomic_read_u64(&entry->since)));
 		add_if(&row, may_see, Float8GetDatum(wait_time / 1000.0));
+		add_if(&row, may_see && entry->expected > 0, Float8GetDatum(entry->expected / 1000.0));
 		end_row(&row);
 	}
 	return (Datum) 0;
@@ -287,14 +288,15 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
 
-	for (int i = 0; i < MAX_HOT_SPOTS; i++)
+	for (int i = 0; i < MAX_HOT_SPOTS + LONG_CLASSES; i++)
 	{
 		HotSpotView view;
 		HotSpotKind kind;
 		const char *lwlock;
 		int			waiter;
 
-		if (!slots_get_hot_spot(i, &view))
+		if (!(i < MAX_HOT_SPOTS ? slots_get_hot_spot(i, &view) :
+			  slots_get_long_queue(i - MAX_HOT_SPOTS, &view)))
 			continue;
 		kind = view.key.kind;
 		lwlock = kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(view.key.fields[0]) : "";
@@ -302,7 +304,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		add(&row, Int32GetDatum(i + 1));
 		add_key(&row, &view.key);
 		add_if(&row, kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
-		add(&row, TimestampTzGetDatum(view.since));
+		add_if(&row, view.since != 0, TimestampTzGetDatum(view.since));
 		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view.hot_keys));
 		add_tid(&row, &view.key);
 		add_if(&row, view.limit != 0, Int32GetDatum(view.limit));
@@ -313,6 +315,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		add_if(&row, view.waiter >= 0, Int32GetDatum(waiter));
 		add(&row, Int64GetDatum(view.admitted));
 		add_milliseconds(&row, view.wait_time);
+		add_if(&row, kind == HOT_SPOT_LONG, Float8GetDatum(view.shortest / 1000.0));
 		end_row(&row);
 	}
 	return (Datum) 0;

@@ -31,7 +31,7 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 96, fewer than 20 times per section.
+ * waiters: at most 101, fewer than 20 times per section.
  *
  * The queues work without the worker (src/worker.c): if one stands still, its
  * waiters let in one of them per second.  While few backends work, the worker
@@ -265,7 +265,8 @@ slots_lock(void)
 
 /*
  * Set its latch after the lock is released: that of a backend granted the
- * slot, of the next one, of the worker, and of those that readmit() lets in.  Lock held.
+ * slot, of the next one, of the worker, and of those that readmit() lets in.
+ * Lock held.
  */
 static void
 wake_later(SlotEntry *entry)

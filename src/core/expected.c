@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * expected.c
+ *		How much CPU time a statement will probably use.
+ *
+ * A table of fixed size remembers what statements have used, by a key that
+ * src/long_statements.c makes of them: a moving mean of the logarithm, which
+ * one odd run spoils least.  A key has its place in a set of a few entries, and
+ * a new one replaces the one of its set that was not looked at for the longest
+ * time.
+ *
+ * What is not known is the planner's cost times what a unit of it has used
+ * lately: a mean of the same kind, of statements when they were new, so that
+ * one that often runs does not count more than another.
+ *
+ * Where the cost of a statement promises so little that nobody looks it up, but
+ * the worker finds it at work for long, that is a surprise: its query has a bit,
+ * and is looked up from then on.  Queries may share a bit.
+ *
+ * Locking: see slots_internal.h.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "core/slots_internal.h"
+
+#define SET_SIZE		4		/* entries where a key may be */
+#define WEIGHT			(1.0 / 3)	/* of the last run */
+#define COST_WEIGHT		(1.0 / 16)	/* of one statement for us_per_cost */
+#define MOST_OFF		10.0	/* us_per_cost is FIRST_US_PER_COST at most */
+
+const volatile float *slots_us_per_cost = NULL;
+
+/* The entry with that key, or else the oldest of its set.  known.mutex held. */
+static KnownStatement *
+find(uint64 key)
+{
+	KnownStatement *set = &Slots->known.statements[key % (KNOWN_STATEMENTS / SET_SIZE) * SET_SIZE];
+	KnownStatement *oldest = set;
+
+	for (KnownStatement *one = set; one < set + SET_SIZE; one++)
+	{
+		if (one->key == key)
+			return one;
+		if ((int32) (one->seen - oldest->seen) < 0 || one->key == 0)
+			oldest = one;
+	}
+	return oldest;
+}
+
+/* A statement with this key and cost is about to run.  Returns us. */
+uint64
+slots_expect(uint64 key, double cost)
+{
+	KnownStatement *known;
+	float		used = 0;
+
+	SpinLockAcquire(&Slots->known.mutex);
+	known = find(key);
+	if (known->key == key)
+	{
+		known->seen = ++Slots->known.seen;
+		used = known->used;
+	}
+	SpinLockRelease(&Slots->known.mutex);
+	return used > 0 ? used : Min(cost * *slots_us_per_cost, 1e15);
+}
+
+/* The mean of the logarithms of two positive numbers, the second with a weight */
+static float
+mean(float old, double new, double weight)
+{
+	return old * pow(new / old, weight);
+}
+
+/* It has used so much, us. */
+void
+slots_learn(uint64 key, double cost, uint64 used)
+{
+	double		per_cost = Max(used, 1) / Max(cost, 1);
+	KnownStatement *known;
+
+	SpinLockAcquire(&Slots->known.mutex);
+	known = find(key);
+	known->seen = ++Slots->known.seen;
+	if (known->key == key)
+		known->used = mean(known->used, Max(used, 1), WEIGHT);
+	else
+	{
+		known->key = key;
+		known->used = Max(used, 1);
+		per_cost = Min(Max(per_cost, FIRST_US_PER_COST / MOST_OFF), FIRST_US_PER_COST * MOST_OFF);
+		Slots->us_per_cost = mean(Slots->us_per_cost, per_cost, COST_WEIGHT);
+	}
+	SpinLockRelease(&Slots->known.mutex);
+}
+
+/* ---- Surprises ---- */
+
+/* A sample finds this holder at work.  Has it had its slot since before then? */
+void
+slots_note_at_work(int procno, TimestampTz before)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if ((TimestampTz) pg_atomic_read_u64(&entry->since) < before && !entry->seems_long)
+		entry->seems_long = true;
+}
+
+void
+slots_note_surprise(uint64 query)
+{
+	pg_atomic_fetch_or_u32(&Slots->surprises[query / 32 % (SURPRISES / 32)], 1U << query % 32);
+}
+
+bool
+slots_may_surprise(uint64 query)
+{
+	return (pg_atomic_read_u32(&Slots->surprises[query / 32 % (SURPRISES / 32)]) & 1U << query % 32) != 0;
+}
+
+/* ---- Parallel workers ---- */
+
+/* A process has worked for this backend, which learns by slots_workers_time(). */
+void
+slots_add_workers_time(int procno, uint64 used)
+{
+	pg_atomic_fetch_add_u64(&entry_of(procno)->workers_time, used);
+}
+
+/* What they have used since this was last called, us */
+uint64
+slots_workers_time(void)
+{
+	return pg_atomic_exchange_u64(&MySlotEntry->workers_time, 0);
+}

@@ -1,0 +1,197 @@
+/*-------------------------------------------------------------------------
+ *
+ * long_statements.c
+ *		Statements that are expected to take long wait before they start.
+ *
+ * What a statement will use is expected by what it has used before, or by its
+ * cost (core/expected.c).  If that is at least long_after, it takes a place
+ * among those that take about as long (core/long_queues.c), or waits for one,
+ * as long as it has neither a snapshot nor memory: as the first of its
+ * transaction, at top level, without a transaction ID.  The query of a command
+ * like DECLARE CURSOR does so when it has been planned.
+ *
+ * To measure costs two readings of a clock, so statements whose cost promises
+ * much less than long_after are not looked at: they cost one comparison.  If
+ * the cost misleads, a sample notices, and this backend learns when the
+ * statement ends.  Only one statement is measured at a time.
+ *
+ * Locking: none; everything here is local to the backend.
+ *
+ * Copyright (c) 2026, admission_gate authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "nodes/plannodes.h"
+#include "tcop/pquery.h"
+#include "utils/portal.h"
+
+#include "gate.h"
+
+#define MAX_NODES		64		/* of a plan, looked at */
+#define DISABLED_COST	1.0e10	/* before 18, of a node that is switched off */
+
+/* The statement that is measured, if long_is_open() */
+static struct
+{
+	uint64		key;
+	double		cost;
+	bool		by_clock;		/* is its CPU time known? */
+	uint64		cpu;			/* of this process when it began, us */
+}			measured;
+
+const QueryDesc *long_query = NULL;
+bool		long_has_query = true;
+
+/* ---- What is known of a statement before it runs ---- */
+
+static double
+cost_of(const PlannedStmt *statement)
+{
+	return fmod(statement->planTree->total_cost, DISABLED_COST);
+}
+
+/* Mix the kinds of the nodes in this part of a plan into a hash. */
+static void
+hash_nodes(const Plan *plan, int *nodes, uint64 *hash)
+{
+	if (plan == NULL || ++*nodes > MAX_NODES)
+		return;
+	*hash = hash_combine64(*hash, nodeTag(plan) << 16 | (list_length(plan->targetlist) & 0xFFFF));
+	hash_nodes(outerPlan(plan), nodes, hash);
+	hash_nodes(innerPlan(plan), nodes, hash);
+}
+
+/*
+ * A key for this statement: the same for another run with a plan whose cost is
+ * of the same decade.  Without an ID of the query, its relations and nodes tell.
+ */
+static uint64
+key_of(const PlannedStmt *statement)
+{
+	uint64		key = (uint64) statement->queryId;
+	int			nodes = 0;
+	ListCell   *cell;
+
+	if (key == 0)
+	{
+		foreach(cell, statement->relationOids)
+			key = hash_combine64(key, lfirst_oid(cell));
+		hash_nodes(statement->planTree, &nodes, &key);
+	}
+	return Max(hash_combine64(key, (uint64) log10(Max(cost_of(statement), 1))), 1);
+}
+
+/* Is this a statement of the client, not one that a function runs? */
+static bool
+is_of_client(const PlannedStmt *statement)
+{
+	return ActivePortal != NULL && list_member_ptr(ActivePortal->stmts, statement);
+}
+
+/* ---- Beginning and end ---- */
+
+/*
+ * The first statement of a transaction is about to start, and may be long:
+ * measure it.  If it is expected to be long, take a place, or wait for one.
+ * query: the argument of ExecutorStart, or NULL if there is none yet.
+ */
+static void
+begin(const PlannedStmt *statement, QueryDesc *query)
+{
+	uint64		expected;
+
+	if (long_is_open() || !my_slot_may_want())
+		return;
+	measured.key = key_of(statement);
+	measured.cost = cost_of(statement);
+	measured.by_clock = false;
+	long_query = query;
+	long_has_query = query != NULL;
+	expected = slots_expect(measured.key, measured.cost);
+	if (expected >= gate_long_after * UINT64CONST(1000))
+		my_slot_want_long(query, expected);
+	(void) slots_workers_time();
+	measured.by_clock = process_cpu_time(MyProcPid, &measured.cpu);
+}
+
+/* The executor is about to start this one, which long_may_be(). */
+void
+long_begin(QueryDesc *query, int eflags)
+{
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && is_of_client(query->plannedstmt))
+		begin(query->plannedstmt, query);
+}
+
+/* A command has planned its query, which long_may_be(), and starts it next. */
+void
+long_begin_planned(const PlannedStmt *statement)
+{
+	begin(statement, NULL);
+}
+
+/*
+ * The executor has finished with long_query, or the transaction has ended.
+ * failed: there is more to it than it has used.
+ */
+void
+long_end(bool failed)
+{
+	uint64		cpu;
+	uint64		used;
+
+	if (measured.by_clock && process_cpu_time(MyProcPid, &cpu))
+	{
+		used = cpu - measured.cpu + slots_workers_time();
+		if (!failed || used > slots_expect(measured.key, measured.cost))
+			slots_learn(measured.key, measured.cost, used);
+	}
+	long_query = NULL;
+	long_has_query = true;
+	*my_slot_seems_long = false;
+	my_slot_end_long();
+}
+
+/*
+ * A sample has seen this backend at work for long.  If it was this statement,
+ * which ends here, learn that: its cost did not tell.
+ */
+void
+long_note_surprise(const PlannedStmt *statement)
+{
+	int64		us = GetCurrentTimestamp() - GetCurrentStatementStartTimestamp();
+
+	*my_slot_seems_long = false;
+	if (gate_long_after < 0 || us < gate_long_after * INT64CONST(1000) || statement->queryId == 0)
+		return;
+	slots_note_surprise((uint64) statement->queryId);
+	slots_learn(key_of(statement), cost_of(statement), us);
+}
+
+/* Does this process, if a parallel worker, begin to run its plan?  Not a query in it. */
+bool
+long_begin_worker(void)
+{
+	static bool begun = false;
+	bool		begins = IsParallelWorker() && !begun;
+
+	begun = true;
+	return begins;
+}
+
+/* It has run its plan: what it has used counts for its leader. */
+void
+long_end_worker(void)
+{
+	uint64		cpu;
+
+	if (process_cpu_time(MyProcPid, &cpu))
+		slots_add_workers_time(GATE_PROC_NUMBER(MyProc->lockGroupLeader), cpu);
+}

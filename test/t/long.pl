@@ -1,0 +1,224 @@
+# Proves that statements that are expected to take long wait before they start, with nothing
+# that others need, for those that take about as long; which statements do; that short ones
+# pass, and nobody else's decade matters; that long ones never have all slots; that the gate
+# learns what statements use; and that a place ends with its statement, or when that idles.
+
+use strict;
+use warnings;
+use lib 'test/perl';
+use GateTest;
+
+GateTest::use_two_cpus();
+my $gate = GateTest->new(
+	'long',
+	max_active_backends => -1,
+	compute_query_id => 'on',
+	jit => 'off',
+	max_connections => 60,
+	max_parallel_workers_per_gather => 0,
+	min_parallel_table_scan_size => 0,
+	parallel_setup_cost => 0);
+
+$gate->value(
+	'CREATE TABLE numbers AS SELECT i FROM generate_series(1, 5000) i',
+	'CREATE TABLE kept (n bigint)',
+	'CREATE ROLE exempt SUPERUSER LOGIN',
+	'ALTER ROLE exempt SET admission_gate.long_after = -1',
+	"CREATE FUNCTION works(ms int) RETURNS int LANGUAGE plpgsql AS \$\$
+		BEGIN WHILE clock_timestamp() < statement_timestamp() + ms * interval '1 ms' LOOP END LOOP; RETURN 0; END \$\$",
+	'CREATE FUNCTION seems_long() RETURNS int LANGUAGE plpgsql COST 100000000 AS $$ BEGIN RETURN 0; END $$',
+	'ANALYZE');
+
+# By their cost: of the last decade, and of the one from 100 ms on
+my $endless = 'SELECT count(*) FROM numbers a, numbers b, numbers c';
+my $medium = 'SELECT count(*) FROM numbers a, numbers b WHERE b.i < 500';
+
+sub begin { my ($sql, %param) = @_; my $session = $gate->session(%param); $session->start($sql); return $session; }
+
+sub working
+{
+	my ($sql, %param) = @_;
+	my $session = begin($sql, %param);
+	$gate->await(sub { $gate->state($session) eq 'running' }, "at work: $sql");
+	return $session;
+}
+
+sub stop
+{
+	my @sessions = @_;
+	$_->cancel foreach grep { !$_->done } @sessions;
+	foreach (@sessions) { $_->done or $_->result; $_->quit }
+	return;
+}
+
+# One column of the queue of a decade, which is known by the least time, in ms
+sub queue_of
+{
+	my ($decade, $column) = @_;
+	return $gate->value("SELECT $column FROM pg_stat_admission_gate_hot_spots WHERE min_expected_time = $decade");
+}
+
+# While two are at work all the time, no decade gets more places.
+my @busy = map { $gate->worker } 1 .. 2;
+my $first = working($endless);
+
+# The wait
+
+my $second = $gate->session;
+$gate->ok_queues($second, $endless, 'a long statement waits while CPUs are short');
+cmp_ok($gate->state($second, 'expected_time'), '>', 100_000, 'and the view tells how long it is expected to take');
+cmp_ok($gate->state($first, 'expected_time'), '>', 100_000, 'that of one at work, too');
+is($gate->activity($second, 'backend_xmin IS NULL AND backend_xid IS NULL'), 't', 'it holds no snapshot');
+is(queue_of(100_000, 'kind, max_active, running, waiting, waiter'), 'long|1|1|1|' . $second->pid, 'the queue is shown');
+is($gate->session->query('SELECT count(*) FROM kept'), '0', 'short statements pass');
+is($gate->session->query($medium), 5000 * 499, 'and so does what takes less than a tenth');
+stop($first);
+$gate->ok_comes(sub { $gate->state($second) eq 'running' }, 'the end of one lets the next one in');
+is($gate->state($second, 'expected_time IS NOT NULL'), 't', 'which is still long');
+
+my %ways = (
+	'in a block' => sub { $_[0]->query('BEGIN'); $_[0]->start($endless) },
+	'in the extended protocol' => sub { $_[0]->start_extended($endless) },
+	'prepared' => sub { $_[0]->prepare('p', $endless); $_[0]->start_prepared('p') },
+	'a cursor' => sub { $_[0]->query('BEGIN'); $_[0]->start("DECLARE c CURSOR FOR $endless") },
+	'CREATE TABLE AS' => sub { $_[0]->start("CREATE TABLE new AS $endless") },
+	'COPY' => sub { $_[0]->start("COPY ($endless) TO STDOUT") },
+	'INSERT' => sub { $_[0]->start("INSERT INTO kept $endless") },
+	'UPDATE' => sub { $_[0]->start("UPDATE kept SET n = e.count FROM ($endless) e") },
+	'DELETE' => sub { $_[0]->start("DELETE FROM kept USING ($endless) e") },
+	'in statement scope' => sub { $_[0]->query('SET admission_gate.scope = statement'); $_[0]->start($endless) });
+for my $way (sort keys %ways)
+{
+	my $session = $gate->session;
+	$gate->ok_queues($session, $ways{$way}, "waits: $way");
+	is($gate->activity($session, 'backend_xmin IS NULL AND backend_xid IS NULL'), 't', "$way: holds no snapshot");
+	$session->cancel;
+	is($session->sqlstate, '57014', "$way: can be canceled");
+	$session->quit;
+}
+
+# The ends of a wait
+{
+	my $session = $gate->session(session => { 'admission_gate.queue_timeout' => 50 });
+	my $result = $session->start($endless)->result;
+	is($session->sqlstate_of($result), '53000', 'queue_timeout ends the wait');
+	like($result->{error}{D} // '', qr/^Of the statements that take about as long, 1 is at work/, 'and says what it waited for');
+	my ($left, $terminated) = map { $gate->waiter($endless) } 1 .. 2;
+	$left->hang_up;
+	$gate->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
+	$gate->ok_comes(sub { $gate->value('SELECT sum(waiting) FROM pg_stat_admission_gate') eq '0' },
+		'who hangs up or is terminated leaves the queue');
+	$gate->ok_comes('admitted = completed + failed + running FROM pg_stat_admission_gate', 'all are counted');
+}
+
+# What does not wait
+
+for my $case (
+	[ 'the second of a transaction' => 'BEGIN // SELECT 1 // ' . $endless ],
+	[ 'one with a transaction ID' => 'BEGIN // SELECT pg_current_xact_id() // ' . $endless ],
+	[ 'one after LOCK' => 'BEGIN // LOCK TABLE kept // ' . $endless ],
+	[ 'one in a savepoint' => 'BEGIN // SAVEPOINT s // ' . $endless ],
+	[ 'one in a function' => "DO \$\$ BEGIN PERFORM * FROM ($endless) e; END \$\$" ],
+	[ 'one of an exempt session' => 'SET admission_gate.long_after = -1 // ' . $endless ],
+	[ 'an exempt role' => $endless, user => 'exempt' ])
+{
+	my ($what, $sql, %param) = @$case;
+	my @sql = split m{ // }, $sql;
+	my $last = pop @sql;
+	my $session = $gate->session(%param);
+	$session->query($_) foreach @sql;
+	$session->start($last);
+	$gate->ok_comes(sub { $gate->state($session) eq 'running' && $gate->activity($session, q{query LIKE '%numbers%'}) eq 't' },
+		"does not wait: $what");
+	stop($session);
+}
+is($gate->session->query("EXPLAIN $endless") =~ /Aggregate/, 1, 'EXPLAIN does not wait');
+
+# A place that does nothing
+
+stop($second);
+{
+	my $cursor = $gate->session;
+	$cursor->query('BEGIN', 'DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b, numbers c', 'FETCH 1 FROM c');
+	is(queue_of(100_000, 'running'), '1', 'a cursor has a place') if $gate->state($cursor, 'expected_time') ne '';
+	my $next = begin($endless);
+	$gate->ok_comes(sub { $gate->state($next) eq 'running' }, 'a cursor that nobody reads gives its place up');
+	is($cursor->query('FETCH 1 FROM c'), '1', 'and can be read on');
+	stop($next);
+	$cursor->query('COMMIT');
+	$cursor->query('BEGIN', "DECLARE c CURSOR FOR $medium");
+	$gate->await(sub { $gate->state($cursor, 'expected_time') ne '' }, 'the cursor');
+	$cursor->query('CLOSE c');
+	is($gate->state($cursor, 'expected_time'), '', 'the end of a cursor ends its place');
+	$cursor->query('COMMIT');
+	$cursor->quit;
+}
+
+# CPUs that idle
+
+stop(@busy);
+{
+	my @sessions = map { begin($endless) } 1 .. 2;
+	$gate->ok_comes(sub { !grep { $gate->state($_) ne 'running' } @sessions }, 'CPUs that idle are used');
+	stop(@sessions);
+}
+
+# Under a limit
+{
+	$gate->set(max_active_backends => 4);
+	my @sessions = map { begin($endless) } 1 .. 5;
+	$gate->ok_comes(sub { queue_of(100_000, 'running, waiting') eq '1|4' }, 'under a limit, each decade has its part');
+	is($gate->session->query('SELECT 1'), '1', 'short statements pass');
+	$gate->set(max_active_backends => 2);
+	my $other = $gate->session;
+	$gate->ok_queues($other, "$medium AND a.i > 0", 'and together they never have all slots');
+	is($gate->session->query('SELECT 1'), '1', 'so that short ones pass');
+	is($gate->counter('running'), '1', 'nor more than the limit says');
+	stop(@sessions, $other);
+	$gate->set(max_active_backends => -1);
+	$gate->ok_quiet('after long ones under a limit');
+}
+
+# What is learned
+{
+	my $session = $gate->session;
+	my $expects = sub {
+		my ($sql, $pattern) = @_;
+		$session->start($sql);
+		my $seen = '';
+		$gate->await(sub { ($seen = $gate->state($session, 'expected_time')) =~ $pattern || $session->done }, $sql);
+		$session->result;
+		return $seen;
+	};
+	my $learns = sub { $expects->('SELECT works(500)', qr/./) };
+	$gate->ok_comes($learns, 'a statement whose cost did not tell is known after it has run');
+	cmp_ok($learns->(), '<', 5000, 'by what it has used');
+
+	# Its cost is a hundred times too high.
+	$session->query('SELECT seems_long()') foreach 1 .. 2;
+	my @busy = map { $gate->worker } 1 .. 2;
+	my $one = working("SELECT a.i, seems_long() FROM numbers a, numbers b, numbers c");
+	$gate->ok_runs($session, 'SELECT seems_long()', 'a statement whose cost misled does not wait again');
+	stop($one, @busy);
+
+	# What its workers use counts.
+	$session->query('SET max_parallel_workers_per_gather = 2', 'SET parallel_leader_participation = off');
+	my $parallel = 'SELECT count(*) FROM numbers a, numbers b WHERE a.i + b.i > 0';
+	$session->query($parallel) foreach 1 .. 2;
+	cmp_ok($expects->($parallel, qr/./), '>', 300, 'what parallel workers use counts');
+}
+
+# The log
+{
+	my $from = -s $gate->node->logfile;
+	my @busy = map { $gate->worker } 1 .. 2;
+	my $one = working($endless);
+	my $next = $gate->waiter($endless, session => { 'admission_gate.log_min_wait' => 0 });
+	stop($one);
+	$gate->await(sub { $gate->state($next) eq 'running' }, 'the next one');
+	stop($next, @busy);
+	like(slurp_file($gate->node->logfile, $from), qr/admission wait ended after [\d.]+ ms: admitted long, pool "default"/,
+		'a line of log_min_wait says that it was a long statement');
+}
+
+$gate->finish;
