@@ -277,7 +277,7 @@ note_wait(const char *end)
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %.3f ms: %s%s, pool \"%s\", queue length %d on arrival",
-					us / 1000.0, end, standing == NOT_STARTED ? " long" : "",
+					us / 1000.0, end, slots_waited_as_long() ? " long" : "",
 					slots_my_pool()->name, wait_queue_length)));
 	RESUME_INTERRUPTS();
 }

@@ -107,11 +107,11 @@ slots_expect_long(uint64 expected)
 	return slots_has_place() ? -1 : MAX_HOT_SPOTS + class;
 }
 
-/* How long this backend's statement is expected to take (us) if long, else 0 */
-uint64
-slots_expected(void)
+/* Is this backend, or was it last, in a queue of long statements? */
+bool
+slots_waited_as_long(void)
 {
-	return MySlotEntry->expected;
+	return is_of_long(MySlotEntry->queue);
 }
 
 /* It has ended: release its place.  Returns whether it could have had one. */

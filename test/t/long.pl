@@ -205,7 +205,7 @@ stop(@busy);
 	$session->query('SET max_parallel_workers_per_gather = 2', 'SET parallel_leader_participation = off');
 	my $parallel = q{SELECT count(*) FROM numbers a, numbers b WHERE b.i < 500 AND a.i + b.i > 0};
 	$session->query($parallel) foreach 1 .. 2;
-	cmp_ok($expects->($parallel, qr/./), q{>}, 100, 'what parallel workers use counts');
+	cmp_ok($expects->($parallel, qr/./), '>', 100, 'what parallel workers use counts');
 }
 
 # The log
