@@ -88,7 +88,7 @@ process_rests(int pid, bool if_unknown)
 	return strchr("STt", state[2]) ? true : strchr("RD", state[2]) ? false : if_unknown;
 }
 
-/* Error context callback of a wait or a pause */
+/* Error context callback of a wait */
 void
 wait_error_callback(void *doing)
 {
