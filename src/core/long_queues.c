@@ -37,50 +37,72 @@ static const uint64 bounds[LONG_CLASSES - 1] = {100000, 1000000, 10000000, 10000
 
 /* ---- The law: pure ---- */
 
-/* How many places a decade should have after a step */
-static int
-stepped(int places, bool is_short, double wanting, bool any_waits, int in_use, int cpus)
+/* One class, as a sample finds it, and what follows */
+typedef struct LongClass
 {
-	int			least = Max(is_short ? cpus : cpus / 2, 1);
+	bool		is_short;		/* up to a second */
+	int			in_use;
+	uint64		queued;			/* when its first waiter came; 0 = none waits */
+	int			wanted;			/* places that it should have */
+	int			places;			/* that it gets */
+} LongClass;
 
-	if (wanting > 2 * cpus || (!any_waits && places > in_use))
-		places--;
-	else if (wanting < cpus && any_waits)
-		places++;
-	return Max(places, least);
+/* A step: how many places should the class have?  wanting: processes. */
+static void
+step_class(LongClass *class, double wanting, int cpus)
+{
+	int			least = Max(class->is_short ? cpus : cpus / 2, 1);
+
+	if (wanting > 2 * cpus || (class->queued == 0 && class->wanted > class->in_use))
+		class->wanted--;
+	else if (wanting < cpus && class->queued != 0)
+		class->wanted++;
+	class->wanted = Max(class->wanted, least);
 }
 
-/* How many places all have together under a limit */
-static int
-most_together(int limit)
+/* Does one of these get a place before the other?  By turns, then by its wait. */
+static bool
+is_served_first(const LongClass *class, const LongClass *other)
 {
-	return Max(limit - Max(limit / PART_OF_LIMIT, 1), 1);
+	int			more = (class->places - class->in_use) - (other->places - other->in_use);
+
+	return more < 0 || (more == 0 && class->queued < other->queued);
 }
 
 /*
- * The places of each class, where they must not have more than most together:
- * those in use, and a free one for the longest waiter, and so on.
+ * Give the classes places under a limit, 0 if there is none.  If all that they
+ * want are too many, they get those in use, and a free one for each waiter.
  */
 static void
-share(const int *wanted, const int *in_use, const uint64 *queued, int most, int *places)
+share(LongClass *classes, int limit)
 {
-	for (int k = 0; k < LONG_CLASSES; k++)
-	{
-		places[k] = Min(wanted[k], in_use[k]);
-		most -= in_use[k];
-	}
-	for (; most > 0; most--)
-	{
-		int			first = -1;
+	int			part = Max(limit / PART_OF_LIMIT, 1);
+	int			rest = Max(limit - part, 1);
+	int			sum = 0;
 
-		for (int k = 0; k < LONG_CLASSES; k++)
-			if (queued[k] != 0 && places[k] < wanted[k] &&
-				(first < 0 || places[k] - in_use[k] < places[first] - in_use[first] ||
-				 (places[k] - in_use[k] == places[first] - in_use[first] && queued[k] < queued[first])))
-				first = k;
-		if (first < 0)
+	for (LongClass *class = classes; class < classes + LONG_CLASSES; class++)
+	{
+		class->places = limit > 0 ? Min(class->wanted, part) : class->wanted;
+		sum += class->places;
+	}
+	if (limit == 0 || sum <= rest)
+		return;
+	for (LongClass *class = classes; class < classes + LONG_CLASSES; class++)
+	{
+		class->places = Min(class->wanted, class->in_use);
+		rest -= class->in_use;
+	}
+	for (; rest > 0; rest--)
+	{
+		LongClass  *first = NULL;
+
+		for (LongClass *class = classes; class < classes + LONG_CLASSES; class++)
+			if (class->queued != 0 && class->places < Min(class->wanted, part) &&
+				(first == NULL || is_served_first(class, first)))
+				first = class;
+		if (first == NULL)
 			return;
-		places[first]++;
+		first->places++;
 	}
 }
 
@@ -149,11 +171,23 @@ slots_take_long_place(int procno)
 
 /* ---- The worker ---- */
 
-/* When the first waiter of a queue came, or 0.  Lock held. */
-static uint64
-first_queued(int queue)
+/* Read the class of a queue.  Lock held. */
+static void
+read_class(LongClass *class, int queue)
 {
-	return queue_at(queue)->nwaiters > 0 ? Max(first_waiter(queue)->queued, 1) : 0;
+	class->in_use = places_in_use(queue);
+	class->queued = queue_at(queue)->nwaiters > 0 ? Max(first_waiter(queue)->queued, 1) : 0;
+}
+
+/* Set its places.  Returns whether they have become more.  Lock held. */
+static bool
+set_places(const LongClass *class, int queue)
+{
+	uint32		old = pg_atomic_read_u32(&queue_at(queue)->limit);
+
+	if (class->places != old)
+		pg_atomic_write_u32(&queue_at(queue)->limit, class->places);
+	return class->places > old;
 }
 
 /*
@@ -163,52 +197,30 @@ first_queued(int queue)
 void
 slots_adapt_long(int wanting, uint64 now)
 {
+	static LongClass classes[LONG_CLASSES] = {{true}, {true}};
 	static double average = 0;
 	static uint64 sampled = 0;
-	static uint64 stepped_at = 0;
-	static int	wanted[LONG_CLASSES];
-	int			limit = Slots->settings.max_active;
-	int			sum = 0;
-	int			in_use[LONG_CLASSES];
-	int			places[LONG_CLASSES];
-	uint64		queued[LONG_CLASSES];
-	bool		step = passed_since(stepped_at, STEP, now);
+	static uint64 stepped = 0;
 	double		elapsed = Max((int64) (now - sampled), 0);
+	bool		step = passed_since(stepped, STEP, now);
 	bool		raised = false;
 
 	average += (wanting - average) * elapsed / (elapsed + SMOOTHED);
 	sampled = now;
 	if (step)
-		stepped_at = now;
+		stepped = now;
 	slots_lock();
 	for (int k = 0; k < LONG_CLASSES; k++)
 	{
-		queued[k] = first_queued(long_queue(k));
-		in_use[k] = places_in_use(long_queue(k));
-		if (step || wanted[k] == 0)
-			wanted[k] = stepped(wanted[k], k < 2, average, queued[k] != 0, in_use[k], Slots->cpus);
-		places[k] = wanted[k];
-		if (limit > 0)
-			places[k] = Min(places[k], Max(limit / PART_OF_LIMIT, 1));
-		sum += places[k];
+		read_class(&classes[k], long_queue(k));
+		if (step)
+			step_class(&classes[k], average, Slots->cpus);
 	}
-	if (limit > 0 && sum > most_together(limit))
-	{
-		int			most[LONG_CLASSES];
-
-		memcpy(most, places, sizeof(most));
-		share(most, in_use, queued, most_together(limit), places);
-	}
+	share(classes, Max(Slots->settings.max_active, (int) Slots->cpu_limit));
 	for (int k = 0; k < LONG_CLASSES; k++)
-	{
-		pg_atomic_uint32 *present = &queue_at(long_queue(k))->limit;
-
-		raised |= queued[k] != 0 && (uint32) places[k] > pg_atomic_read_u32(present);
-		if ((uint32) places[k] != pg_atomic_read_u32(present))
-			pg_atomic_write_u32(present, places[k]);
-	}
+		raised |= set_places(&classes[k], long_queue(k));
 	slots_unlock();
-	if (raised)
+	if (raised && slots_any_waits())
 		slots_grant_free();
 }
 

@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 ONLY_QUEUE=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0'
+	DO=0 ONLY_QUEUE=0 EARLY=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -92,6 +92,10 @@ in the middle, moves      |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 S
 in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=1
 in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=0
 *in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
+*before the start          |states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
+before the start, some    |states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 LIMIT=2
+before the start, no limit|states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 LIMIT=NO_LIMIT INTERRUPTS=1
+before the start, limits  |states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 two, in the middle        |states|HOT=2 BYSTANDERS=3 WANT=1+i%2 LIMIT=2
 two, in the middle, mixed |states|HOT=2 BYSTANDERS=2 WANT=1+i%2 MARK=2
 *tickets                  |states|IMPATIENT=3 INTERRUPTS=1

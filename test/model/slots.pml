@@ -81,6 +81,7 @@
  * VICTIM		FOREVER: the one that is to get in
  * IMPATIENT	so many backends, the last ones, have time-outs; who is late is a guess
  * ONLY_QUEUE	1: backends only queue, anywhere in their transactions, and leave, until they stop
+ * EARLY		1: they have not begun, and need a slot as well: a long statement
  * KEEP			1: a transaction has two statements, and keeps only its place in between
  * HOLDER		WAITS: 0, with a slot, waits for 1, and is found not to be at work, or to want
  *				a lock of 1; STAYS: it waits for all others, but seems to be at work
@@ -736,7 +737,7 @@ inline slots_take_place(h)
 		 count_place(slots_hot_spot_queue(h), BARGING);
 		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
 }
-inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = true }
+inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = !EARLY }
 inline slots_end_readmission()
 {
 	WHEN(MySlotEntry.state == SLOT_NONE, MARK_OF(me) = 0; slots_force());
