@@ -216,7 +216,7 @@ slots_adapt_long(int wanting, uint64 now)
 		if (step)
 			step_class(&classes[k], average, Slots->cpus);
 	}
-	share(classes, Max(Slots->settings.max_active, (int) Slots->cpu_limit));
+	share(classes, Max(Slots->max_active, 0));
 	for (int k = 0; k < LONG_CLASSES; k++)
 		raised |= set_places(&classes[k], long_queue(k));
 	slots_unlock();
