@@ -191,7 +191,11 @@ read_backend(int procno)
 
 	/* Before 17, a process that has exited keeps its pid. */
 	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
-	/* One that waits at the gate does nothing, but shows that event when let in. */
+
+	/*
+	 * One that waits at the gate does nothing, but shows that event when let
+	 * in.
+	 */
 	if (is_idle_wait(event) && slots_state(procno) != SLOT_WAITING)
 	{
 		seen.progress = slots_progress(procno);

@@ -86,7 +86,8 @@ typedef enum HotSpotKind
 	HOT_SPOT_OBJECT,			/* another object of a database */
 	HOT_SPOT_LWLOCK,			/* a lock inside the server */
 	HOT_SPOT_TRANSACTION,		/* another transaction's end */
-	HOT_SPOT_LONG				/* CPUs: the queue of statements that take long */
+	HOT_SPOT_LONG				/* CPUs: the queue of statements that take
+								 * long */
 } HotSpotKind;
 
 /*

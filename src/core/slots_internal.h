@@ -106,7 +106,8 @@ typedef struct SlotEntry
 								 * lock */
 	bool		is_awaited;		/* others wait for what it holds: lock */
 	dlist_node	impatient_link; /* in SlotQueue.impatient: lock */
-	volatile uint64 expected;	/* CPU time of its statement if that is long, us */
+	volatile uint64 expected;	/* CPU time of its statement if that is long,
+								 * us */
 	pg_atomic_uint64 workers_time;	/* used by its parallel workers, us */
 } SlotEntry;
 

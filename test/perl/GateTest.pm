@@ -478,8 +478,7 @@ sub ok_quiet
 {
 	my ($self, $when) = @_;
 
-	$self->ok_comes('sum(running + waiting) = 0 FROM pg_stat_admission_gate',
-		"$when: no slot is held and nobody waits")
+	$self->ok_comes('sum(running + waiting) = 0 FROM pg_stat_admission_gate', "$when: no slot is held and nobody waits")
 	  or return;
 	$self->ok_adds_up($when);
 	my $before = $self->counter('ARRAY[admitted, queued]');

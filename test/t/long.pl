@@ -87,6 +87,7 @@ my %ways = (
 	'UPDATE' => sub { $_[0]->start("UPDATE kept SET n = e.count FROM ($endless) e") },
 	'DELETE' => sub { $_[0]->start("DELETE FROM kept USING ($endless) e") },
 	'in statement scope' => sub { $_[0]->query('SET admission_gate.scope = statement'); $_[0]->start($endless) });
+
 for my $way (sort keys %ways)
 {
 	my $session = $gate->session;
@@ -102,7 +103,10 @@ for my $way (sort keys %ways)
 	my $session = $gate->session(session => { 'admission_gate.queue_timeout' => 50 });
 	my $result = $session->start($endless)->result;
 	is($session->sqlstate_of($result), '53000', 'queue_timeout ends the wait');
-	like($result->{error}{D} // '', qr/^Of the statements that take about as long, 1 is at work/, 'and says what it waited for');
+	like(
+		$result->{error}{D} // '',
+		qr/^Of the statements that take about as long, 1 is at work/,
+		'and says what it waited for');
 	my ($left, $terminated) = map { $gate->waiter($endless) } 1 .. 2;
 	$left->hang_up;
 	$gate->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
@@ -128,7 +132,8 @@ for my $case (
 	my $session = $gate->session(%param);
 	$session->query($_) foreach @sql;
 	$session->start($last);
-	$gate->ok_comes(sub { $gate->state($session) eq 'running' && $gate->activity($session, q{query LIKE '%numbers%'}) eq 't' },
+	$gate->ok_comes(
+		sub { $gate->state($session) eq 'running' && $gate->activity($session, q{query LIKE '%numbers%'}) eq 't' },
 		"does not wait: $what");
 	stop($session);
 }
@@ -159,7 +164,11 @@ stop($second);
 stop(@busy);
 {
 	my @sessions = map { begin($endless) } 1 .. 2;
-	$gate->ok_comes(sub { !grep { $gate->state($_) ne 'running' } @sessions }, 'CPUs that idle are used');
+	$gate->ok_comes(
+		sub {
+			!grep { $gate->state($_) ne 'running' } @sessions;
+		},
+		'CPUs that idle are used');
 	stop(@sessions);
 }
 
@@ -217,7 +226,9 @@ stop(@busy);
 	stop($one);
 	$gate->await(sub { $gate->state($next) eq 'running' }, 'the next one');
 	stop($next, @busy);
-	like(slurp_file($gate->node->logfile, $from), qr/admission wait ended after [\d.]+ ms: admitted long, pool "default"/,
+	like(
+		slurp_file($gate->node->logfile, $from),
+		qr/admission wait ended after [\d.]+ ms: admitted long, pool "default"/,
 		'a line of log_min_wait says that it was a long statement');
 }
 
