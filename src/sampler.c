@@ -86,6 +86,7 @@ typedef struct BackendSample
 	TimestampTz since;			/* start of that wait; 0 = unknown */
 	uint64		moved;			/* when its group last moved */
 	uint64		blocked;		/* when it was last seen waiting for a lock */
+	uint64		away_since;		/* with a long place, not at work; 0 = it is */
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
 	uint32		progress;		/* slots_progress() at that time */
@@ -185,7 +186,8 @@ read_backend(int procno)
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
 	BackendSample seen = {.blocked = last->blocked,.sleeps = last->sleeps,
-	.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu};
+	.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
+	.away_since = last->away_since};
 	WaitGroup  *group;
 	bool		goes_on;
 
@@ -523,6 +525,27 @@ is_at_work(int procno)
 
 /* ---- Samples ---- */
 
+/*
+ * This backend has the place of a long statement.  If it has not been at work
+ * for some time, others may have the place.
+ */
+static void
+watch_long_place(int procno)
+{
+	BackendSample *seen = &samples[procno];
+	int64		away_for = Max(slots_idle_after(), MIN_IDLE) * INT64CONST(1000);
+
+	if (is_at_work(procno))
+		seen->away_since = 0;
+	else if (seen->away_since == 0)
+		seen->away_since = sample.now;
+	else if ((int64) (sample.now - seen->away_since) >= away_for)
+	{
+		seen->away_since = 0;
+		slots_take_long_place(procno);
+	}
+}
+
 /* If replay waits for a lock, let in owners of it that wait at the gate. */
 static void
 help_replay(void)
@@ -614,10 +637,7 @@ sampler_sample(void)
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		if (slots_has_long_place(procno))
-		{
-			if (activity == ACTIVITY_IDLE || activity == ACTIVITY_STUCK)
-				slots_take_long_place(procno);
-		}
+			watch_long_place(procno);
 		else if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);
 		if (state == SLOT_RUNNING)

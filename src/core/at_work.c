@@ -173,10 +173,10 @@ relieve_full_queue(void)
 		SlotEntry  *head = first_waiter(index);
 		uint32		completed;
 
-		/* Those that have the places of long statements work all the time. */
-		if (queue_has_place_free(index) || is_of_long(index))
+		if (queue_has_place_free(index))
 			continue;
-		if (is_of_hot_spot(index))
+		/* Those that have the places of long statements work for long. */
+		if (is_of_hot_spot(index) && !is_of_long(index))
 		{
 			/*
 			 * While its contenders complete transactions, too many may have
