@@ -186,7 +186,7 @@ read_backend(int procno)
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
 	BackendSample seen = {.blocked = last->blocked,.sleeps = last->sleeps,
-	.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
+		.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
 	.away_since = last->away_since};
 	WaitGroup  *group;
 	bool		goes_on;

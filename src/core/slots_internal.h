@@ -167,6 +167,7 @@ typedef struct HotSpot
 	uint32		circles;		/* these are all hot after a standstill, */
 	uint64		circles_until;	/* until then: see hot_spots.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
+	pg_atomic_uint32 passed;	/* that waited for a lock, but did not queue */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;

@@ -153,13 +153,17 @@ stop($second);
 	$cursor->query('COMMIT');
 
 	# Nor does a parallel query that waits for a lock: only its worker shows that.
-	$gate->value('CREATE FUNCTION locks(int) RETURNS text LANGUAGE sql PARALLEL SAFE AS $$ SELECT pg_advisory_xact_lock_shared(1)::text $$');
+	$gate->value(
+		'CREATE FUNCTION locks(int) RETURNS text LANGUAGE sql PARALLEL SAFE AS $$ SELECT pg_advisory_xact_lock_shared(1)::text $$'
+	);
 	$cursor->query('SELECT pg_advisory_lock(1)');
-	my $stuck = $gate->session(session => { max_parallel_workers_per_gather => 2, parallel_leader_participation => 'off' });
+	my $stuck =
+	  $gate->session(session => { max_parallel_workers_per_gather => 2, parallel_leader_participation => 'off' });
 	$stuck->start('SELECT count(locks(a.i)) FROM numbers a, numbers b, numbers c');
 	$gate->await(sub { $gate->state($stuck, 'expected_time') ne '' }, 'the parallel query');
 	$next = begin($endless);
-	$gate->ok_comes(sub { $gate->state($next) eq 'running' }, 'a parallel query whose workers wait for a lock does so, too');
+	$gate->ok_comes(sub { $gate->state($next) eq 'running' },
+		'a parallel query whose workers wait for a lock does so, too');
 	stop($next, $stuck);
 	$cursor->query('SELECT pg_advisory_unlock(1)');
 
