@@ -27,7 +27,7 @@
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/../test/setup.sh"
 
-ALL="auto mixed bystanders two_rows tenth stuck_row deadlocks order mixed_sessions shares flash_sale overload instructions"
+ALL="auto mixed bystanders two_rows tenth stuck_row deadlocks order mixed_sessions flash_sale overload instructions"
 VARIABLES="BENCH WORKLOADS VARIANTS CLIENTS ROUNDS DURATION SKIP SERVER_SETTINGS QUICK COMMIT"
 
 check_options() {

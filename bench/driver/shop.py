@@ -172,25 +172,15 @@ MIXED = {
     ),
 }
 
-
-def share(percent):
-    """So many percent update the row."""
-    rest = 100 - percent
-    title = f"{percent} % of the transactions of 200 clients update one row"
-    return shop(title, beside(HOT, (percent * 3, rest * 2, rest)))
-
-
-SHARES = {f"share_{percent}": share(percent) for percent in (0, 1, 2, 5, 10, 20, 50)}
 SALE = shop(
     "1800 transactions per second asked for, a third sells one row, for 2 ms of client time: twice what it can do",
     beside(block(SELL.format(1), THINK.format(2), ORDER), (2, 3, 1), rate=1800),
 )
 
-LOADS = {**MIXED, **SHARES, "sale": SALE}
+LOADS = {**MIXED, "sale": SALE}
 PEERS = "off auto gate:8 pgbouncer:20"
 BENCHMARKS = {
     "mixed_sessions": Benchmark("Sessions that run everything", " ".join(MIXED), PEERS),
-    "shares": Benchmark("Reads of sessions that update one row ever more often", " ".join(SHARES), PEERS),
     "flash_sale": Benchmark(
         "More demand than one row can serve; errors are refusals",
         "sale",
