@@ -8,7 +8,8 @@
 -- in the database that has the extension. Rates and mean waits are those since the
 -- last look, so the first look has none. refused: by queue_timeout, max_queue_length,
 -- a cancel or the like. queued: in a dry run, those that would. limit: max_active of the
--- views; -1 if only hot spots have limits. hottest row, last row: its ctid.
+-- views; -1 if only hot spots and long statements have limits. hot spot "long from 100
+-- ms": the queue of long statements of that range. hottest row, last row: its ctid.
 --
 -- -v waiters=N: how many waiters to show, default 10. Bypass the gate, or this may
 -- wait, too, when it is full: PGOPTIONS='-c admission_gate.bypass=on'.
@@ -58,7 +59,8 @@ WITH look AS MATERIALIZED (
 	FROM look LEFT JOIN last
 		ON last.pool = look.pool AND last.stats_reset IS NOT DISTINCT FROM look.stats_reset
 ), hot_spots AS (
-	SELECT *, concat_ws(' ', kind, coalesce(relation, lwlock, concat_ws(',', classid, objid, objsubid))) AS name
+	SELECT *, concat_ws(' ', kind, coalesce(relation, lwlock, 'from ' || min_expected_time || ' ms',
+			concat_ws(',', classid, objid, objsubid))) AS name
 	FROM pg_stat_admission_gate_hot_spots
 	WHERE contenders > 0
 	ORDER BY waiting DESC, blocked DESC, hot_spot

@@ -199,7 +199,7 @@ settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue. Zero turns the gate off, -1 means that only pools have limits, and what the gate finds to need one.",
+							"Others wait in a queue. Zero turns the gate off. -1 leaves the limits of pools and automatic ones, for hot spots, long statements and short CPUs.",
 							&gate_max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
@@ -238,14 +238,14 @@ settings_define(void)
 							   check_bypass_application_names, assign_bypass_application_names, NULL);
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
-							"Sets the maximum time a statement waits for a slot, or for a place at a hot spot.",
+							"Sets the maximum time a statement waits for a slot, or for a place at a hot spot or among long statements.",
 							"When it expires, the statement fails, or if it is BEGIN, the next one. Zero means to wait forever, or for the time set for the pool. statement_timeout includes the wait.",
 							&gate_queue_timeout, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
 							"Sets how many backends may wait in a queue.",
-							"Each pool and each hot spot has a queue. A statement fails at once if its queue is full. Zero means that no statement waits, -1 means no limit.",
+							"Each pool, each hot spot and each range of long statements has a queue. A statement fails if its queue is full. Zero means that no statement waits, -1 means no limit.",
 							&gate_max_queue_length, -1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 
