@@ -108,7 +108,8 @@ begin(const PlannedStmt *statement, QueryDesc *query)
 {
 	uint64		expected;
 
-	if (long_is_open() || !my_slot_may_want())
+	/* From 17 on, CREATE MATERIALIZED VIEW plans its query last of all. */
+	if (long_is_open() || !my_slot_may_want() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
 	measured.key = key_of(statement);
 	measured.cost = cost_of(statement);

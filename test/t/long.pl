@@ -120,6 +120,8 @@ for my $way (sort keys %ways)
 for my $case (
 	[ 'the second of a transaction' => 'BEGIN // SELECT 1 // ' . $endless ],
 	[ 'one with a transaction ID' => 'BEGIN // SELECT pg_current_xact_id() // ' . $endless ],
+	$gate->value('SHOW server_version_num') < 170000 ? () :
+	[ 'the query of a materialized view, which exists by then' => "CREATE MATERIALIZED VIEW made AS $endless" ],
 	[ 'one after LOCK' => 'BEGIN // LOCK TABLE kept // ' . $endless ],
 	[ 'one in a savepoint' => 'BEGIN // SAVEPOINT s // ' . $endless ],
 	[ 'one in a function' => "DO \$\$ BEGIN PERFORM * FROM ($endless) e; END \$\$" ],
