@@ -199,6 +199,7 @@ stop(@busy);
 	$gate->set(max_active_backends => 2);
 	my $other = $gate->session;
 	$gate->ok_queues($other, "$medium AND a.i > 0", 'and together they never have all slots');
+	is(queue_of(100, 'max_active, running, waiting'), '0|0|1', 'though one has no place then');
 	is($gate->session->query('SELECT 1'), '1', 'so that short ones pass');
 	is($gate->counter('running'), '1', 'nor more than the limit says');
 	stop(@sessions, $other);
