@@ -69,6 +69,9 @@ slots_adapt_cpu_limit(int wanting, uint64 now)
 		memset(&control, 0, sizeof(control));
 		return;
 	}
+	/* The gate was off meanwhile, and no sample taken. */
+	if (control.limit != Slots->cpu_limit)
+		memset(&control, 0, sizeof(control));
 	sample.waits = waiters_flag_is_set();
 	sample.is_dry = Slots->settings.observing && slots_in_use() > control.limit;
 	if (cpu_control_is_due(&control, now))

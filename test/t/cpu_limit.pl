@@ -156,8 +156,16 @@ ends_crowd(@impatient);
 $gate->ok_comes($ends, 'it ends when nobody needs it');
 is(logged('ended after'), logged('began'), 'as the log says');
 
-# A number that the administrator sets
+# The gate is off for a moment.
 ok_comes_beside(sub { limit() =~ /^\d+$/ }, 'it comes again', @impatient);
+ends_crowd(@impatient);
+my $began = logged('began');
+$gate->set(max_active_backends => $_) foreach 0, -1;
+ok_no_limit(1, 'after the gate was off, there is none');
+is(logged('began'), $began, 'nor was there one without new evidence');
+
+# A number that the administrator sets
+ok_comes_beside(sub { limit() =~ /^\d+$/ }, 'it comes once more', @impatient);
 $gate->set(max_active_backends => 20);
 is($gate->value('SELECT cpu_limit FROM pg_stat_admission_gate_worker'), '', 'a number that is set replaces it');
 ends_crowd(@impatient);
