@@ -72,6 +72,7 @@ static int	wait_queue_length;
 static SlotLimit wait_limit;	/* that kept it waiting, if it was refused */
 static uint64 wait_patience;	/* us: see patience() */
 static bool wait_holds_locks;	/* the transaction has begun before */
+static bool has_given_up = false;	/* in the middle of its transaction, too */
 
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
@@ -300,6 +301,7 @@ abandon_wait(int code, Datum arg)
 {
 	if (!slots_leave_queue(TOTAL_CANCELS, client_left(code > 0)))
 		slots_refuse_grant();
+	has_given_up = true;
 	note_wait("canceled");
 }
 
@@ -630,7 +632,7 @@ my_slot_end_statement(bool failed)
 void
 my_slot_note_error(const ErrorData *error)
 {
-	if (standing >= ADMITTED && error->elevel >= ERROR &&
+	if (standing >= ADMITTED && !has_given_up && error->elevel >= ERROR &&
 		(error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 		 error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
@@ -659,6 +661,7 @@ my_slot_end_transaction(bool failed)
 
 	standing = NOT_ADMITTED;
 	place_level = 0;
+	has_given_up = false;
 	slots_end(failed, was_admitted);
 }
 

@@ -23,8 +23,9 @@
  *
  * A waiter that others wait for goes first in its queue.  If that queue stands
  * still, it enters above the limits, and others like it after a delay that
- * doubles while these are exceeded.  They do not enter at once: a strong lock on a table waits for all
- * lone statements in the queue that read it.
+ * doubles while these are exceeded, up to a second.  They do not enter at once:
+ * a strong lock on a table waits for all lone statements in the queue that read
+ * it.
  *
  * Locking: see slots_internal.h.  The counts of idle holders are local to the
  * worker.
@@ -41,7 +42,9 @@
 
 #define MIN_STALL	1000		/* ms that a queue may stand still */
 #define MAX_STALL	60000
-#define MIN_AWAITED_STALL	10	/* ms, if others wait for one in it */
+/* ms, if others wait for one in it */
+#define MIN_AWAITED_STALL	10
+#define MAX_AWAITED_STALL	1000
 
 /* Holders that are not at work, in one sample and smoothed */
 typedef struct IdleCount
@@ -228,7 +231,9 @@ awaited_stall(int queue)
 	bool		exceeded = slots_in_use() > pg_atomic_read_u32(&Slots->limit) ||
 	places_in_use(queue) > pg_atomic_read_u32(&queue_at(queue)->limit);
 
-	return exceeded ? Max(queue_at(queue)->stall_after, MIN_AWAITED_STALL) : MIN_AWAITED_STALL;
+	if (!exceeded)
+		return MIN_AWAITED_STALL;
+	return Min(Max(queue_at(queue)->stall_after, MIN_AWAITED_STALL), MAX_AWAITED_STALL);
 }
 
 /* Has it?  Lock held, or a hint. */
