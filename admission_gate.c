@@ -214,7 +214,7 @@ planner_behind_gate(PLANNER_PARAMS)
 	else
 		result = next_planner(PLANNER_ARGS);
 	if (of_command && long_may_be(result))
-		long_begin_planned(result);
+		long_begin_planned(result, (cursorOptions & CURSOR_OPT_FAST_PLAN) != 0);
 	return result;
 }
 

@@ -45,6 +45,7 @@ static struct
 	double		cost;
 	bool		by_clock;		/* is its CPU time known? */
 	uint64		cpu;			/* of this process when it began, us */
+	bool		is_cursor;		/* its client may not read all of it */
 }			measured;
 
 const QueryDesc *long_query = NULL;
@@ -113,7 +114,7 @@ begin(const PlannedStmt *statement, QueryDesc *query)
 		return;
 	measured.key = key_of(statement);
 	measured.cost = cost_of(statement);
-	measured.by_clock = false;
+	measured.by_clock = measured.is_cursor = false;
 	long_query = query;
 	long_has_query = query != NULL;
 	expected = slots_expect(measured.key, measured.cost);
@@ -133,9 +134,10 @@ long_begin(QueryDesc *query, int eflags)
 
 /* A command has planned its query, which long_may_be(), and starts it next. */
 void
-long_begin_planned(const PlannedStmt *statement)
+long_begin_planned(const PlannedStmt *statement, bool is_cursor)
 {
 	begin(statement, NULL);
+	measured.is_cursor = is_cursor;
 }
 
 /*
@@ -151,7 +153,7 @@ long_end(bool failed)
 	if (measured.by_clock && process_cpu_time(MyProcPid, &cpu))
 	{
 		used = cpu - measured.cpu + slots_workers_time();
-		if (!failed || used > slots_expect(measured.key, measured.cost))
+		if (!(failed || measured.is_cursor) || used > slots_expect(measured.key, measured.cost))
 			slots_learn(measured.key, measured.cost, used);
 	}
 	long_query = NULL;
