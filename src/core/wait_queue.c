@@ -507,8 +507,8 @@ slots_may_doze(void)
 }
 
 /*
- * After how many ms should this waiter, or a process that waits with it, call
- * slots_move_queue_of() again?  The more wait, the more seldom each calls it.
+ * After how many ms should this waiter call slots_move_queue_of() again?  The
+ * more wait, the more seldom each calls it.
  */
 long
 slots_look_after(int procno)
