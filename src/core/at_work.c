@@ -80,22 +80,23 @@ slots_note_holder(int procno, bool at_work)
 		idle_in[place_in(state)].now++;
 }
 
-/* Smooth the count of a sample taken passed us after the last one. */
-static int
-smooth(IdleCount *count, uint64 passed)
-{
-	count->smooth += (count->now - count->smooth) * passed / (passed + SMOOTH_FOR);
-	count->now = 0;
-	return (int) (count->smooth + 0.5);
-}
-
-/* Set a limit to max_active and these more.  Returns whether it rose. */
+/*
+ * A sample was taken passed us after the last one: set a limit to max_active and
+ * the smoothed count of those that are not at work.  Returns whether it rose.
+ */
 static bool
-set_limit(pg_atomic_uint32 *limit, const int *max_active, int more)
+adapt_limit(pg_atomic_uint32 *limit, const int *max_active, IdleCount *count, uint64 passed)
 {
 	uint32		old = pg_atomic_read_u32(limit);
 	uint32		new = old;
+	int			more;
 
+	/* It may have been closed meanwhile: then what was counted is forgotten. */
+	if (old == *max_active && count->smooth >= 0.5)
+		count->smooth = 0;
+	count->smooth += (count->now - count->smooth) * passed / (passed + SMOOTH_FOR);
+	count->now = 0;
+	more = count->smooth + 0.5;
 	if (*max_active <= 0 || old == *max_active + more)
 		return false;
 	slots_lock();
@@ -116,10 +117,10 @@ slots_adapt_to_work(uint64 now)
 	bool		rose;
 
 	adapted = now;
-	rose = set_limit(&Slots->limit, &Slots->max_active, smooth(&idle, passed));
+	rose = adapt_limit(&Slots->limit, &Slots->max_active, &idle, passed);
 	for (int i = 0; i < Slots->npools; i++)
-		rose |= set_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
-						  smooth(&idle_in[i], passed));
+		rose |= adapt_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
+							&idle_in[i], passed);
 	/* What is given back meanwhile, handoff_after decides about. */
 	if (rose)
 		slots_grant_free();
