@@ -173,7 +173,7 @@ stop($second);
 	# A sample may take its place before there is time to look.
 	$gate->await(
 		sub {
-			$cursor->query('COMMIT', 'BEGIN', "DECLARE c CURSOR FOR $medium");
+			$cursor->query('COMMIT', 'BEGIN', "DECLARE c CURSOR FOR $endless");
 			return $gate->state($cursor, 'expected_time') ne '';
 		},
 		'the cursor');
