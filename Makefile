@@ -85,10 +85,11 @@ demo: ## measure what the gate changes on this machine: see bench/driver/demo.py
 	@BENCH=demo $(here)bench/run.sh
 bench: ## every measurement, or BENCH="...": see bench/run.sh
 	@$(here)bench/run.sh
-dist: ## the archives of a release, from the last commit: always the same bytes
+dist: ## the archives of a release and their SHA256 sums, from the last commit: always the same bytes
 	@name=admission_gate-`perl -MJSON::PP -0ne 'print decode_json($$_)->{version}' '$(here)META.json'`; \
 	git -C '$(here)' diff --quiet HEAD || echo "Changes that are not committed are left out." >&2; \
 	for file in $$name.tar.gz $$name.zip; do \
-	  TZ=UTC git -C '$(here)' archive --prefix=$$name/ --output='$(CURDIR)'/$$file HEAD && echo $$file || exit 1; done
+	  TZ=UTC git -C '$(here)' archive --prefix=$$name/ --output='$(CURDIR)'/$$file HEAD && echo $$file || exit 1; done; \
+	sha256sum $$name.tar.gz $$name.zip >$$name.sha256 && echo $$name.sha256
 
 .PHONY: all install installdirs uninstall installcheck clean help test test-full matrix neighbours drivers lint layers format demo bench dist

@@ -20,6 +20,7 @@ ok(-f $provided->{$_}, "the $_ that META.json names is there") foreach qw(file d
 is((slurp_file('src/compat.h') =~ /\.version = "([^"]+)"/)[0], $version, 'so does src/compat.h');
 my ($latest, $date) = slurp_file('CHANGELOG.md') =~ /^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$/m;
 is($latest, $meta->{version}, 'so does CHANGELOG.md');
+is((slurp_file('packaging/rpm.spec') =~ /^Version: +(\S+)$/m)[0], $meta->{version}, 'so does the RPM spec');
 my ($packaged, $distribution) = slurp_file('debian/changelog') =~ /^\S+ \((\S+)-\d+\) (\S+);/;
 is($packaged, $meta->{version}, 'so does debian/changelog');
 
