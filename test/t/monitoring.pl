@@ -1,7 +1,8 @@
-# Proves that what is in monitoring/ works: the exporter shows what the views show,
-# each of their columns, even when the gate is full; the dashboard and the alerts ask
-# for metrics that there are; the psql script shows the pool and the waiters; all show
-# hot spots by name, also past ones; and an alert fires when the worker does not sample.
+# Proves that what is in monitoring/ works: both exporters have what the views show, each
+# of their columns, even when the gate is full; the dashboard and the alerts ask for
+# metrics that there are, and each alert names a page; the psql script shows the pool, who
+# waits, holds and blocks, and hot spots by name, also past ones, in 100 columns; and an
+# alert fires when the worker does not sample.
 
 use strict;
 use warnings;
@@ -12,22 +13,24 @@ use HTTP::Tiny;
 use JSON::PP;
 
 my $package = 'prometheus-postgres-exporter';
-my $gate = GateTest->new('monitoring', max_active_backends => 2, idle_after => -1);
+my %settings = (max_active_backends => 2, idle_after => -1, pools => 'Default: max_queue_length = 7');
+my $gate = GateTest->new('monitoring', %settings);
 my $node = $gate->node;
 
 my ($role_commands) = slurp_file('docs/operations.md') =~ /^```sql\n(CREATE ROLE monitor\b.*?)^```$/ms;
 $gate->value((split /;\n/, $role_commands), 'CREATE TABLE hot AS SELECT 0 AS v');
 
-# Runs the code with the gate full: two hold the slots and two wait.
+# Runs the code with the gate full: two hold the slots, the first with a lock, and two wait.
 sub with_full_gate
 {
 	my ($code) = @_;
 
 	my @holders = map { $gate->holder } 1 .. 2;
+	$holders[0]->query('LOCK TABLE hot');
 	my $impatient = $gate->session(session => { 'admission_gate.queue_timeout' => 1 });
 	is($impatient->start('SELECT 1')->sqlstate, '53000', 'somebody times out in the queue');
-	my @waiters = map { $gate->waiter(q{SELECT 'a waiter'}) } 1 .. 2;
-	$code->(@waiters);
+	my @waiters = map { $gate->waiter("SELECT $_, 'a waiter'") } 1 .. 2;
+	$code->(@holders);
 	$_->query('COMMIT') foreach @holders;
 	$_->finish foreach @waiters;
 	return $gate->ok_quiet('afterwards');
@@ -84,33 +87,39 @@ sub screen
 		'2>' => \my $err,
 		IPC::Run::timeout($GateClient::patience));
 	is($err, '', join ' ', 'the psql script does well', @options);
+	is_deeply([ grep { length > 100 } split /\n/, $screen ], [], 'in at most 100 columns');
 	return $screen;
 }
 
-# The line of the pool on the last screen, as a hash by the headings
+# The line of the pool on the last screen, as a hash
 sub pool_on
 {
 	my ($screens) = @_;
 	my %pool;
 
-	my @lines = $screens =~ /^(pool .*)\n(default .*)\n/mg or return {};
-	@pool{ split ' ', $lines[-2] } = split ' ', $lines[-1];
+	my ($line) = reverse $screens =~ /^(default .*)\n/mg or return {};
+	@pool{qw(pool limit running working waiting longest in_time overdue refused queued)} = split ' ', $line;
 	return \%pool;
 }
 
 with_full_gate(
 	sub {
-		my (@waiters) = @_;
+		my ($holder) = map { $_->pid } @_;
+		my $blocked = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+		$blocked->start('TABLE hot');
+		$gate->await(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'});
 		my $screen = screen();
 		my $pool = pool_on($screen);
-		is_deeply([ @$pool{qw(mode limit running waiting)} ], [ 'enforce', 2, 2, 2 ], 'and shows the pool')
-		  or diag $screen;
-		is($pool->{'admitted/s'}, undef, 'without rates when it looks for the first time');
-		my @pids = $screen =~ /^ +(\d+) +\d+\.\d  .* SELECT 'a waiter'$/mg;
-		is_deeply(\@pids, [ map { $_->pid } @waiters ], 'and the waiters, the longest wait first')
-		  or diag $screen;
-		@pids = screen('-v', 'waiters=1') =~ /SELECT 'a waiter'$/mg;
-		is(scalar @pids, 1, 'or as many of them as it is told');
+		like($screen, qr/gate ON: max_active_backends = 2, mode = enforce\n/, 'and shows that the gate is on');
+		is_deeply([ @$pool{qw(limit running waiting in_time)} ], [ 2, 2, 2, '0.0' ], 'and the pool') or diag $screen;
+		cmp_ok($pool->{longest}, '>', 0, 'and the longest wait');
+		like(
+			$screen,
+			qr/statement\n +$holder running +\d\S+ +1 idle in .*\n.* 0 idle/,
+			'and who blocks others and holds slots') or diag $screen;
+		like($screen, qr/^ +2 waiting +\d\S+  SELECT \?, \?$/m, 'and statements that differ in constants together');
+		unlike(screen('-v', 'rows=1'), qr/idle in .*\n.* idle in/, 'or as many rows as it is told');
+		$gate->value('SELECT pg_cancel_backend(' . $blocked->pid . ')');
 	});
 with_hot_spot(
 	sub {
@@ -120,10 +129,10 @@ with_hot_spot(
 			sub {
 				$psql->pump_nb;
 				my $pool = pool_on($screens);
-				return $screens =~ /^relation hot +postgres +(?:\d+ +){4}(?:[1-9]\d* +){2}\(\d+,\d+\) /m
-				  && !grep { ($pool->{$_} // 0) <= 0 } 'admitted/s', 'queued/s', 'ms/wait';
+				return $screens =~ /^relation hot +postgres +(?:\d+ +){3}(?:[1-9]\d* +){2}\(\d+,\d+\)$/m
+				  && !grep { ($pool->{$_} // 0) <= 0 } 'in_time', 'queued';
 			},
-			'when it looks again, it has rates, and a hot spot with its name, limit, queue, hot keys and row'
+			'when it goes on looking, it has rates, and a hot spot with its name, limit, queue, hot keys and row'
 		) or diag $screens;
 		$psql->signal('INT');
 		$psql->finish;
@@ -133,105 +142,15 @@ with_hot_spot(
 	like(screen(), qr/^past hot spot .*\nrelation hot +postgres +$figures /m, 'and once it has ended, a past one');
 }
 
-# pgwatch
-my $pgwatch = CPAN::Meta::YAML->read('monitoring/pgwatch.yaml')->[0];
-
-# What a query yields: for each row, the values by the columns
-sub rows_of
-{
-	my ($session, $query) = @_;
-	return map { decode_json($_) } split /\n/, $session->query("SELECT row_to_json(r) FROM ($query) r");
-}
-
-# The rows of the metric, by the query for this server: that of the newest version that is not
-# newer
-sub pgwatch_rows
-{
-	my ($name) = @_;
-
-	my $sqls = $pgwatch->{metrics}{$name}{sqls};
-	my $major = int($gate->value('SHOW server_version_num') / 10000);
-	my ($version) = sort { $b <=> $a } grep { $_ <= $major } keys %$sqls;
-	my @rows = rows_of($gate->session(user => 'monitor'), $sqls->{$version});
-	abs(delete($_->{epoch_ns}) / 1e9 - time) < 60 or fail("a row of $name has the time") foreach @rows;
-	return @rows;
-}
-
-sub ok_gauges
-{
-	my ($name, @gauges) = @_;
-	return is_deeply([ sort @{ $pgwatch->{metrics}{$name}{gauges} } ], [ sort @gauges ], "$name: gauges are marked");
-}
-
-# The columns of the pool's view, by type
-my %column_type = map { split(/\|/, $_) } split /\n/, $gate->value(
-	q{SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
-		WHERE attrelid = 'pg_stat_admission_gate'::regclass AND attnum > 0});
-my @gauges = grep { $column_type{$_} eq 'integer' } sort keys %column_type;
-my @totals = grep { $column_type{$_} eq 'bigint' } sort keys %column_type;
-
-with_full_gate(
-	sub {
-		my $before = $gate->value($longest);
-		my @rows = pgwatch_rows('admission_gate');
-		my ($waiting, $enforced) = delete @{ $rows[0] }{ 'longest_waiting', 'enforced' };
-		ok_meanwhile($longest, $before, $waiting, 'and the longest wait of those waiting');
-		is($enforced, 1, 'and whether the limit is enforced');
-		my $numbers = join ', ', @gauges, @totals, 'total_wait_time', 'max_wait_time';
-		is_deeply(
-			\@rows,
-			[ rows_of($gate->observer, "SELECT pool AS tag_pool, $numbers FROM pg_stat_admission_gate") ],
-			'and each number of the view, and nothing else');
-		ok_gauges('admission_gate', @gauges, 'enforced', 'longest_waiting', 'max_wait_time');
-		my $waits = 'SELECT pool AS tag_pool, upper_bound::text AS tag_upper_bound, waits';
-		is_deeply(
-			[ pgwatch_rows('admission_gate_waits') ],
-			[ rows_of($gate->observer, "$waits FROM pg_stat_admission_gate_histogram") ],
-			'the waits are those of the histogram');
-	});
-$gate->value('SELECT pg_stat_admission_gate_reset()');
-with_hot_spot(
-	sub {
-		my %hot;
-		$gate->ok_comes(
-			sub {
-				my ($row) = grep { $_->{tag_name} eq 'hot' } pgwatch_rows('admission_gate_hot_spots');
-				%hot = %{ $row // {} };
-				return ($hot{waiting} // 0) > 0 && $hot{max_active} > 0;
-			},
-			'pgwatch shows a hot spot by its name, its limit and its queue');
-		is_deeply([ @hot{qw(tag_kind tag_datname)} ], [qw(relation postgres)], 'and what it is');
-		ok_gauges('admission_gate_hot_spots', grep { !/^tag_/ } keys %hot);
-	});
-
-# What the past hot spots come to, with that as the unit of time, in ms
-sub past_figures
-{
-	my ($unit) = @_;
-	return decode_json(
-		past(
-			"json_build_object('times', count(*), 'most_in_line', max(most_in_line), 'admitted', sum(admitted),
-				'ended', extract(epoch FROM max(ended)) * 1000 / $unit, 'total_wait_time', sum(total_wait_time) / $unit)"));
-}
-
-{
-	my ($row) = pgwatch_rows('admission_gate_past_hot_spots');
-	my %tag = map { $_ => delete $row->{$_} } grep { /^tag_/ } keys %$row;
-	is_deeply(
-		\%tag,
-		{ tag_kind => 'relation', tag_datname => 'postgres', tag_name => 'hot' },
-		'pgwatch shows past hot spots by name');
-	is_deeply(rounded($row), rounded(past_figures(1)), 'and what they come to');
-	ok_gauges('admission_gate_past_hot_spots', keys %$row);
-	ok_gauges('admission_gate_worker', 'sample_age');
-}
-
 # The alerts
 my @alerts = map { @{ $_->{rules} } } @{ CPAN::Meta::YAML->read('monitoring/alerts.yaml')->[0]{groups} };
-is_deeply(
-	[ slurp_file('docs/operations.md') =~ /^\| `(AdmissionGate\w+)` \|/mg ],
-	[ map { $_->{alert} } @alerts ],
-	'docs/operations.md has all alerts, and no others');
+for my $alert (@alerts)
+{
+	my ($page, $heading) = split /#/, $alert->{annotations}{runbook};
+	my @anchors = map { lc =~ s/[^\w\s-]//gr =~ s/ /-/gr } slurp_file($page) =~ /^#+ (.+)$/mg;
+	ok((grep { $_ eq $heading } @anchors), "$alert->{alert} names a page");
+	ok($alert->{labels}{severity} && $alert->{annotations}{action}, 'and says how bad it is, and what to do');
+}
 
 # The exporter
 my ($program) = grep { -x } map { ("$_/$package", "$_/postgres_exporter") } split(/:/, $ENV{PATH}), '/usr/bin';
@@ -240,17 +159,17 @@ my ($exporter, $exporter_log) = (undef, '');
 
 END { local $?; $exporter->kill_kill if $exporter }
 
-# The metrics of the gate: by name, and label "le" if there is one, the value
-sub scrape
+# The metrics of the gate in what an exporter answers: by name, and label "le" if there is
+# one, the value
+sub metrics_in
 {
-	my $answer =
-	  HTTP::Tiny->new(timeout => $GateClient::patience, http_proxy => undef)->get("http://127.0.0.1:$port/metrics");
-	return if !$answer->{success};
+	my ($answer) = @_;
 	my %metric;
-	while ($answer->{content} =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
+
+	while ($answer =~ /^(admission_gate_\w+)\{(.*)\} (\S+)$/mg)
 	{
 		my ($name, $labels, $value) = ($1, $2, $3);
-		my $is_hot_spot = $name =~ /^admission_gate_(?:past_)?hot_spot_/;
+		my $is_hot_spot = $name =~ /^admission_gate_hot_spot_/;
 		next if $is_hot_spot && $labels !~ /\bname="hot"/;
 		my ($le) = $labels =~ /\ble="([^"]+)"/;
 		$metric{ defined $le ? "$name $le" : $name } = $value;
@@ -258,9 +177,50 @@ sub scrape
 		  $is_hot_spot ? ('datname="postgres"', 'kind="relation"') : $name =~ /_worker_/ ? () : 'pool="default"';
 		$metric{"$name has not $_"} = $labels foreach grep { $labels !~ /\b$_/ } @labels;
 	}
-	$metric{"type of $1"} = $2 while $answer->{content} =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
+	$metric{"type of $1"} = $2 while $answer =~ /^# TYPE (admission_gate_\w+) (\w+)$/mg;
 	return \%metric;
 }
+
+sub scrape
+{
+	my $answer =
+	  HTTP::Tiny->new(timeout => $GateClient::patience, http_proxy => undef)->get("http://127.0.0.1:$port/metrics");
+	return $answer->{success} ? metrics_in($answer->{content}) : undef;
+}
+
+# What sql_exporter would answer by its file
+sub sql_exporter_metrics
+{
+	my $file = slurp_file('monitoring/sql_exporter.yaml');
+	my $session = $gate->session(user => 'monitor');
+	my (%rows, $answer);
+
+	while ($file =~ /^  - query_name: (\w+)\n    query: \|\n((?:      .*\n)+)/mg)
+	{
+		my ($name, $query) = ($1, $2);
+		$rows{$name} = [ map { decode_json($_) } split /\n/, $session->query("SELECT row_to_json(r) FROM ($query) r") ];
+	}
+	for my $metric ($file =~ /^  - \{metric_name: (.*)\}$/mg)
+	{
+		my ($name, $type, $labels, $value, $query) =
+		  $metric =~ /^(\w+), type: (\w+), help: [^,]+, (?:key_labels: \[(.*)\], )?values: \[(\w+)\], query_ref: (\w+)$/
+		  or die $metric;
+		$answer .= "# TYPE $name $type\n" if @{ $rows{$query} };
+		for my $row (@{ $rows{$query} })
+		{
+			my $where = join ',', map { qq{$_="$row->{$_}"} } split /, /, $labels // '';
+			$answer .= "$name\{$where} $row->{$value}\n";
+		}
+	}
+	return metrics_in($answer);
+}
+
+# The columns of the pool's view, by type
+my %column_type = map { split(/\|/, $_) } split /\n/, $gate->value(
+	q{SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+		WHERE attrelid = 'pg_stat_admission_gate'::regclass AND attnum > 0});
+my @gauges = grep { $column_type{$_} eq 'integer' } sort keys %column_type;
+my @totals = grep { $column_type{$_} eq 'bigint' } sort keys %column_type;
 
 # What the exporter has to show, by the columns of the view and their types, with
 # longest_waiting_seconds, hot spots and the worker left out
@@ -272,6 +232,8 @@ sub expected_metrics
 
 	$add->("admission_gate_$_", 'gauge', $value->{$_}) foreach @gauges;
 	$add->("admission_gate_${_}_total", 'counter', $value->{$_}) foreach @totals;
+	$add->('admission_gate_max_queue_length', 'gauge', 7);
+	$add->('admission_gate_max_connections', 'gauge', 50);
 	$add->('admission_gate_enforced', 'gauge', $value->{mode} eq 'enforce' ? 1 : 0);
 	$add->('admission_gate_max_wait_time_seconds', 'gauge', $value->{max_wait_time} / 1000);
 
@@ -336,13 +298,17 @@ SKIP:
 			my $waiting = delete $metric->{admission_gate_longest_waiting_seconds};
 			ok_meanwhile($longest, $before, 1000 * $waiting, 'the longest wait is what the view shows');
 			is(delete $metric->{'type of admission_gate_longest_waiting_seconds'}, 'gauge', 'in a gauge');
-			delete @$metric{ grep { /\badmission_gate_(?:(?:past_)?hot_spot|worker)_/ } keys %$metric };
+			delete @$metric{ grep { /\badmission_gate_(?:hot_spot|worker)_/ } keys %$metric };
 			is_deeply(
 				rounded($metric),
 				rounded(expected_metrics()),
 				'the exporter shows each column of the views, and nothing else');
 			is($metric->{admission_gate_waiting}, 2, 'while the gate is full');
-			is($metric->{admission_gate_timeouts_total}, 1, 'and one has timed out');
+			is($metric->{admission_gate_timeouts_total}, 2, 'and two have timed out');
+			my $other = sql_exporter_metrics();
+			my $changes = qr/longest_waiting|worker_sample_age|^type of \w+_wait_seconds/;
+			delete @$_{ grep { /$changes/ } keys %$_ } foreach $metric, $other;
+			is_deeply(rounded($other), rounded($metric), 'sql_exporter shows the same');
 		});
 	with_hot_spot(
 		sub {
@@ -359,25 +325,21 @@ SKIP:
 				[ sort map { $name . $_ } qw(age_seconds hot_keys max_active contenders running blocked waiting) ],
 				'and how many contend, and what it is') or diag explain($metric);
 			is_deeply([ grep { /^type of $name/ && $metric->{$_} ne 'gauge' } keys %$metric ], [], 'in gauges');
+			my $other = sql_exporter_metrics();
+			is_deeply(
+				[ sort grep { /hot_spot/ } keys %$other ],
+				[ sort grep { /hot_spot/ } keys %$metric ],
+				'and sql_exporter');
 
 			my $dashboard = decode_json(slurp_file('monitoring/grafana.json'));
 			ok_exported(
 				'the dashboard',
 				(map { $_->{expr} } map { @{ $_->{targets} } } @{ $dashboard->{panels} }),
 				(map { $_->{definition} // () } @{ $dashboard->{templating}{list} }));
+			my ($limit) = grep { $_->{targets}[0]{expr} =~ /^admission_gate_max_active\b/ } @{ $dashboard->{panels} };
+			is($limit->{fieldConfig}{defaults}{min}, undef, 'and the limit may be -1');
 			ok_exported("alert $_->{alert}", $_->{expr}) foreach @alerts;
 		});
-	{
-		my $metric = scrape();
-		my $name = 'admission_gate_past_hot_spot_';
-		my $expected = past_figures(1000);
-		$expected->{"${_}_seconds"} = delete $expected->{$_} foreach qw(ended total_wait_time);
-		is_deeply(
-			rounded({ map { $_ => $metric->{$_} } grep { /^$name/ } keys %$metric }),
-			rounded({ map { $name . $_ => $expected->{$_} } keys %$expected }),
-			'the exporter shows past hot spots, and what they come to');
-		cmp_ok($metric->{"${name}times"}, '>', 1, 'where there were several, in all');
-	}
 
 	# The worker: stopped, then missing
 	my ($expression) = map { $_->{expr} } grep { $_->{alert} eq 'AdmissionGateWorker' } @alerts;
@@ -386,25 +348,16 @@ SKIP:
 	ok(!$fires->(), 'while the worker samples, its alert does not fire');
 	my $worker = $gate->stop_gate_worker;
 	{
-		my ($samples, $time) = split /\|/,
-		  $gate->value('SELECT samples, sample_time FROM pg_stat_admission_gate_worker');
 		my $before = $gate->value($sample_age);
-		my $metric = scrape();
-		ok_meanwhile($sample_age, $before, 1000 * delete $metric->{$age}, 'when it is stopped, its last sample ages');
-		delete @$metric{ grep { !/_worker_/ } keys %$metric };
-		my ($samples_metric, $time_metric) = map { "admission_gate_worker_sample${_}_total" } 's', '_time_seconds';
-		my %expected = ("type of $age" => 'gauge', $samples_metric => $samples, $time_metric => $time / 1000);
-		$expected{"type of $_"} = 'counter' foreach $samples_metric, $time_metric;
-		is_deeply(rounded($metric), rounded(\%expected), 'the exporter shows what it has done');
-		my ($row) = pgwatch_rows('admission_gate_worker');
-		is_deeply([ @$row{qw(samples sample_time)} ], [ $samples, $time ], 'and so does pgwatch');
-		ok_meanwhile($sample_age, $before, $row->{sample_age}, 'and the age of the last sample');
-		like(screen(), qr/^\S+ \S+ +worker: $worker, last sample \d+\.\d s ago$/m, 'the psql script shows the worker');
+		my ($shown, $other) = map { 1000 * $_->{$age} } scrape(), sql_exporter_metrics();
+		ok_meanwhile($sample_age, $before, $_, 'when it is stopped, its last sample ages') foreach $shown, $other;
+		like(screen(), qr/worker: $worker, last sample \d+\.\d s ago$/m, 'the psql script shows the worker');
 	}
 	$gate->ok_comes($fires, 'the alert fires');
 	$gate->set_soon(max_active_backends => 0);
 	$gate->ok_comes(sub { !$fires->() }, 'not while the gate is off');
-	is((pgwatch_rows('admission_gate_worker'))[0]->{sample_age}, 0, 'nor does pgwatch show an age then');
+	is(sql_exporter_metrics()->{$age}, 0, 'nor does sql_exporter show an age then');
+	like(screen(), qr/gate OFF: /, 'and the psql script shows that');
 	$gate->continue_gate_worker;
 	$gate->set(max_active_backends => 2);
 
@@ -412,7 +365,7 @@ SKIP:
 	$gate->restart('fast');
 	$gate->await_restart;
 	$gate->ok_comes($fires, 'the alert fires where there is no worker');
-	like(screen(), qr/^\S+ \S+ +worker: none$/m, 'and the psql script shows that');
+	like(screen(), qr/worker: none$/m, 'and the psql script shows that');
 
 	$exporter->kill_kill;
 	undef $exporter;
