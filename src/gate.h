@@ -123,7 +123,7 @@ is_idle_wait(uint32 event)
 
 extern bool process_cpu_time(int pid, uint64 *used);
 extern int	usable_cpus(void);
-extern bool process_rests(int pid, bool if_unknown);
+extern bool process_rests(int pid);
 
 /* Costs mislead.  A statement is looked at if its cost promises this part. */
 #define LONG_LOOK		16

@@ -62,10 +62,10 @@ usable_cpus(void)
 
 /*
  * Does a process sleep, or is it stopped?  Otherwise it runs, wants a CPU or
- * waits for a disk.  if_unknown: returned if the kernel does not tell.
+ * waits for a disk, or the kernel does not tell.
  */
 bool
-process_rests(int pid, bool if_unknown)
+process_rests(int pid)
 {
 	char		path[64];
 	char		line[256];
@@ -76,16 +76,14 @@ process_rests(int pid, bool if_unknown)
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC, 0);
 	if (fd < 0)
-		return if_unknown;
+		return false;
 	length = read(fd, line, sizeof(line) - 1);
 	close(fd);
 	line[Max(length, 0)] = '\0';
 
 	/* proc(5): it follows the name in parentheses, which may contain some. */
 	state = strrchr(line, ')');
-	if (state == NULL || state[1] != ' ' || state[2] == '\0')
-		return if_unknown;
-	return strchr("STt", state[2]) ? true : strchr("RD", state[2]) ? false : if_unknown;
+	return state != NULL && state[1] == ' ' && state[2] != '\0' && strchr("STt", state[2]) != NULL;
 }
 
 /* Error context callback of a wait */

@@ -466,7 +466,7 @@ is_running(int procno)
 	else if (passed < slots_idle_after() * INT64CONST(1000))
 		return !seen->sleeps;
 	else
-		seen->sleeps = process_rests(GetPGProcByNumber(procno)->pid, false);
+		seen->sleeps = process_rests(GetPGProcByNumber(procno)->pid);
 	seen->clock_progress = progress;
 	seen->clock_since = sample.now;
 	seen->cpu = cpu;
