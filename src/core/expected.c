@@ -30,13 +30,16 @@
 #include "core/slots_internal.h"
 
 #define SET_SIZE		4		/* entries where a key may be */
-#define WEIGHT			(1.0 / 3)	/* of the last run */
-#define COST_WEIGHT		(1.0 / 16)	/* of one statement for us_per_cost */
-#define MOST_OFF		10.0	/* us_per_cost is FIRST_US_PER_COST at most */
+#define WEIGHT			(1.0F / 3)	/* of the last run */
+#define COST_WEIGHT		(1.0F / 16) /* of one statement for us_per_cost */
+#define MOST_OFF		3.3F	/* us_per_cost: log2 of a factor of 10 */
 
 const volatile float *slots_us_per_cost = NULL;
 
-/* The entry with that key, or else the oldest of its set.  known.mutex held. */
+/*
+ * The entry with that key, which counts as looked at, or else the oldest of its
+ * set.  known.mutex held.
+ */
 static KnownStatement *
 find(uint64 key)
 {
@@ -46,7 +49,10 @@ find(uint64 key)
 	for (KnownStatement *one = set; one < set + SET_SIZE; one++)
 	{
 		if (one->key == key)
+		{
+			one->seen = ++Slots->known.seen;
 			return one;
+		}
 		if ((int32) (one->seen - oldest->seen) < 0 || one->key == 0)
 			oldest = one;
 	}
@@ -57,47 +63,41 @@ find(uint64 key)
 uint64
 slots_expect(uint64 key, double cost)
 {
-	KnownStatement *known;
-	float		used = 0;
+	KnownStatement known;
 
 	SpinLockAcquire(&Slots->known.mutex);
-	known = find(key);
-	if (known->key == key)
-	{
-		known->seen = ++Slots->known.seen;
-		used = known->used;
-	}
+	known = *find(key);
 	SpinLockRelease(&Slots->known.mutex);
-	return used > 0 ? used : Min(cost * *slots_us_per_cost, 1e15);
-}
-
-/* The mean of the logarithms of two positive numbers, the second with a weight */
-static float
-mean(float old, double new, double weight)
-{
-	return old * pow(new / old, weight);
+	return known.key == key ? exp2(known.used) : Min(cost * *slots_us_per_cost, 1e15);
 }
 
 /* It has used so much, us. */
 void
 slots_learn(uint64 key, double cost, uint64 used)
 {
-	double		per_cost = Max(used, 1) / Max(cost, 1);
+	float		log_used = log2(Max(used, 1));
+	float		per_cost = log_used - log2(Max(cost, 1) * FIRST_US_PER_COST);
 	KnownStatement *known;
+	bool		is_new;
 
+	per_cost = Min(Max(per_cost, -MOST_OFF), MOST_OFF);
 	SpinLockAcquire(&Slots->known.mutex);
 	known = find(key);
-	known->seen = ++Slots->known.seen;
-	if (known->key == key)
-		known->used = mean(known->used, Max(used, 1), WEIGHT);
-	else
+	is_new = known->key != key;
+	if (is_new)
 	{
 		known->key = key;
-		known->used = Max(used, 1);
-		per_cost = Min(Max(per_cost, FIRST_US_PER_COST / MOST_OFF), FIRST_US_PER_COST * MOST_OFF);
-		Slots->us_per_cost = mean(Slots->us_per_cost, per_cost, COST_WEIGHT);
+		known->used = log_used;
+		known->seen = ++Slots->known.seen;
+		Slots->known.per_cost += (per_cost - Slots->known.per_cost) * COST_WEIGHT;
 	}
+	else
+		known->used += (log_used - known->used) * WEIGHT;
+	per_cost = Slots->known.per_cost;
 	SpinLockRelease(&Slots->known.mutex);
+	/* Another one may set it at the same time: it differs by little. */
+	if (is_new)
+		Slots->us_per_cost = FIRST_US_PER_COST * exp2(per_cost);
 }
 
 /* ---- Surprises ---- */

@@ -192,14 +192,15 @@ typedef struct WantedKey
 typedef struct KnownStatement
 {
 	uint64		key;			/* 0 = free */
-	float		used;			/* us, a moving mean */
+	float		used;			/* log2 of us, a moving mean */
 	uint32		seen;			/* KnownStatements.seen when last looked at */
 } KnownStatement;
 
 typedef struct KnownStatements
 {
-	slock_t		mutex;			/* guards the others, but for hints */
+	slock_t		mutex;			/* guards the others */
 	uint32		seen;
+	float		per_cost;		/* log2 of us_per_cost / FIRST_US_PER_COST */
 	KnownStatement statements[KNOWN_STATEMENTS];
 } KnownStatements;
 
@@ -210,7 +211,7 @@ typedef struct SlotShared
 	pg_atomic_uint32 generation;	/* of the pools: goes up with every change */
 	pg_atomic_uint32 hot_kinds; /* bits by HotSpotKind: the lock to change */
 	SlotSettings settings;		/* a hint without lock */
-	float		us_per_cost;	/* CPU time: see expected.c; known.mutex */
+	float		us_per_cost;	/* CPU time: see expected.c; no lock */
 
 	/* While there is a limit, every statement writes it. */
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
