@@ -342,6 +342,20 @@ $gate->set(max_active_backends => 4, idle_after => 100);
 	$one->query('COMMIT');
 }
 
+# A row of the views that cannot be kept fails, and its session is stuck with the error, since
+# its client does not read: that holds no lock for which others wait.
+{
+	my $reader = $gate->session;
+	my $histogram = 'SELECT count(*) FROM pg_stat_get_admission_gate_histogram()';
+
+	$gate->set(pools => join '; ', map { sprintf 'p%060d', $_ } 1 .. 31);
+	$reader->query("SET work_mem = '64kB'", 'SET temp_file_limit = 0');
+	$reader->start("DO \$\$ BEGIN EXECUTE '$histogram /*' || repeat('x', 1000000) || '*/'; END \$\$");
+	$gate->await_wait_event_type($reader, 'Client');
+	$gate->ok_runs($gate->session, 'SELECT pg_stat_admission_gate_reset()', 'the views build no row under a lock');
+	is($reader->sqlstate, '53400', 'even one that fails');
+}
+
 set_pools('', 'default 4');
 $gate->ok_one_slot;
 $gate->finish;
