@@ -247,6 +247,7 @@ stop(@busy);
 	my $from = -s $gate->node->logfile;
 	my @busy = map { $gate->worker } 1 .. 2;
 	my $one = working($endless);
+	$gate->await(sub { queue_of(100_000, 'max_active') eq '1' }, 'one place');
 	my $next = $gate->waiter($endless, session => { 'admission_gate.log_min_wait' => 0 });
 	stop($one);
 	$gate->await(sub { $gate->state($next) eq 'running' }, 'the next one');
