@@ -152,11 +152,12 @@ describe(int hot_spot, HotSpotView *view)
 {
 	HotSpot    *spot = &Slots->hot_spots[hot_spot];
 	int			queue = slots_hot_spot_queue(hot_spot);
+	uint32		limit = pg_atomic_read_u32(&queue_at(queue)->limit);
 
 	view->key = spot->key;
 	view->since = spot->since;
 	view->hot_keys = 0;
-	view->limit = spot->control.limit == LIMIT_OPEN ? 0 : spot->control.limit;
+	view->limit = limit == NO_LIMIT ? -1 : (int) limit;
 	view->contenders = spot->control.last.contenders;
 	view->running = places_in_use(queue);
 	view->blocked = spot->control.last.blocked;
@@ -610,7 +611,10 @@ slots_end_hot_spots(void)
 			end_hot_spot(i);
 }
 
-/* Describe a hot spot.  Returns false if there is none, or nothing to show. */
+/*
+ * Describe a hot spot, or a queue of long statements.  Returns false if there
+ * is none, or nothing to show.
+ */
 bool
 slots_get_hot_spot(int hot_spot, HotSpotView *view)
 {

@@ -228,20 +228,8 @@ slots_adapt_long(int wanting, uint64 now)
 bool
 slots_get_long_queue(int number, HotSpotView *view)
 {
-	int			queue = long_queue(number);
-	HotSpot    *spot = hot_spot_at(queue);
-
-	memset(view, 0, sizeof(HotSpotView));
-	view->key = spot->key;
+	(void) slots_get_hot_spot(MAX_HOT_SPOTS + number, view);
 	view->shortest = number == 0 ? 0 : bounds[number - 1];
-	slots_lock();
-	view->limit = pg_atomic_read_u32(&queue_at(queue)->limit);
-	view->running = places_in_use(queue);
-	view->waiting = queue_at(queue)->nwaiters;
-	view->waiter = view->waiting > 0 ? procno_of(first_waiter(queue)) : INVALID_PROC_NUMBER;
-	slots_unlock();
 	view->contenders = view->running + view->waiting;
-	view->admitted = pg_atomic_read_u64(&spot->admitted);
-	view->wait_time = pg_atomic_read_u64(&spot->wait_time);
 	return view->contenders > 0;
 }

@@ -302,7 +302,7 @@ typedef struct HotSpotView
 	TimestampTz since;
 	TimestampTz ended;			/* of a past one */
 	int			hot_keys;		/* that are marked */
-	int			limit;			/* places; 0 = no limit */
+	int			limit;			/* places; -1 = no limit */
 	int			contenders;
 	int			running;
 	int			blocked;

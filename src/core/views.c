@@ -307,7 +307,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		add_if(&row, view.since != 0, TimestampTzGetDatum(view.since));
 		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view.hot_keys));
 		add_tid(&row, &view.key);
-		add_if(&row, view.limit != 0 || kind == HOT_SPOT_LONG, Int32GetDatum(view.limit));
+		add_if(&row, view.limit >= 0, Int32GetDatum(view.limit));
 		add(&row, Int32GetDatum(view.contenders));
 		add(&row, Int32GetDatum(view.running));
 		add(&row, Int32GetDatum(view.blocked));

@@ -329,8 +329,9 @@ sub stop_waiter
 	return;
 }
 
-# Stops the gate's worker just after a sample, when it sleeps, since it may hold locks while
-# it samples; until it is told to go on, or the test ends.  Returns its process id.
+# Stops the gate's worker when it sleeps, unless the gate is off just after a sample, since it
+# may hold locks while it samples; until it is told to go on, or the test ends.  Returns its
+# process id.
 my $stopped;
 END { local $?; kill CONT => $stopped if $stopped }
 
@@ -339,7 +340,7 @@ sub stop_gate_worker
 	my ($self) = @_;
 	my $worker = 'FROM pg_stat_admission_gate_worker';
 	my ($pid, $samples) = split /\|/, $self->value("SELECT pid, samples $worker");
-	$self->await("SELECT samples > $samples $worker");
+	$self->await("SELECT samples > $samples $worker") if $self->counter('max_active') != 0;
 	$self->await("SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid");
 	kill STOP => $stopped = $pid;
 	return $pid;

@@ -11,7 +11,7 @@ use GateTest;
 GateTest::use_two_cpus();
 my $gate = GateTest->new(
 	'long',
-	max_active_backends => -1,
+	max_active_backends => 0,
 	compute_query_id => 'on',
 	jit => 'off',
 	max_connections => 60,
@@ -57,6 +57,20 @@ sub queue_of
 	my ($decade, $column) = @_;
 	return $gate->value("SELECT $column FROM pg_stat_admission_gate_hot_spots WHERE min_expected_time = $decade");
 }
+
+# Before the first sample
+
+$gate->stop_gate_worker;
+$gate->set_soon(max_active_backends => -1);
+$gate->await("SELECT setting = '-1' FROM pg_settings WHERE name = 'admission_gate.max_active_backends'");
+{
+	my $one = working($endless);
+	is(queue_of(100_000, 'max_active, running'), '|1', 'before the first sample, any number may work');
+	stop($one);
+}
+$gate->continue_gate_worker;
+$gate->set(max_active_backends => -1);
+$gate->await_samples(2);
 
 # While two are at work all the time, no decade gets more places.
 my @busy = map { $gate->worker } 1 .. 2;
