@@ -95,6 +95,7 @@ typedef struct BackendSample
 	uint64		clock_since;	/* when its CPU clock was last found running */
 	uint64		cpu;			/* CPU time (us) then */
 	bool		is_awaited;		/* waits at the gate, and others for its locks */
+	int			pid;			/* whose sample this is */
 } BackendSample;
 
 /* The backends that wait for one lock */
@@ -141,10 +142,13 @@ find_backends(void)
 	nbackends = 0;
 	for (int procno = 0; procno < MaxBackends; procno++)
 	{
-		if (GetPGProcByNumber(procno)->pid != 0 || slots_is_holder(procno))
-			backends[nbackends++] = procno;
-		else
+		int			pid = GetPGProcByNumber(procno)->pid;
+
+		if (samples[procno].pid != pid)
 			memset(&samples[procno], 0, sizeof(BackendSample));
+		samples[procno].pid = pid;
+		if (pid != 0 || slots_is_holder(procno))
+			backends[nbackends++] = procno;
 	}
 }
 
@@ -187,7 +191,7 @@ read_backend(int procno)
 	LOCK	   *last_lock = last->lock;
 	BackendSample seen = {.blocked = last->blocked,.sleeps = last->sleeps,
 		.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
-	.away_since = last->away_since};
+	.away_since = slots_has_long_place(procno) ? last->away_since : 0,.pid = last->pid};
 	WaitGroup  *group;
 	bool		goes_on;
 

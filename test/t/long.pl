@@ -169,6 +169,19 @@ stop($second);
 	stop($next);
 	$cursor->query('COMMIT');
 
+	# The time counts anew for each statement.
+	my @cursor = ('BEGIN', 'DECLARE c CURSOR FOR SELECT a.i FROM numbers a, numbers b, numbers c');
+	$gate->set(idle_after => 5000);
+	$cursor->query('COMMIT', @cursor);
+	$gate->await_samples(5);
+	$cursor->query('COMMIT');
+	$gate->await(sub { $gate->activity($cursor, "state_change < now() - interval '5 s'") eq 't' }, 'its time is over');
+	$cursor->query(@cursor);
+	$gate->await_samples(5);
+	is(queue_of(100_000, 'running'), '1', 'a cursor keeps its place for a while, like the one before');
+	$gate->set(idle_after => 100);
+	$cursor->query('COMMIT', 'BEGIN');
+
 	# Nor does a parallel query that waits for a lock: only its worker shows that.
 	$gate->value(
 		'CREATE FUNCTION locks(int) RETURNS text LANGUAGE sql PARALLEL SAFE AS $$ SELECT pg_advisory_xact_lock_shared(1)::text $$'
