@@ -169,7 +169,8 @@ long_end(bool failed)
 void
 long_note_surprise(const PlannedStmt *statement)
 {
-	int64		us = GetCurrentTimestamp() - GetCurrentStatementStartTimestamp();
+	/* It may have waited at the gate first. */
+	int64		us = GetCurrentTimestamp() - Max(GetCurrentStatementStartTimestamp(), slots_since());
 
 	*my_slot_seems_long = false;
 	if (gate_long_after < 0 || us < gate_long_after * INT64CONST(1000) || statement->queryId == 0)

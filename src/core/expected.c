@@ -112,6 +112,13 @@ slots_note_at_work(int procno, TimestampTz before)
 		entry->seems_long = true;
 }
 
+/* When this backend got its slot, or its work began */
+TimestampTz
+slots_since(void)
+{
+	return pg_atomic_read_u64(&MySlotEntry->since);
+}
+
 void
 slots_note_surprise(uint64 query)
 {

@@ -25,7 +25,8 @@ $gate->value(
 	'CREATE ROLE exempt SUPERUSER LOGIN',
 	'ALTER ROLE exempt SET admission_gate.long_after = -1',
 	"CREATE FUNCTION works(ms int) RETURNS int LANGUAGE plpgsql AS \$\$
-		BEGIN WHILE clock_timestamp() < statement_timestamp() + ms * interval '1 ms' LOOP END LOOP; RETURN 0; END \$\$",
+		DECLARE e timestamptz := clock_timestamp() + ms * interval '1 ms';
+		BEGIN WHILE clock_timestamp() < e LOOP END LOOP; RETURN 0; END \$\$",
 	'CREATE FUNCTION seems_long() RETURNS int LANGUAGE plpgsql COST 100000000 AS $$ BEGIN RETURN 0; END $$',
 	'ANALYZE');
 
@@ -254,6 +255,17 @@ stop(@busy);
 	my $learns = sub { $expects->('SELECT works(500)', qr/./) };
 	$gate->ok_comes($learns, 'a statement whose cost did not tell is known after it has run');
 	cmp_ok($learns->(), '<', 5000, 'by what it has used');
+
+	# A wait at the gate is no work.
+	my $waits_first = 'SELECT works(1000) + 1';
+	$gate->set(max_active_backends => 1);
+	my $holder = $gate->worker;
+	$session->start($waits_first);
+	$gate->await(sub { ($gate->state($session, 'wait_time') || 0) > 4000 }, 'a long wait');
+	stop($holder);
+	$session->result;
+	$gate->set(max_active_backends => -1);
+	cmp_ok($expects->($waits_first, qr/./) || 0, '<', 4000, 'but without its wait at the gate');
 
 	# Its cost is a hundred times too high.
 	$session->query('SELECT seems_long()') foreach 1 .. 2;
