@@ -214,7 +214,7 @@ planner_behind_gate(PLANNER_PARAMS)
 	else
 		result = next_planner(PLANNER_ARGS);
 	if (of_command && long_may_be(result))
-		long_begin_planned(result, (cursorOptions & CURSOR_OPT_FAST_PLAN) != 0);
+		long_begin(result, NULL, (cursorOptions & CURSOR_OPT_FAST_PLAN) != 0);
 	return result;
 }
 
@@ -244,8 +244,8 @@ ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 	else if (!has_started)
 	{
 		first_query = queryDesc;
-		if (unlikely(long_may_be(queryDesc->plannedstmt)))
-			long_begin(queryDesc, eflags);
+		if (unlikely(long_may_be(queryDesc->plannedstmt)) && (eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
+			long_begin(queryDesc->plannedstmt, queryDesc, false);
 	}
 	has_started = true;
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))

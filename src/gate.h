@@ -43,8 +43,7 @@ extern void wanted_lock_table(const LockStmt *statement);
 /* long_statements.c */
 extern GATE_HIDDEN const QueryDesc *long_query; /* that is measured, or NULL */
 extern GATE_HIDDEN bool long_has_query; /* false: it has yet to be started */
-extern void long_begin(QueryDesc *query, int eflags);
-extern void long_begin_planned(const PlannedStmt *statement, bool is_cursor);
+extern void long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor);
 extern void long_end(bool failed);
 extern void long_note_surprise(const PlannedStmt *statement);
 extern bool long_begin_worker(void);

@@ -90,31 +90,30 @@ key_of(const PlannedStmt *statement)
 	return Max(hash_combine64(key, (uint64) log10(Max(cost_of(statement), 1))), 1);
 }
 
-/* Is this a statement of the client, not one that a function runs? */
-static bool
-is_of_client(const PlannedStmt *statement)
-{
-	return ActivePortal != NULL && list_member_ptr(ActivePortal->stmts, statement);
-}
-
 /* ---- Beginning and end ---- */
 
 /*
- * The first statement of a transaction is about to start, and may be long:
+ * The first statement of a transaction is about to start, and long_may_be():
  * measure it.  If it is expected to be long, take a place, or wait for one.
- * query: the argument of ExecutorStart, or NULL if there is none yet.
+ * query: the argument of ExecutorStart, or NULL if a command has planned its
+ * query and starts it next.
  */
-static void
-begin(const PlannedStmt *statement, QueryDesc *query)
+void
+long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor)
 {
 	uint64		expected;
 
 	/* From 17 on, CREATE MATERIALIZED VIEW plans its query last of all. */
 	if (long_is_open() || !my_slot_may_want() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
+	/* A function may run it, not the client. */
+	if (query != NULL &&
+		(ActivePortal == NULL || !list_member_ptr(ActivePortal->stmts, statement)))
+		return;
 	measured.key = key_of(statement);
 	measured.cost = cost_of(statement);
-	measured.by_clock = measured.is_cursor = false;
+	measured.is_cursor = is_cursor;
+	measured.by_clock = false;
 	long_query = query;
 	long_has_query = query != NULL;
 	expected = slots_expect(measured.key, measured.cost);
@@ -122,22 +121,6 @@ begin(const PlannedStmt *statement, QueryDesc *query)
 		my_slot_want_long(query, expected);
 	(void) slots_workers_time();
 	measured.by_clock = process_cpu_time(MyProcPid, &measured.cpu);
-}
-
-/* The executor is about to start this one, which long_may_be(). */
-void
-long_begin(QueryDesc *query, int eflags)
-{
-	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && is_of_client(query->plannedstmt))
-		begin(query->plannedstmt, query);
-}
-
-/* A command has planned its query, which long_may_be(), and starts it next. */
-void
-long_begin_planned(const PlannedStmt *statement, bool is_cursor)
-{
-	begin(statement, NULL);
-	measured.is_cursor = is_cursor;
 }
 
 /*

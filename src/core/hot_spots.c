@@ -91,8 +91,8 @@ slots_is_holder(int procno)
  * Exchange the place in spot of a backend, if it still has that, for another
  * one, above the limit if necessary, or for NO_QUEUE.  Only the worker does so.
  */
-static void
-exchange_place(SlotEntry *entry, uint32 spot, int place)
+void
+slots_exchange_place(SlotEntry *entry, uint32 spot, int place)
 {
 	if (spot == spot_of(place))
 		return;
@@ -499,7 +499,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
 	{
 		entry->hot_spot = 0;
-		exchange_place(entry, had, NO_QUEUE);
+		slots_exchange_place(entry, had, NO_QUEUE);
 		return;
 	}
 
@@ -507,7 +507,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	spot->sample.contenders++;
 	if (activity == ACTIVITY_STUCK || activity == ACTIVITY_IDLE)
 	{
-		exchange_place(entry, had, NO_QUEUE);
+		slots_exchange_place(entry, had, NO_QUEUE);
 		return;
 	}
 	spot->sample.working++;
@@ -515,7 +515,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	{
 		spot->sample.blocked++;
 		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
-			exchange_place(entry, had, slots_hot_spot_queue(found));
+			slots_exchange_place(entry, had, slots_hot_spot_queue(found));
 	}
 	else if (activity == ACTIVITY_WORKS && spot->control.limit != 1)
 		mark_key(entry, found, false);	/* one alone is never in line */

@@ -14,9 +14,9 @@
  * limit: in each decade as many as CPUs, of those above a second half as many;
  * one more every STEP while fewer processes than CPUs want one and somebody
  * waits there; one less, down to that, while more than twice as many do, or it
- * is not used.  Under
- * a limit each decade has at most a quarter of the slots, and all together
- * leave some free for others, as a long statement can keep a slot for minutes.
+ * is not used.  Under a limit each decade has at most a quarter of the slots,
+ * and all together leave some free for others, as a long statement can keep a
+ * slot for minutes.
  *
  * Locking: see slots_internal.h.
  *
@@ -29,6 +29,7 @@
 #include "core/slots_internal.h"
 
 #define STEP			100		/* ms */
+#define HALF_FROM		2		/* classes from a second on: half as many */
 #define PART_OF_LIMIT	4		/* a decade has one slot of so many at most */
 #define SMOOTHED		25000	/* us: time constant of a mean */
 
@@ -40,24 +41,21 @@ static const uint64 bounds[LONG_CLASSES - 1] = {100000, 1000000, 10000000, 10000
 /* One class, as a sample finds it, and what follows */
 typedef struct LongClass
 {
-	bool		is_short;		/* up to a second */
 	int			in_use;
 	uint64		queued;			/* when its first waiter came; 0 = none waits */
 	int			wanted;			/* places that it should have */
 	int			places;			/* that it gets */
 } LongClass;
 
-/* A step: how many places should the class have?  wanting: processes. */
+/* A step: how many places should the class have, and least? wanting: processes. */
 static void
-step_class(LongClass *class, double wanting, int cpus)
+step_class(LongClass *class, int least, double wanting, int cpus)
 {
-	int			least = Max(class->is_short ? cpus : cpus / 2, 1);
-
 	if (wanting > 2 * cpus || (class->queued == 0 && class->wanted > class->in_use))
 		class->wanted--;
 	else if (wanting < cpus && class->queued != 0)
 		class->wanted++;
-	class->wanted = Max(class->wanted, least);
+	class->wanted = Max(class->wanted, Max(least, 1));
 }
 
 /* Does one of these get a place before the other?  By turns, then by its wait. */
@@ -136,7 +134,7 @@ slots_waited_as_long(void)
 	return is_of_long(MySlotEntry->queue);
 }
 
-/* It has ended: release its place.  Returns whether it could have had one. */
+/* It has ended: release its place.  Returns whether this leaves none. */
 bool
 slots_end_long(void)
 {
@@ -145,7 +143,7 @@ slots_end_long(void)
 	MySlotEntry->expected = 0;
 	if (slots_has_long_place(my_slot_procno))
 		slots_release_place();
-	return was_long;
+	return was_long && !slots_has_place();
 }
 
 /* A hint, unless it is this backend. */
@@ -162,11 +160,10 @@ slots_take_long_place(int procno)
 	SlotEntry  *entry = entry_of(procno);
 	uint32		spot = pg_atomic_read_u32(&entry->spot);
 
-	if (!is_of_long(place_of(spot)) ||
-		!pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(NO_QUEUE)))
+	if (!is_of_long(place_of(spot)))
 		return;
 	entry->hot_spot = 0;
-	slots_return_place(place_of(spot));
+	slots_exchange_place(entry, spot, NO_QUEUE);
 }
 
 /* ---- The worker ---- */
@@ -197,7 +194,7 @@ set_places(const LongClass *class, int queue)
 void
 slots_adapt_long(int wanting, uint64 now)
 {
-	static LongClass classes[LONG_CLASSES] = {{true}, {true}};
+	static LongClass classes[LONG_CLASSES];
 	static double average = 0;
 	static uint64 sampled = 0;
 	static uint64 stepped = 0;
@@ -214,13 +211,13 @@ slots_adapt_long(int wanting, uint64 now)
 	{
 		read_class(&classes[k], long_queue(k));
 		if (step)
-			step_class(&classes[k], average, Slots->cpus);
+			step_class(&classes[k], k < HALF_FROM ? Slots->cpus : Slots->cpus / 2, average, Slots->cpus);
 	}
 	share(classes, Max(Slots->max_active, 0));
 	for (int k = 0; k < LONG_CLASSES; k++)
 		raised |= set_places(&classes[k], long_queue(k));
 	slots_unlock();
-	if (raised && slots_any_waits())
+	if (raised)
 		slots_grant_free();
 }
 

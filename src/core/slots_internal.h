@@ -575,6 +575,7 @@ extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);
 extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
+extern void slots_exchange_place(SlotEntry *entry, uint32 spot, int place);
 extern void slots_end_hot_spots(void);
 extern void slots_count_wanted(void);
 extern void slots_return_place(int place);
