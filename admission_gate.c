@@ -111,7 +111,7 @@ gate_xact_callback(XactEvent event, void *arg)
 		my_slot_begin_commit();
 	else
 	{
-		if (unlikely(long_is_open()))
+		if (unlikely(long_is_open))
 			long_end(true);
 		has_started = plans_query = false;
 		first_query = NULL;
@@ -236,11 +236,8 @@ static pg_noinline void
 ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 {
 	enter_statement(queryDesc, false);
-	if (unlikely(!long_has_query))
-	{
+	if (unlikely(long_is_open && long_query == NULL))
 		long_query = queryDesc;
-		long_has_query = true;
-	}
 	else if (!has_started)
 	{
 		first_query = queryDesc;

@@ -41,20 +41,13 @@ extern void wanted_begin(QueryDesc *query, int eflags);
 extern void wanted_lock_table(const LockStmt *statement);
 
 /* long_statements.c */
-extern GATE_HIDDEN const QueryDesc *long_query; /* that is measured, or NULL */
-extern GATE_HIDDEN bool long_has_query; /* false: it has yet to be started */
+extern GATE_HIDDEN bool long_is_open;	/* is a statement measured? */
+extern GATE_HIDDEN const QueryDesc *long_query; /* it; NULL = not started */
 extern void long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor);
 extern void long_end(bool failed);
 extern void long_note_surprise(const PlannedStmt *statement);
 extern bool long_begin_worker(void);
 extern void long_end_worker(void);
-
-/* Is there a statement that is measured? */
-static inline bool
-long_is_open(void)
-{
-	return long_query != NULL || !long_has_query;
-}
 
 /* sampler.c */
 extern long sampler_sample(void);

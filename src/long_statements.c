@@ -38,7 +38,7 @@
 #define MAX_NODES		64		/* of a plan, looked at */
 #define DISABLED_COST	1.0e10	/* before 18, of a node that is switched off */
 
-/* The statement that is measured, if long_is_open() */
+/* The statement that is measured, if long_is_open */
 static struct
 {
 	uint64		key;
@@ -48,8 +48,8 @@ static struct
 	bool		is_cursor;		/* its client may not read all of it */
 }			measured;
 
+bool		long_is_open = false;
 const QueryDesc *long_query = NULL;
-bool		long_has_query = true;
 
 /* ---- What is known of a statement before it runs ---- */
 
@@ -104,7 +104,7 @@ long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor)
 	uint64		expected;
 
 	/* From 17 on, CREATE MATERIALIZED VIEW plans its query last of all. */
-	if (long_is_open() || !my_slot_may_want() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (long_is_open || !my_slot_may_want() || TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
 	/* A function may run it, not the client. */
 	if (query != NULL &&
@@ -114,8 +114,8 @@ long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor)
 	measured.cost = cost_of(statement);
 	measured.is_cursor = is_cursor;
 	measured.by_clock = false;
+	long_is_open = true;
 	long_query = query;
-	long_has_query = query != NULL;
 	expected = slots_expect(measured.key, measured.cost);
 	if (expected >= gate_long_after * UINT64CONST(1000))
 		my_slot_want_long(query, expected);
@@ -139,8 +139,8 @@ long_end(bool failed)
 		if (!(failed || measured.is_cursor) || used > slots_expect(measured.key, measured.cost))
 			slots_learn(measured.key, measured.cost, used);
 	}
+	long_is_open = false;
 	long_query = NULL;
-	long_has_query = true;
 	*my_slot_seems_long = false;
 	my_slot_end_long();
 }

@@ -72,6 +72,7 @@ static int	wait_queue_length;
 static SlotLimit wait_limit;	/* that kept it waiting, if it was refused */
 static uint64 wait_patience;	/* us: see patience() */
 static bool wait_holds_locks;	/* the transaction has begun before */
+static bool wait_is_long;		/* for a place of a long statement */
 static bool has_given_up = false;	/* in the middle of its transaction, too */
 
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
@@ -278,7 +279,7 @@ note_wait(const char *end)
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %.3f ms: %s%s, pool \"%s\", queue length %d on arrival",
-					us / 1000.0, end, slots_waited_as_long() ? " long" : "",
+					us / 1000.0, end, wait_is_long ? " long" : "",
 					slots_my_pool()->name, wait_queue_length)));
 	RESUME_INTERRUPTS();
 }
@@ -332,6 +333,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	wait_start = monotonic_us();
 	wait_patience = patience();
 	wait_holds_locks = standing == LEFT && !is_lone(query);
+	wait_is_long = standing == NOT_STARTED;
 	state = slots_enqueue(gate_max_queue_length, wait_holds_locks, wait_patience, &wait_queue_length);
 	if (state == SLOT_NONE)
 	{

@@ -127,13 +127,6 @@ slots_expect_long(uint64 expected)
 	return slots_has_place() ? -1 : MAX_HOT_SPOTS + class;
 }
 
-/* Is this backend, or was it last, in a queue of long statements? */
-bool
-slots_waited_as_long(void)
-{
-	return is_of_long(MySlotEntry->queue);
-}
-
 /* It has ended: release its place.  Returns whether this leaves none. */
 bool
 slots_end_long(void)

@@ -342,7 +342,6 @@ extern uint64 slots_workers_time(void);
 
 /* long_queues.c: places of long statements */
 extern int	slots_expect_long(uint64 expected);
-extern bool slots_waited_as_long(void);
 extern bool slots_end_long(void);
 extern bool slots_has_long_place(int procno);
 extern void slots_take_long_place(int procno);
