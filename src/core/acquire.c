@@ -362,11 +362,7 @@ claim_free_slot(void)
 	if (state_of(MySlotEntry) == SLOT_WAITING &&
 		slots_is_its_turn(MySlotEntry) &&
 		count_in(MySlotEntry->queue, COUNT_IF_FREE, &hold))
-	{
 		slots_make_holder(MySlotEntry, &hold);
-		Slots->moved = locked.now;
-		Slots->stall_after = 0;
-	}
 	slots_unlock();
 }
 

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * at_work.c
- *		How many slots there are for max_active backends at work; and the last
- *		resort.
+ *		How many slots there are for max_active backends at work; the last
+ *		resort; and what the worker does not do while it dozes or is gone.
  *
  * A limit bounds the backends at work.  A holder that waits for its client, a
  * lock or a timer is not at work, so others may have slots beside it: the limit
@@ -14,18 +14,14 @@
  * The limit of a pool works in the same way.
  *
  * So a holder that waits for a backend in the queue does not keep it out: the
- * next sample lets one more in.  What is left for the last resort are holders
- * that wait but seem to work, for example in a loop that polls, and hot spots,
- * whose limit is an estimate.  If no waiter has entered from the queue of a hot
- * spot for a second, the next one enters above its limit, then others after 2,
- * 4 ... 60 s; the delay starts over once the queue moves.  Other limits are
- * intended: one waiter enters above them if none has entered for 60 s.
- *
- * A waiter that others wait for goes first in its queue.  If that queue stands
- * still, it enters above the limits, and others like it after a delay that
- * doubles while these are exceeded, up to a second.  They do not enter at once:
- * a strong lock on a table waits for all lone statements in the queue that read
- * it.
+ * next sample lets one more in.  The last resort is for what a sample does not
+ * see: holders that wait but seem to work, for example in a loop that polls.  If
+ * no waiter has entered from a queue for a time, one enters above the limits;
+ * then others, each after twice the time of the last, while the limits are
+ * exceeded.  A limit is intended, so the time is long.  That of a hot spot is an
+ * estimate, so there it is shorter; and shortest for a waiter that others wait
+ * for.  Even that does not enter at once: a strong lock on a table waits for all
+ * lone statements in the queue that read it.
  *
  * Locking: see slots_internal.h.  The counts of idle holders are local to the
  * worker.
@@ -36,15 +32,22 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
+#include "storage/ipc.h"
+
 #include "core/slots_internal.h"
 
 #define SMOOTH_FOR	20000		/* us: a count this old weighs half */
 
-#define MIN_STALL	1000		/* ms that a queue may stand still */
-#define MAX_STALL	60000
-/* ms, if others wait for one in it */
-#define MIN_AWAITED_STALL	10
-#define MAX_AWAITED_STALL	1000
+/*
+ * ms; else the worker is missing or stopped.  Where CPUs are short, it can be a
+ * second or two late.
+ */
+#define SAMPLED_WITHIN	5000
+
+/* ms: see slots_look_after() */
+#define LOOK_AFTER		100		/* at most, times the length of the queue, */
+#define MAX_LOOK		60000	/* or this, beyond that of stall_unsampled */
 
 /* Holders that are not at work, in one sample and smoothed */
 typedef struct IdleCount
@@ -126,77 +129,158 @@ slots_adapt_to_work(uint64 now)
 		slots_grant_free();
 }
 
+/* ---- The worker ---- */
+
+/*
+ * Nobody samples for a while: as many slots as backends may be at work, see
+ * at_work.c.  Lock held.
+ */
+static void
+close_limits(void)
+{
+	if (Slots->max_active > 0)
+		pg_atomic_write_u32(&Slots->limit, Slots->max_active);
+	for (int i = 0; i < Slots->npools; i++)
+		if (Slots->pools[i].definition.max_active > 0)
+			pg_atomic_write_u32(&queue_at(i)->limit, Slots->pools[i].definition.max_active);
+}
+
+/* Are so many slots in use that who is at work decides?  Lock held. */
+static bool
+any_limit_is_reached(void)
+{
+	bool		reached = Slots->max_active > 0 && slots_in_use() >= Slots->max_active;
+
+	for (int i = 0; i < Slots->npools && !reached; i++)
+		reached = Slots->pools[i].definition.max_active > 0 &&
+			places_in_use(i) >= Slots->pools[i].definition.max_active;
+	return reached;
+}
+
+/* on_shmem_exit callback of the worker */
+static void
+end_sampling(int code, Datum arg)
+{
+	slots_lock();
+	Slots->worker = INVALID_PROC_NUMBER;
+	Slots->worker_dozes = false;
+	close_limits();
+	slots_unlock();
+}
+
+/* This process is the worker from now on.  cpus: how many are usable. */
+void
+slots_begin_sampling(int cpus)
+{
+	slots_lock();
+	Slots->worker = MY_PROC_NUMBER;
+	Slots->cpus = cpus;
+	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
+	Slots->worker_stats.started = locked.timestamp;
+	slots_unlock();
+	on_shmem_exit(end_sampling, (Datum) 0);
+}
+
+/* The worker has taken a sample.  took: us. */
+void
+slots_note_sample(uint64 took)
+{
+	slots_lock();
+	Slots->worker_stats.sampled = locked.timestamp;
+	Slots->worker_stats.samples++;
+	Slots->worker_stats.sample_time += took;
+	Slots->sampled = locked.now;
+	slots_unlock();
+}
+
+/*
+ * May the worker doze?  If so, the next backend that queues, or first meets
+ * the gate, calls it.  Not just after a call: others may follow, and each call
+ * costs a sample.  Nor while a limit is reached.
+ */
+bool
+slots_may_doze(void)
+{
+	static bool dozed = false;
+
+	slots_lock();
+	dozed = (!dozed || Slots->worker_dozes) && !slots_any_waits() && !any_limit_is_reached();
+	Slots->worker_dozes = dozed;
+	if (dozed)
+		close_limits();
+	slots_unlock();
+	return dozed;
+}
+
 /* ---- The last resort ---- */
 
 /*
- * A waiter last entered at moved: if the next one may enter above the
- * limits by now, let it in.  first: the initial delay, ms; *stall_after: the
- * present one, if longer.  Lock held.
+ * For how long may a queue stand still before one of its waiters enters above
+ * the limits, ms?  After first; then, while these are exceeded, after twice as
+ * long each time, up to most.
  */
-static bool
-enter_late(SlotEntry *entry, uint64 moved, int first, int *stall_after)
+typedef struct Stall
 {
-	int			stall = Max(*stall_after, first);
+	int			first;
+	int			most;
+} Stall;
 
-	/*
-	 * Start over after a time without waiters.  Do not start over for each
-	 * new waiter, or all would enter at once.
-	 */
-	if (passed_since(moved, stall, entry->queued))
-		stall = first;
-	if (!passed_since(Max(moved, entry->queued), stall, locked.now))
+static const Stall stall_awaited = {10, 1000};	/* others wait for the waiter */
+static const Stall stall_estimate = {1000, 60000};	/* a hot spot is full */
+static const Stall stall_limit = {60000, 60000};
+static const Stall stall_unsampled = {1000, 1000};	/* nobody samples */
+
+/* How long is that now for this queue?  Lock held, or a hint. */
+static int
+present_stall(int queue, const Stall *stall)
+{
+	bool		exceeded = slots_in_use() > pg_atomic_read_u32(&Slots->limit) ||
+	places_in_use(queue) > pg_atomic_read_u32(&queue_at(queue)->limit);
+
+	return exceeded ? Min(Max(queue_at(queue)->stall, stall->first), stall->most) : stall->first;
+}
+
+/* May this waiter enter above the limits?  Lock held, or a hint. */
+static bool
+may_exceed(const SlotEntry *entry, const Stall *stall, uint64 now)
+{
+	return passed_since(Max(queue_at(entry->queue)->moved, entry->queued),
+						present_stall(entry->queue, stall), now);
+}
+
+/* If so, let it in.  Lock held. */
+static bool
+relieve(SlotEntry *entry, const Stall *stall)
+{
+	int			next = 2 * present_stall(entry->queue, stall);
+
+	if (!may_exceed(entry, stall, locked.now))
 		return false;
 	slots_grant_above_limit(entry);
-	*stall_after = Min(2 * stall, MAX_STALL);
+	queue_at(entry->queue)->stall = next;
 	return true;
 }
 
-/* Let the next waiter in if it is time.  Lock held. */
-static bool
-relieve_next(void)
+/*
+ * For how long may this queue stand still?  Long statements work for long: the
+ * estimate of their limit is as good as intended.  While contenders of a hot
+ * spot complete transactions, too many may have places, and leave one by one:
+ * that counts as if the queue moved.  Lock held.
+ */
+static const Stall *
+stall_of(int index)
 {
-	SlotEntry  *next = slots_next_waiter();
+	HotSpot    *spot;
+	uint32		completed;
 
-	if (next == NULL ||
-		!enter_late(next, Slots->moved, MAX_STALL, &Slots->stall_after))
-		return false;
-	Slots->moved = locked.now;
-	return true;
-}
-
-/* The same for the first waiter of a queue without a free place. */
-static void
-relieve_full_queue(void)
-{
-	/* handoff_after delays waiters on purpose. */
-	int			first = Min(MIN_STALL + (int64) Slots->settings.handoff_after, MAX_STALL);
-
-	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
-	{
-		SlotQueue  *queue = queue_at(index);
-		SlotEntry  *head = first_waiter(index);
-		uint32		completed;
-
-		if (queue_has_place_free(index))
-			continue;
-		/* Those that have the places of long statements work for long. */
-		if (is_of_hot_spot(index) && !is_of_long(index))
-		{
-			/*
-			 * While its contenders complete transactions, too many may have
-			 * places, and leave one by one.
-			 */
-			completed = pg_atomic_read_u32(&hot_spot_at(index)->completed);
-			if (queue->completed != completed)
-				queue->completed_seen = locked.now;
-			queue->completed = completed;
-			if (enter_late(head, Max(queue->moved, queue->completed_seen), first,
-						   &queue->stall_after))
-				return;
-		}
-		if (enter_late(head, queue->moved, MAX_STALL, &queue->stall_after))
-			return;
-	}
+	if (!is_of_hot_spot(index) || is_of_long(index) || queue_has_place_free(index))
+		return &stall_limit;
+	spot = hot_spot_at(index);
+	completed = pg_atomic_read_u32(&spot->completed);
+	if (completed != spot->completed_seen)
+		queue_at(index)->moved = locked.now;
+	spot->completed_seen = completed;
+	return &stall_estimate;
 }
 
 /* If a queue stands still, let one waiter in. */
@@ -204,81 +288,65 @@ void
 slots_relieve_stall(void)
 {
 	slots_lock();
-	if (!relieve_next())
-		relieve_full_queue();
+	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
+		if (relieve(first_waiter(index), stall_of(index)))
+			break;
 	slots_unlock();
 }
 
-/* ---- Waiters that others wait for ---- */
-
-/* For qsort(): longer waits first.  They may change meanwhile. */
-static int
-compare_waits(const void *a, const void *b)
-{
-	uint64		queued = entry_of(*(const int *) a)->queued;
-	uint64		other = entry_of(*(const int *) b)->queued;
-
-	return queued < other ? -1 : queued > other;
-}
-
-/*
- * How long must this queue stand still before one for which others wait enters
- * above the limits, ms?  Longer if more than these are in already.  Lock held,
- * or a hint.
- */
-static int
-awaited_stall(int queue)
-{
-	bool		exceeded = slots_in_use() > pg_atomic_read_u32(&Slots->limit) ||
-	places_in_use(queue) > pg_atomic_read_u32(&queue_at(queue)->limit);
-
-	if (!exceeded)
-		return MIN_AWAITED_STALL;
-	return Min(Max(queue_at(queue)->stall_after, MIN_AWAITED_STALL), MAX_AWAITED_STALL);
-}
-
-/* Has it?  Lock held, or a hint. */
-static bool
-may_exceed(const SlotEntry *entry, uint64 now)
-{
-	return passed_since(Max(queue_at(entry->queue)->moved, entry->queued),
-						awaited_stall(entry->queue), now);
-}
-
-/* Others wait for what this waiter holds.  Lock held. */
-static void
-serve_awaited(SlotEntry *entry)
-{
-	SlotQueue  *queue = queue_at(entry->queue);
-	int			stall = awaited_stall(entry->queue);
-
-	slots_queue_first(entry);
-	if (!may_exceed(entry, locked.now))
-		return;
-	slots_grant_above_limit(entry);
-	queue->stall_after = Min(2 * stall, MAX_STALL);
-}
-
-/*
- * A sample finds that others wait for what these n waiters hold: see above.  The
- * array is sorted.
- */
+/* Others wait for what these n waiters hold, as a sample finds. */
 void
-slots_serve_awaited(int *procnos, int n)
+slots_serve_awaited(const int *procnos, int n)
 {
 	uint64		now = monotonic_us();
 
-	qsort(procnos, n, sizeof(int), compare_waits);
 	for (int i = 0; i < n; i++)
 	{
 		SlotEntry  *entry = entry_of(procnos[i]);
 
 		/* Most have been found before. */
-		if (entry->is_awaited && !may_exceed(entry, now))
+		if (entry->is_awaited && !may_exceed(entry, &stall_awaited, now))
 			continue;
 		slots_lock();
 		if (state_of(entry) == SLOT_WAITING)
-			serve_awaited(entry);
+		{
+			slots_queue_first(entry);
+			(void) relieve(entry, &stall_awaited);
+		}
 		slots_unlock();
 	}
+}
+
+/* ---- Without the worker ---- */
+
+/*
+ * After how many ms should this waiter call slots_move_queue_of() again?  The
+ * more wait, the more seldom each calls it.
+ */
+long
+slots_look_after(int procno)
+{
+	int			queue = *(volatile uint8 *) &entry_of(procno)->queue;
+	int			nwaiters = *(volatile int *) &queue_at(queue)->nwaiters;
+
+	return stall_unsampled.first +
+		(long) pg_prng_uint64_range(&pg_global_prng_state, 0, Min(nwaiters * LOOK_AFTER, MAX_LOOK));
+}
+
+/*
+ * The entry waits.  If the worker has taken no sample lately, see to the first
+ * waiter of its queue.
+ */
+void
+slots_move_queue_of(int procno)
+{
+	SlotEntry  *entry = entry_of(procno);
+
+	if (!passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us()))
+		return;
+	slots_lock();
+	close_limits();
+	if (state_of(entry) == SLOT_WAITING)
+		(void) relieve(first_waiter(entry->queue), &stall_unsampled);
+	slots_unlock();
 }

@@ -106,15 +106,6 @@ typedef struct HotSpotKey
 #define WANTS_ALL	0			/* instead of a key: the whole hot spot */
 #define NO_SHAPE	0			/* a standstill of others means nothing to it */
 
-/* What the worker has done since it started */
-typedef struct WorkerStats
-{
-	TimestampTz started;
-	TimestampTz sampled;		/* when it took the last sample */
-	uint64		samples;
-	uint64		sample_time;	/* us */
-} WorkerStats;
-
 /* Monotonic clock for intervals, us */
 static inline uint64
 monotonic_us(void)
@@ -196,7 +187,6 @@ extern void slots_note_sample(uint64 took);
 extern bool slots_may_doze(void);
 extern long slots_look_after(int procno);
 extern void slots_move_queue_of(int procno);
-extern int	slots_get_worker(WorkerStats *stats);
 
 /* Pools */
 extern const PoolDefinition *pools_find(const PoolDefinitions *definitions, const char *name);
@@ -354,7 +344,7 @@ extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
-extern void slots_serve_awaited(int *procnos, int n);
+extern void slots_serve_awaited(const int *procnos, int n);
 
 /* The limit that a backend waits for */
 typedef struct SlotLimit

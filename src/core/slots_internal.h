@@ -132,10 +132,8 @@ typedef struct SlotQueue
 	uint64		given_up_after; /* by clients, lately: a moving mean, us */
 	uint64		given_up;		/* when one last did */
 	int			clients;		/* that have, since none had for a while */
-	uint64		moved;			/* when a waiter last entered or queued again */
-	int			stall_after;	/* as SlotShared.stall_after */
-	uint32		completed;		/* HotSpot.completed at completed_seen */
-	uint64		completed_seen;
+	uint64		moved;			/* when a waiter last entered, or the like */
+	int			stall;			/* ms: see at_work.c; 0 = a short one */
 	uint64		passed_over_since;	/* by higher priorities; 0 = not */
 } SlotQueue;
 
@@ -166,6 +164,7 @@ typedef struct HotSpot
 	uint32		shapes;			/* of statements in line */
 	uint32		circles;		/* these are all hot after a standstill, */
 	uint64		circles_until;	/* until then: see hot_spots.c */
+	uint32		completed_seen; /* of these: see at_work.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint32 passed;	/* that waited for a lock, but did not queue */
 	pg_atomic_uint64 admitted;	/* places taken */
@@ -204,6 +203,15 @@ typedef struct KnownStatements
 	KnownStatement statements[KNOWN_STATEMENTS];
 } KnownStatements;
 
+/* What the worker has done since it started */
+typedef struct WorkerStats
+{
+	TimestampTz started;
+	TimestampTz sampled;		/* when it took the last sample */
+	uint64		samples;
+	uint64		sample_time;	/* us */
+} WorkerStats;
+
 typedef struct SlotShared
 {
 	/* Read by every statement, seldom written: a cache line of their own */
@@ -220,9 +228,6 @@ typedef struct SlotShared
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;
-	uint64		moved;			/* when one was last granted a slot, or
-								 * claimed it: see at_work.c */
-	int			stall_after;	/* ms to the next entry; 0 = initial delay */
 	int			max_active;		/* as in the settings; with -1, cpu_limit
 								 * while there is one */
 	uint32		cpu_limit;		/* see cpu_limit.c; 0 = none */

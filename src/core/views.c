@@ -350,14 +350,18 @@ pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
 	WorkerStats stats;
-	int			pid = slots_get_worker(&stats);
+	int			worker;
+	int			pid;
 	uint32		cpu_limit;
 	TimestampTz since;
 
 	slots_lock();
+	worker = Slots->worker;
+	stats = Slots->worker_stats;
 	cpu_limit = Slots->cpu_limit;
 	since = Slots->cpu_limit_since;
 	slots_unlock();
+	pid = worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 	add_if(&row, pid != 0, Int32GetDatum(pid));
 	add_if(&row, pid != 0, TimestampTzGetDatum(stats.started));
 	add_if(&row, stats.sampled != 0, TimestampTzGetDatum(stats.sampled));

@@ -33,10 +33,6 @@
  * Loops under the lock are bounded by a small constant, or by the queues with
  * waiters: at most 101, fewer than 20 times per section.
  *
- * The queues work without the worker (src/worker.c): if one stands still, its
- * waiters let in one of them per second.  While few backends work, the worker
- * dozes.  A backend that queues, or first meets the gate, calls it.
- *
  * Locking: "the lock" is in this file; see slots_internal.h.
  *
  * Copyright (c) 2026, admission_gate authors
@@ -45,9 +41,7 @@
  */
 #include "postgres.h"
 
-#include "common/pg_prng.h"
 #include "port/pg_bitutils.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 
@@ -68,6 +62,31 @@ LockedSection locked;
 static SlotEntry *wakeups[3 + MAX_AT_ONCE];
 static int	nwakeups;
 
+/* ---- Wake-ups ---- */
+
+/*
+ * Set its latch after the lock is released: that of a backend granted the
+ * slot, of the next one, of the worker, and of those that readmit() lets in.
+ * Lock held.
+ */
+static void
+wake_later(SlotEntry *entry)
+{
+	Assert(nwakeups < lengthof(wakeups));
+	wakeups[nwakeups++] = entry;
+}
+
+/* Wake the worker if it dozes.  Lock held. */
+void
+slots_call_worker(void)
+{
+	if (Slots->worker_dozes)
+	{
+		Slots->worker_dozes = false;
+		wake_later(entry_of(Slots->worker));
+	}
+}
+
 /* ---- The order ---- */
 
 /* The next queue with waiters after that one, or NO_QUEUE.  A hint without the lock. */
@@ -82,6 +101,13 @@ slots_next_queue(int queue)
 			return queue + pg_rightmost_one_pos64(rest);
 	}
 	return NO_QUEUE;
+}
+
+/* A hint. */
+bool
+slots_any_waits(void)
+{
+	return slots_next_queue(NO_QUEUE) != NO_QUEUE;
 }
 
 /* Was its queue passed over for so long that it goes first?  Lock held. */
@@ -248,316 +274,6 @@ note_passed_over(int priority, uint64 since)
 	}
 }
 
-/* ---- The lock ---- */
-
-/*
- * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
- * take no other lock.  Times in shared memory may be later than locked.now.
- */
-void
-slots_lock(void)
-{
-	locked.now = monotonic_us();
-	locked.timestamp = GetCurrentTimestamp();
-	nwakeups = 0;
-	SpinLockAcquire(&Slots->mutex);
-}
-
-/*
- * Set its latch after the lock is released: that of a backend granted the
- * slot, of the next one, of the worker, and of those that readmit() lets in.
- * Lock held.
- */
-static void
-wake_later(SlotEntry *entry)
-{
-	Assert(nwakeups < lengthof(wakeups));
-	wakeups[nwakeups++] = entry;
-}
-
-/* Without a limit for all: a head that could enter and was not called */
-static SlotEntry *
-head_to_call(void)
-{
-	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
-	{
-		SlotEntry  *head = first_waiter(queue);
-
-		if (queue_has_place_free(queue) && !head->wakeup_pending)
-			return head;
-	}
-	return NULL;
-}
-
-/* May this waiter take a free slot?  Lock held. */
-bool
-slots_is_its_turn(SlotEntry *entry)
-{
-	return entry == (slots_are_limited() ? slots_next_waiter() : first_waiter(entry->queue));
-}
-
-/*
- * Publish the waiters' flag of Slots->usage, which stays clear without a limit
- * for all, and the lowest priority that may barge.  Write only changes: every
- * statement reads these.  Lock held.
- */
-static void
-publish_next(const SlotEntry *next)
-{
-	uint32		priority = (uint32) slots_priority_of(next);
-	bool		flag = next != NULL && slots_are_limited();
-
-	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
-		pg_atomic_write_u32(&Slots->next_priority, priority);
-	if (flag && !waiters_flag_is_set())
-		pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
-	else if (!flag && waiters_flag_is_set())
-		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_WAITERS);
-}
-
-/*
- * While no slot is free, let in waiters that need none: heads with
- * admitted_before whose queue has a free place.  If there are many, later
- * sections let in the rest.  Lock held.
- */
-static void
-readmit(void)
-{
-	int			readmitted = 0;
-
-	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
-	{
-		SlotEntry  *head;
-		Hold		hold;
-
-		while (readmitted < MAX_AT_ONCE &&
-			   (head = first_waiter(queue)) != NULL && head->admitted_before &&
-			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
-			   count_slot(COUNT_ALWAYS, &hold.counted))
-		{
-			slots_make_holder(head, &hold);
-			wake_later(head);
-			readmitted++;
-		}
-	}
-}
-
-/*
- * Call the next waiter if a slot is free, or was free and readmit() did not
- * run.  Lock held.
- */
-static void
-wake_next(bool was_free)
-{
-	SlotEntry  *next = slots_next_waiter();
-
-	/* Set the flag before the test, as slots_enqueue() does. */
-	publish_next(next);
-	if (!slots_are_limited())
-		next = head_to_call();
-	if (next != NULL && (was_free || slot_is_free()) && !next->wakeup_pending)
-	{
-		next->wakeup_pending = true;
-		wake_later(next);
-	}
-}
-
-/*
- * Put queues in order, call the next waiter if a slot is free, release the
- * lock, set latches.
- */
-void
-slots_unlock(void)
-{
-	bool		was_free;
-
-	pass_over_late();
-	was_free = slot_is_free();
-	if (!was_free)
-		readmit();
-	wake_next(was_free);
-	SpinLockRelease(&Slots->mutex);
-	for (int i = 0; i < nwakeups; i++)
-		SetLatch(&GetPGProcByNumber(procno_of(wakeups[i]))->procLatch);
-}
-
-/* ---- The worker ---- */
-
-/*
- * ms; else the worker is missing or stopped.  Where CPUs are short, it can be a
- * second or two late.
- */
-#define SAMPLED_WITHIN	5000
-
-/* ms: see slots_move_queue_of() and slots_look_after() */
-#define UNSAMPLED_STALL	1000
-#define LOOK_AFTER		100		/* at most, times the length of the queue, */
-#define MAX_LOOK		60000	/* or this, beyond that second */
-
-/*
- * The setting, or the limit of the CPUs, has changed: publish the limit that
- * holds, with slots for no idle holders yet.  Lock held.
- */
-void
-slots_set_max_active(void)
-{
-	Slots->max_active = Slots->settings.max_active;
-	if (Slots->max_active == -1 && Slots->cpu_limit > 0)
-		Slots->max_active = Slots->cpu_limit;
-	pg_atomic_write_u32(&Slots->limit, Slots->max_active > 0 ? Slots->max_active : NO_LIMIT);
-}
-
-/*
- * Nobody samples for a while: as many slots as backends may be at work, see
- * at_work.c.  Lock held.
- */
-static void
-close_limits(void)
-{
-	if (Slots->max_active > 0)
-		pg_atomic_write_u32(&Slots->limit, Slots->max_active);
-	for (int i = 0; i < Slots->npools; i++)
-		if (Slots->pools[i].definition.max_active > 0)
-			pg_atomic_write_u32(&queue_at(i)->limit, Slots->pools[i].definition.max_active);
-}
-
-/* Are so many slots in use that who is at work decides?  Lock held. */
-static bool
-any_limit_is_reached(void)
-{
-	bool		reached = Slots->max_active > 0 && slots_in_use() >= Slots->max_active;
-
-	for (int i = 0; i < Slots->npools && !reached; i++)
-		reached = Slots->pools[i].definition.max_active > 0 &&
-			places_in_use(i) >= Slots->pools[i].definition.max_active;
-	return reached;
-}
-
-/* on_shmem_exit callback of the worker */
-static void
-end_sampling(int code, Datum arg)
-{
-	slots_lock();
-	Slots->worker = INVALID_PROC_NUMBER;
-	Slots->worker_dozes = false;
-	close_limits();
-	slots_unlock();
-}
-
-/* This process is the worker from now on.  cpus: how many are usable. */
-void
-slots_begin_sampling(int cpus)
-{
-	slots_lock();
-	Slots->worker = MY_PROC_NUMBER;
-	Slots->cpus = cpus;
-	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
-	Slots->worker_stats.started = locked.timestamp;
-	slots_unlock();
-	on_shmem_exit(end_sampling, (Datum) 0);
-}
-
-/* Wake the worker if it dozes.  Lock held. */
-void
-slots_call_worker(void)
-{
-	if (Slots->worker_dozes)
-	{
-		Slots->worker_dozes = false;
-		wake_later(entry_of(Slots->worker));
-	}
-}
-
-/* A hint. */
-bool
-slots_any_waits(void)
-{
-	return slots_next_queue(NO_QUEUE) != NO_QUEUE;
-}
-
-/* The worker has taken a sample.  took: us. */
-void
-slots_note_sample(uint64 took)
-{
-	slots_lock();
-	Slots->worker_stats.sampled = locked.timestamp;
-	Slots->worker_stats.samples++;
-	Slots->worker_stats.sample_time += took;
-	Slots->sampled = locked.now;
-	slots_unlock();
-}
-
-/*
- * May the worker doze?  If so, the next backend that queues, or first meets
- * the gate, calls it.  Not just after a call: others may follow, and each call
- * costs a sample.  Nor while a limit is reached.
- */
-bool
-slots_may_doze(void)
-{
-	static bool dozed = false;
-
-	slots_lock();
-	dozed = (!dozed || Slots->worker_dozes) && !slots_any_waits() && !any_limit_is_reached();
-	Slots->worker_dozes = dozed;
-	if (dozed)
-		close_limits();
-	slots_unlock();
-	return dozed;
-}
-
-/*
- * After how many ms should this waiter call slots_move_queue_of() again?  The
- * more wait, the more seldom each calls it.
- */
-long
-slots_look_after(int procno)
-{
-	int			queue = *(volatile uint8 *) &entry_of(procno)->queue;
-	int			nwaiters = *(volatile int *) &queue_at(queue)->nwaiters;
-
-	return UNSAMPLED_STALL +
-		(long) pg_prng_uint64_range(&pg_global_prng_state, 0, Min(nwaiters * LOOK_AFTER, MAX_LOOK));
-}
-
-/*
- * The entry waits.  If the worker has taken no sample lately, and no backend
- * has entered from the entry's queue for a second, let in the first of that
- * queue, above the limits.
- */
-void
-slots_move_queue_of(int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-	SlotEntry  *head;
-
-	if (!passed_since(*(volatile uint64 *) &Slots->sampled, SAMPLED_WITHIN, monotonic_us()))
-		return;
-	slots_lock();
-	close_limits();
-	if (state_of(entry) == SLOT_WAITING)
-	{
-		head = first_waiter(entry->queue);
-		if (passed_since(Max(queue_at(entry->queue)->moved, head->queued),
-						 UNSAMPLED_STALL, locked.now))
-			slots_grant_above_limit(head);
-	}
-	slots_unlock();
-}
-
-/* What the worker has done.  Returns its PID, or 0 if there is none. */
-int
-slots_get_worker(WorkerStats *stats)
-{
-	int			worker;
-
-	slots_lock();
-	worker = Slots->worker;
-	*stats = Slots->worker_stats;
-	slots_unlock();
-	return worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
-}
-
 /* ---- The queues: the lock is held ---- */
 
 /*
@@ -653,16 +369,6 @@ slots_queue_remove(SlotEntry *entry)
 
 /* ---- Slots for waiters ---- */
 
-/* Count a place out, if it is one, and call the next waiter. */
-void
-slots_return_place(int place)
-{
-	if (likely(!count_place_out(place)))
-		return;
-	slots_lock();
-	slots_unlock();
-}
-
 /* Make a waiter a holder of what is already counted.  Lock held. */
 void
 slots_make_holder(SlotEntry *entry, const Hold *hold)
@@ -675,7 +381,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 	queue->is_odd_turn = !queue->is_odd_turn;
 	queue->passed_over_since = 0;
 	queue->moved = locked.now;
-	queue->stall_after = 0;
+	queue->stall = 0;
 	if (is_of_hot_spot(hold->place))
 	{
 		pg_atomic_fetch_add_u64(&hot_spot_at(hold->place)->admitted, 1);
@@ -693,9 +399,152 @@ static void
 grant(SlotEntry *entry, const Hold *hold)
 {
 	slots_make_holder(entry, hold);
-	Slots->moved = locked.now;
-	Slots->stall_after = 0;
 	wake_later(entry);
+}
+
+/* ---- The lock ---- */
+
+/*
+ * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
+ * take no other lock.  Times in shared memory may be later than locked.now.
+ */
+void
+slots_lock(void)
+{
+	locked.now = monotonic_us();
+	locked.timestamp = GetCurrentTimestamp();
+	nwakeups = 0;
+	SpinLockAcquire(&Slots->mutex);
+}
+
+/* Without a limit for all: a head that could enter and was not called */
+static SlotEntry *
+head_to_call(void)
+{
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	{
+		SlotEntry  *head = first_waiter(queue);
+
+		if (queue_has_place_free(queue) && !head->wakeup_pending)
+			return head;
+	}
+	return NULL;
+}
+
+/* May this waiter take a free slot?  Lock held. */
+bool
+slots_is_its_turn(SlotEntry *entry)
+{
+	return entry == (slots_are_limited() ? slots_next_waiter() : first_waiter(entry->queue));
+}
+
+/*
+ * Publish the waiters' flag of Slots->usage, which stays clear without a limit
+ * for all, and the lowest priority that may barge.  Write only changes: every
+ * statement reads these.  Lock held.
+ */
+static void
+publish_next(const SlotEntry *next)
+{
+	uint32		priority = (uint32) slots_priority_of(next);
+	bool		flag = next != NULL && slots_are_limited();
+
+	if (pg_atomic_read_u32(&Slots->next_priority) != priority)
+		pg_atomic_write_u32(&Slots->next_priority, priority);
+	if (flag && !waiters_flag_is_set())
+		pg_atomic_fetch_or_u32(&Slots->usage, USAGE_WAITERS);
+	else if (!flag && waiters_flag_is_set())
+		pg_atomic_fetch_and_u32(&Slots->usage, ~USAGE_WAITERS);
+}
+
+/*
+ * While no slot is free, let in waiters that need none: heads with
+ * admitted_before whose queue has a free place.  If there are many, later
+ * sections let in the rest.  Lock held.
+ */
+static void
+readmit(void)
+{
+	int			readmitted = 0;
+
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	{
+		SlotEntry  *head;
+		Hold		hold;
+
+		while (readmitted < MAX_AT_ONCE &&
+			   (head = first_waiter(queue)) != NULL && head->admitted_before &&
+			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
+			   count_slot(COUNT_ALWAYS, &hold.counted))
+		{
+			grant(head, &hold);
+			readmitted++;
+		}
+	}
+}
+
+/*
+ * Call the next waiter if a slot is free, or was free and readmit() did not
+ * run.  Lock held.
+ */
+static void
+wake_next(bool was_free)
+{
+	SlotEntry  *next = slots_next_waiter();
+
+	/* Set the flag before the test, as slots_enqueue() does. */
+	publish_next(next);
+	if (!slots_are_limited())
+		next = head_to_call();
+	if (next != NULL && (was_free || slot_is_free()) && !next->wakeup_pending)
+	{
+		next->wakeup_pending = true;
+		wake_later(next);
+	}
+}
+
+/*
+ * Put queues in order, call the next waiter if a slot is free, release the
+ * lock, set latches.
+ */
+void
+slots_unlock(void)
+{
+	bool		was_free;
+
+	pass_over_late();
+	was_free = slot_is_free();
+	if (!was_free)
+		readmit();
+	wake_next(was_free);
+	SpinLockRelease(&Slots->mutex);
+	for (int i = 0; i < nwakeups; i++)
+		SetLatch(&GetPGProcByNumber(procno_of(wakeups[i]))->procLatch);
+}
+
+/* Count a place out, if it is one, and call the next waiter. */
+void
+slots_return_place(int place)
+{
+	if (likely(!count_place_out(place)))
+		return;
+	slots_lock();
+	slots_unlock();
+}
+
+/* ---- Entries by limits ---- */
+
+/*
+ * The setting, or the limit of the CPUs, has changed: publish the limit that
+ * holds, with slots for no idle holders yet.  Lock held.
+ */
+void
+slots_set_max_active(void)
+{
+	Slots->max_active = Slots->settings.max_active;
+	if (Slots->max_active == -1 && Slots->cpu_limit > 0)
+		Slots->max_active = Slots->cpu_limit;
+	pg_atomic_write_u32(&Slots->limit, Slots->max_active > 0 ? Slots->max_active : NO_LIMIT);
 }
 
 /* Let a sleeping waiter in, above the limits if necessary.  Lock held. */
@@ -706,8 +555,7 @@ slots_grant_above_limit(SlotEntry *entry)
 
 	(void) count_in(entry->queue, COUNT_ALWAYS, &hold);
 	pool_of(entry)->totals[TOTAL_STALLS]++;
-	slots_make_holder(entry, &hold);
-	wake_later(entry);
+	grant(entry, &hold);
 }
 
 /* Let in the next waiter, or one without a limit to wait for, if any. */

@@ -155,8 +155,7 @@ the worker that dozes is not called            |slots_queue_append|Slots.worker_
 nobody is let in without a worker              |sleep_in_queue|slots_move_queue_of(me)|skip|finish|HOLDER=WAITS GONE=1
 others barge before the next for ever          |may_hand_off|overdue|false|served|FOREVER
 a hand-off stays in flight                     |finish_handoff|handoff_pending == me|false|served|FOREVER
-no backend is let in above the limit           |slots_relieve_stall|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
-the first of a full queue is not let in        |IS_FULL|HAS_WAITERS(i)|false|finish|HOLDER=STAYS LIMIT=2 POOL_LIMIT=1
+no backend is let in above the limit           |FIRST_OF|slots_grant_above_limit(next_one)|skip|finish|HOLDER=STAYS
 a backend let in above the limit does not count|slots_grant_above_limit|count_in(entry_of(p).queue, COUNT_ALWAYS, p)|skip|states|SAMPLES=1 DO=2
 no call after a waiter goes first              |slots_serve_awaited|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=4
 one goes first ahead of who went first before  |slots_queue_first|LAST_AWAITED(p) = p; next_one|next_one|states|ONLY_QUEUE=1 BACKENDS=3

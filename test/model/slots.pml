@@ -767,8 +767,11 @@ inline slots_move_queue_of(p)
 	slots_unlock()
 }
 /* Whether it may is a guess; in the end, when nothing moves, it does. */
-inline serve_awaited(p) { slots_queue_first(p); if :: slots_grant_above_limit(p) :: HOLDER == 0 fi }
-inline slots_serve_awaited(p) { slots_lock(); WHEN(IS_WAITING(p), serve_awaited(p)); slots_unlock() }
+inline relieve(p) { if :: slots_grant_above_limit(p) :: HOLDER == 0 fi }
+inline slots_serve_awaited(p)
+{
+	slots_lock(); WHEN(IS_WAITING(p), slots_queue_first(p); relieve(p)); slots_unlock()
+}
 #define QUEUE_OF(h)		slots_hot_spot_queue(h)
 #define IS_THERE(h)		hot_spots[h]
 #define slots_have_hot_spots() (Slots.max_active != 0)
@@ -850,20 +853,12 @@ inline slots_adapt_to_work()
 }
 
 /* ---- at_work.c: the last resort ---- */
-#define IS_FULL(i)		(HAS_WAITERS(i) && !queue_has_place_free(i))
-#define FIRST_OF_FULL(i) :: IS_FULL(i) -> next_one = HEAD(i)
+#define FIRST_OF(i)		:: HAS_WAITERS(i) -> next_one = HEAD(i); slots_grant_above_limit(next_one)
 
-/* Lets the next waiter in, or the first of a queue without a free place. */
+/* Lets the first of any queue in. */
 inline slots_relieve_stall()
 {
-	slots_lock(); slots_next_waiter();
-	if
-	:: next_one != INVALID_PROC_NUMBER						/* relieve_next() */
-	OPTIONS(FIRST_OF_FULL)									/* relieve_full_queue() */
-	:: next_one == INVALID_PROC_NUMBER && !(ANY_QUEUE(IS_FULL))
-	fi;
-	WHEN(next_one != INVALID_PROC_NUMBER, slots_grant_above_limit(next_one));
-	slots_unlock()
+	slots_lock(); if OPTIONS(FIRST_OF) :: !(ANY_QUEUE(HAS_WAITERS)) fi; slots_unlock()
 }
 
 /* ---- acquire.c: settings ---- */
