@@ -286,8 +286,8 @@ enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 	}
 
 	pool->totals[TOTAL_QUEUED]++;
-	pg_atomic_write_u64(&MySlotEntry->since, locked.timestamp);
-	MySlotEntry->queued = locked.now;
+	pg_atomic_write_u64(&MySlotEntry->since, Slots->timestamp);
+	MySlotEntry->queued = Slots->now;
 	MySlotEntry->holds_locks = holds_locks;
 	MySlotEntry->patience = holds_locks ? 0 : patience;
 	pg_atomic_write_u32(&MySlotEntry->state, SLOT_WAITING);
@@ -308,6 +308,7 @@ slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience, int *queu
 {
 	SlotState	result;
 	SlotQueue  *queue;
+	TimestampTz now;
 
 	slots_lock();
 
@@ -335,10 +336,11 @@ slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience, int *queu
 	result = enter_queue(max_queue_length, holds_locks, patience);
 	if (queue->nwaiters == 0)
 		pg_atomic_fetch_and_u32(&queue->usage, ~USAGE_WAITERS);
+	now = Slots->timestamp;
 	slots_unlock();
 
 	if (result == SLOT_RUNNING)
-		become_holder(locked.timestamp);
+		become_holder(now);
 	return result;
 }
 

@@ -176,7 +176,7 @@ slots_begin_sampling(int cpus)
 	Slots->worker = MY_PROC_NUMBER;
 	Slots->cpus = cpus;
 	memset(&Slots->worker_stats, 0, sizeof(WorkerStats));
-	Slots->worker_stats.started = locked.timestamp;
+	Slots->worker_stats.started = Slots->timestamp;
 	slots_unlock();
 	on_shmem_exit(end_sampling, (Datum) 0);
 }
@@ -186,10 +186,10 @@ void
 slots_note_sample(uint64 took)
 {
 	slots_lock();
-	Slots->worker_stats.sampled = locked.timestamp;
+	Slots->worker_stats.sampled = Slots->timestamp;
 	Slots->worker_stats.samples++;
 	Slots->worker_stats.sample_time += took;
-	Slots->sampled = locked.now;
+	Slots->sampled = Slots->now;
 	slots_unlock();
 }
 
@@ -254,7 +254,7 @@ relieve(SlotEntry *entry, const Stall *stall)
 {
 	int			next = 2 * present_stall(entry->queue, stall);
 
-	if (!may_exceed(entry, stall, locked.now))
+	if (!may_exceed(entry, stall, Slots->now))
 		return false;
 	slots_grant_above_limit(entry);
 	queue_at(entry->queue)->stall = next;
@@ -278,7 +278,7 @@ stall_of(int index)
 	spot = hot_spot_at(index);
 	completed = pg_atomic_read_u32(&spot->completed);
 	if (completed != spot->completed_seen)
-		queue_at(index)->moved = locked.now;
+		queue_at(index)->moved = Slots->now;
 	spot->completed_seen = completed;
 	return &stall_estimate;
 }

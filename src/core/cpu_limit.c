@@ -31,7 +31,7 @@ log_change(const CpuSample *sample)
 	else
 		ereport(LOG,
 				(errmsg("admission limit ended after %.1f s",
-						(locked.timestamp - Slots->cpu_limit_since) / 1e6)));
+						(GetCurrentTimestamp() - Slots->cpu_limit_since) / 1e6)));
 }
 
 /* Let so many work; 0 = any number.  slots_adapt_to_work() is next. */
@@ -45,7 +45,7 @@ set_limit(uint32 limit, const CpuSample *sample)
 	slots_lock();
 	Slots->cpu_limit = limit;
 	if (old == 0)
-		Slots->cpu_limit_since = locked.timestamp;
+		Slots->cpu_limit_since = Slots->timestamp;
 	slots_set_max_active();
 	slots_unlock();
 	if (old == 0 || limit == 0)

@@ -193,7 +193,7 @@ end_hot_spot(int hot_spot)
 
 	slots_lock();
 	describe(hot_spot, &past);
-	past.ended = locked.timestamp;
+	past.ended = Slots->timestamp;
 	if (has_queue(past.key.kind))
 		Slots->past_hot_spots[Slots->npast++ % MAX_PAST_HOT_SPOTS] = past;
 	Slots->hot_spots[hot_spot].key.kind = HOT_SPOT_NONE;
@@ -250,7 +250,7 @@ form(const HotSpotKey *key, uint64 now)
 	slots_lock();
 	memset(spot, 0, offsetof(HotSpot, completed));
 	spot->key = *key;
-	spot->since = locked.timestamp;
+	spot->since = Slots->timestamp;
 	limit_control_init(&spot->control, now);
 	pg_atomic_write_u32(&spot->completed, 0);
 	pg_atomic_write_u32(&spot->passed, 0);

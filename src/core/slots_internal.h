@@ -225,6 +225,8 @@ typedef struct SlotShared
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 usage;
 
 				pg_attribute_aligned(PG_CACHE_LINE_SIZE) slock_t mutex;
+	uint64		now;			/* when it was last taken, or just before */
+	TimestampTz timestamp;		/* likewise */
 	uint64		waiting[(SLOTS_QUEUES + 63) / 64];	/* queues with waiters */
 	pg_atomic_uint32 handoffs_in_flight;	/* backends with handoff_pending */
 	uint64		last_handoff;
@@ -545,15 +547,6 @@ leave_reserve(SlotEntry *entry)
 		pg_atomic_fetch_sub_u32(&Slots->reserved, 1);
 	entry->reserved = false;
 }
-
-/* When this process last took the lock, or just before that */
-typedef struct LockedSection
-{
-	uint64		now;
-	TimestampTz timestamp;
-} LockedSection;
-
-extern GATE_HIDDEN LockedSection locked;
 
 /* wait_queue.c */
 extern void slots_lock(void);

@@ -56,8 +56,6 @@ SlotShared *Slots = NULL;
 SlotEntry  *MySlotEntry = NULL;
 int			my_slot_procno = INVALID_PROC_NUMBER;
 
-LockedSection locked;
-
 /* Whose latches to set when the lock is free: see wake_later() */
 static SlotEntry *wakeups[3 + MAX_AT_ONCE];
 static int	nwakeups;
@@ -116,7 +114,7 @@ has_aged(const SlotEntry *head)
 {
 	uint64		since = queue_at(head->queue)->passed_over_since;
 
-	return since != 0 && passed_since(since, AGED_AFTER, locked.now);
+	return since != 0 && passed_since(since, AGED_AFTER, Slots->now);
 }
 
 /* Does the head of a queue go before that of another?  Lock held. */
@@ -139,10 +137,10 @@ is_impatient(const SlotEntry *entry)
 }
 
 /* us.  Lock held. */
-static uint64
+static inline uint64
 time_in_queue(const SlotEntry *entry)
 {
-	return Max((int64) (locked.now - entry->arrived), 0);
+	return Slots->now - entry->arrived;
 }
 
 /*
@@ -178,11 +176,11 @@ slots_note_client(const SlotEntry *entry)
 	SlotQueue  *queue = queue_at(entry->queue);
 	int64		waited = Max(time_in_queue(entry), 1);
 
-	if (passed_since(queue->given_up, REMEMBERED_FOR, locked.now))
+	if (passed_since(queue->given_up, REMEMBERED_FOR, Slots->now))
 		queue->clients = 0;
 	queue->clients = Min(queue->clients + 1, 2 * SEVERAL_CLIENTS);
 	queue->given_up_after += (waited - (int64) queue->given_up_after) / queue->clients;
-	queue->given_up = locked.now;
+	queue->given_up = Slots->now;
 }
 
 /* The head of a queue and a later waiter exchange their tickets.  Lock held. */
@@ -377,10 +375,10 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 
 	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(entry);
-	note_passed_over(pool_of(entry)->definition.priority, locked.now);
+	note_passed_over(pool_of(entry)->definition.priority, Slots->now);
 	queue->is_odd_turn = !queue->is_odd_turn;
 	queue->passed_over_since = 0;
-	queue->moved = locked.now;
+	queue->moved = Slots->now;
 	queue->stall = 0;
 	if (is_of_hot_spot(hold->place))
 	{
@@ -389,7 +387,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot,
 															   spot_of(hold->place))));
 	}
-	pg_atomic_write_u64(&entry->since, locked.timestamp);
+	pg_atomic_write_u64(&entry->since, Slots->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));
 }
@@ -406,15 +404,19 @@ grant(SlotEntry *entry, const Hold *hold)
 
 /*
  * Take the lock.  Until slots_unlock(), raise no error, allocate nothing, and
- * take no other lock.  Times in shared memory may be later than locked.now.
+ * take no other lock.
  */
 void
 slots_lock(void)
 {
-	locked.now = monotonic_us();
-	locked.timestamp = GetCurrentTimestamp();
+	uint64		now = monotonic_us();
+	TimestampTz timestamp = GetCurrentTimestamp();
+
 	nwakeups = 0;
 	SpinLockAcquire(&Slots->mutex);
+	/* Another process may have read its clock later, and been faster. */
+	Slots->now = Max(Slots->now, now);
+	Slots->timestamp = timestamp;
 }
 
 /* Without a limit for all: a head that could enter and was not called */
@@ -595,7 +597,7 @@ static bool
 may_hand_off(const SlotEntry *next)
 {
 	int64		handoff_after = Slots->settings.handoff_after * INT64CONST(1000);
-	int64		waited = locked.now - next->queued;
+	int64		waited = Slots->now - next->queued;
 	uint32		in_flight = pg_atomic_read_u32(&Slots->handoffs_in_flight);
 	uint32		most = Min(pg_atomic_read_u32(&Slots->limit),
 						   pg_atomic_read_u32(&queue_at(next->queue)->limit)) / 2;
@@ -603,7 +605,7 @@ may_hand_off(const SlotEntry *next)
 	return handoff_after == 0 ||
 		(waited >= handoff_after &&
 		 ((in_flight < Max(most, 1) && waited >= handoff_after * (in_flight + 1)) ||
-		  (int64) (locked.now - Slots->last_handoff) >= handoff_after));
+		  (int64) (Slots->now - Slots->last_handoff) >= handoff_after));
 }
 
 /*
@@ -614,13 +616,13 @@ may_hand_off(const SlotEntry *next)
 void
 slots_hand_off(SlotEntry *holder, const Hold *had)
 {
-	int64		held = locked.timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
+	int64		held = Slots->timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
 	bool		limited = slots_are_limited();
 	SlotEntry  *next;
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
-	note_passed_over(pool_of(holder)->definition.priority, locked.now - Min(Max(held, 0), (int64) locked.now));
+	note_passed_over(pool_of(holder)->definition.priority, Slots->now - Min(Max(held, 0), (int64) Slots->now));
 	next = had->place != NO_QUEUE && !limited ?
 		first_waiter(had->place) : slots_next_waiter();
 	if (next != NULL &&
@@ -628,7 +630,7 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 		may_hand_off(next) &&
 		count_place(next->queue, COUNT_IF_FREE, &hold.place))
 	{
-		Slots->last_handoff = locked.now;
+		Slots->last_handoff = Slots->now;
 		pg_atomic_fetch_add_u32(&Slots->handoffs_in_flight, 1);
 		next->handoff_pending = true;
 		grant(next, &hold);
