@@ -124,10 +124,7 @@ static int *backends;			/* proc numbers: see find_backends() */
 static int	nbackends = 0;
 static int *awaited;			/* those with is_awaited */
 
-/*
- * Find the backends to read, new ones at once.  A process that has exited may
- * have left a place: see core/acquire.c.
- */
+/* Find the backends to read, new ones at once. */
 static void
 find_backends(void)
 {
@@ -147,7 +144,7 @@ find_backends(void)
 		if (samples[procno].pid != pid)
 			memset(&samples[procno], 0, sizeof(BackendSample));
 		samples[procno].pid = pid;
-		if (pid != 0 || slots_is_holder(procno))
+		if (pid != 0)
 			backends[nbackends++] = procno;
 	}
 }

@@ -24,12 +24,9 @@
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING -> NONE				its backend
  *
- * A place at a hot spot is counted first, then put into the entry's spot by
- * compare-and-exchange, by the backend or the worker.  The process that
- * exchanges it out of the spot counts it out.  When a transaction ends, its
- * backend reads its spot by a plain load, and may miss a place that the worker
- * gives it at that moment.  The end of its next transaction returns it, or a
- * sample does that finds the backend waiting or in no transaction.
+ * A place at a hot spot is counted first, then put into the entry's spot by the
+ * process that changes its state.  The process that exchanges it out of the spot
+ * counts it out: its backend, or the worker.
  *
  * Locking: see slots_internal.h.
  *
@@ -102,14 +99,8 @@ my_queue(void)
 static inline void
 occupy(int place)
 {
-	uint32		none = 0;
-
-	if (likely(!is_of_hot_spot(place)))
-		return;
-	if (pg_atomic_compare_exchange_u32(&MySlotEntry->spot, &none, spot_of(place)))
-		pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
-	else						/* the worker has given it one meanwhile */
-		slots_return_place(place);
+	if (unlikely(is_of_hot_spot(place)))
+		slots_occupy(MySlotEntry, place);
 }
 
 /* Must this backend be counted in its queue?  One that has a place is. */
@@ -790,7 +781,6 @@ slots_shmem_init(void)
 		if (i >= MAX_HOT_SPOTS)
 			Slots->hot_spots[i].key.kind = HOT_SPOT_LONG;
 		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
-		pg_atomic_init_u32(&Slots->hot_spots[i].passed, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
 	}

@@ -30,8 +30,7 @@
  *
  * A transaction has one place, even if it wants several hot spots.  It keeps
  * the place to its end, like its locks, or until the subtransaction that took
- * it fails.  The worker gives a place to a backend that it finds in line,
- * whatever its key.  It takes the place from one that is idle, or waits for an
+ * it fails.  The worker takes the place from one that is idle, or waits for an
  * idle one.  If a session's last transactions all wanted a hot spot, the next
  * block takes its place, or queues, at BEGIN: then it holds nothing yet.
  *
@@ -87,44 +86,13 @@ slots_is_holder(int procno)
 	return state == SLOT_RUNNING || has_spot(entry_of(procno));
 }
 
-/*
- * Exchange the place in spot of a backend, if it still has that, for another
- * one, above the limit if necessary, or for NO_QUEUE.  Only the worker does so.
- */
+/* Take the place in spot from a backend, if it still has that: only the worker. */
 void
-slots_exchange_place(SlotEntry *entry, uint32 spot, int place)
+slots_withdraw_place(SlotEntry *entry, uint32 spot)
 {
-	if (spot == spot_of(place))
-		return;
-	/* Count first: after the exchange, the backend may release it. */
-	if (place != NO_QUEUE)
-		pg_atomic_fetch_add_u32(&queue_at(place)->usage, 1);
-	if (pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(place)))
-		place = place_of(spot);
-	slots_return_place(place);
-}
-
-/* Did the worker give it a place too late?  Lock held, or a hint. */
-static bool
-has_place_left(int procno)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	if (!has_spot(entry))
-		return false;
-	pg_read_barrier();			/* it took its place in this transaction */
-	/* A waiter would wait for its own place. */
-	return (state_of(entry) == SLOT_WAITING || !GATE_IN_TRANSACTION(GetPGProcByNumber(procno)));
-}
-
-/* Take that place, under the lock: the backend may be granted another. */
-static void
-take_place_left(int procno)
-{
-	slots_lock();
-	if (has_place_left(procno))
-		(void) count_place_out(take_spot(entry_of(procno)));
-	slots_unlock();
+	if (place_of(spot) != NO_QUEUE &&
+		pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(NO_QUEUE)))
+		slots_return_place(place_of(spot));
 }
 
 /* ---- Hot spots ---- */
@@ -253,7 +221,6 @@ form(const HotSpotKey *key, uint64 now)
 	spot->since = Slots->timestamp;
 	limit_control_init(&spot->control, now);
 	pg_atomic_write_u32(&spot->completed, 0);
-	pg_atomic_write_u32(&spot->passed, 0);
 	pg_atomic_write_u64(&spot->admitted, 0);
 	pg_atomic_write_u64(&spot->wait_time, 0);
 	publish_kinds();
@@ -326,27 +293,23 @@ slots_want_hidden(int hot_spot)
 }
 
 /*
- * The transaction has ended: count it for its key, if that is marked, or as one
- * that hid what it wanted and did not queue.  It has waited for a lock if
- * PostgreSQL has set the timer for deadlocks.
+ * The transaction has ended: count it for its key, if that is marked.  It has
+ * waited for a lock if PostgreSQL has set the timer for deadlocks.
  */
 void
 slots_count_wanted(void)
 {
 	const SlotEntry *me = MySlotEntry;
 	int			hot_spot = me->wanted_of - 1;
-	bool		blocked = get_timeout_start_time(DEADLOCK_TIMEOUT) >= GetCurrentTransactionStartTimestamp();
 	volatile WantedKey *wanted;
 
-	if (blocked && me->hidden_of != 0 && !me->has_habit)
-		pg_atomic_fetch_add_u32(&Slots->hot_spots[me->hidden_of - 1].passed, 1);
 	if (hot_spot < 0 || hot_spot >= MAX_HOT_SPOTS)
 		return;
 	wanted = entry_for(me->wanted_key, hot_spot);
 	if (wanted->key != me->wanted_key || wanted->hot_spot != hot_spot)
 		return;
 	pg_atomic_fetch_add_u32(&wanted->ended, 1);
-	if (blocked)
+	if (get_timeout_start_time(DEADLOCK_TIMEOUT) >= GetCurrentTransactionStartTimestamp())
 		pg_atomic_fetch_add_u32(&wanted->blocked, 1);
 }
 
@@ -480,11 +443,8 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	uint32		had = pg_atomic_read_u32(&entry->spot);
 	bool		contends = activity == ACTIVITY_CONTENDS;
 	HotSpot    *spot;
-	int			found;
+	int			found = contends ? find_or_form(procno, key, now) : -1;
 
-	if (has_place_left(procno))
-		take_place_left(procno);
-	found = contends ? find_or_form(procno, key, now) : -1;
 	if (!slots_is_holder(procno))
 		return;
 
@@ -499,7 +459,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
 	{
 		entry->hot_spot = 0;
-		slots_exchange_place(entry, had, NO_QUEUE);
+		slots_withdraw_place(entry, had);
 		return;
 	}
 
@@ -507,17 +467,12 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	spot->sample.contenders++;
 	if (activity == ACTIVITY_STUCK || activity == ACTIVITY_IDLE)
 	{
-		slots_exchange_place(entry, had, NO_QUEUE);
+		slots_withdraw_place(entry, had);
 		return;
 	}
 	spot->sample.working++;
-	if (contends)
-	{
-		spot->sample.blocked++;
-		if (place_in(pg_atomic_read_u32(&entry->state)) == NO_QUEUE)
-			slots_exchange_place(entry, had, slots_hot_spot_queue(found));
-	}
-	else if (activity == ACTIVITY_WORKS && spot->control.limit != 1)
+	spot->sample.blocked += contends;
+	if (activity == ACTIVITY_WORKS && spot->control.limit != 1)
 		mark_key(entry, found, false);	/* one alone is never in line */
 }
 
@@ -542,8 +497,6 @@ adapt(int hot_spot, uint64 now)
 	}
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
-	sample.admitted = (uint32) pg_atomic_read_u64(&spot->admitted);
-	sample.passed = pg_atomic_read_u32(&spot->passed);
 	sample.in_use = places_in_use(index);
 	sample.waiting = *(volatile int *) &queue->nwaiters;
 	sample.contenders += sample.waiting;
@@ -554,7 +507,7 @@ adapt(int hot_spot, uint64 now)
 	 * stays while more than it are at work.
 	 */
 	if (!has_queue(spot->key.kind) ||
-		(Slots->settings.observing && sample.in_use > control->limit))
+		(Slots->settings.observing && sample.working > control->limit))
 		control->last = sample; /* for the view */
 	else
 		limit_control_sample(control, &sample);

@@ -27,9 +27,7 @@
  *	   doubles that time, up to MAX_BELIEVED.
  *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
  *	   also ends when more contenders than the limit are at work, and their
- *	   number has not fallen for NO_EFFECT: some of them do not queue.  It ends
- *	   at once when more have passed the queue by than have come from it, by
- *	   MAX_PASSED: those that queue would wait for these.
+ *	   number has not fallen for NO_EFFECT: some of them do not queue.
  *
  * This file knows nothing of shared memory, locks, processes or clocks.
  * test/simulator tries it on loads whose best limit is known; each constant
@@ -59,7 +57,6 @@
 #define MIN_PLACES		4		/* with fewer, a CPU may idle between two */
 #define OPEN_AFTER		(3 * SECOND)
 #define NO_EFFECT		(16 * SECOND)
-#define MAX_PASSED		100
 
 /* Longer than a disk stalls, shorter than the deadlock detector waits */
 #define STANDSTILL		(700 * MS)
@@ -97,8 +94,7 @@ set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->open_rate = 0;
 	control->contended_for = control->stalled_for = 0;
 	control->quiet_for = control->no_effect_for = 0;
-	control->passed_by = 0;
-	control->fewest = sample->in_use;
+	control->fewest = sample->working;
 	control->counted = *sample;
 	memset(&control->seen, 0, sizeof(LoadSample));
 	control->seen.now = sample->now;
@@ -220,13 +216,12 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	bool		has_effect = sample->in_use <= control->limit;
 
 	control->quiet_for = sample->waiting > 0 ? 0 : control->quiet_for + passed;
-	control->no_effect_for = has_effect || sample->in_use < control->fewest ? 0 :
+	control->no_effect_for = sample->working <= control->limit || sample->working < control->fewest ? 0 :
 		control->no_effect_for + passed;
-	control->fewest = Min(control->fewest, sample->in_use);
-	if (control->quiet_for >= OPEN_AFTER || control->no_effect_for >= NO_EFFECT ||
-		control->passed_by > MAX_PASSED)
+	control->fewest = Min(control->fewest, sample->working);
+	if (control->quiet_for >= OPEN_AFTER || control->no_effect_for >= NO_EFFECT)
 	{
-		if (has_effect && control->passed_by <= MAX_PASSED)
+		if (sample->working <= control->limit)
 			set_limit(control, sample, LIMIT_OPEN);
 		else
 			conclude(control, sample, false);
@@ -262,9 +257,6 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 	sample->working > 0 && sample->blocked >= sample->working;
 
 	control->stalled_for = stalled ? control->stalled_for + passed : 0;
-	control->passed_by += (uint32) (sample->passed - control->last.passed);
-	control->passed_by -= (uint32) (sample->admitted - control->last.admitted);
-	control->passed_by = Max(control->passed_by, 0);
 	control->last = *sample;
 
 	if (control->kept > 0)

@@ -156,7 +156,7 @@ slots_take_long_place(int procno)
 	if (!is_of_long(place_of(spot)))
 		return;
 	entry->hot_spot = 0;
-	slots_exchange_place(entry, spot, NO_QUEUE);
+	slots_withdraw_place(entry, spot);
 }
 
 /* ---- The worker ---- */

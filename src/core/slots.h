@@ -207,8 +207,6 @@ typedef struct LoadSample
 	uint32		blocked;		/* of these, the ones that wait */
 	uint32		waiting;
 	uint32		completed;		/* transactions so far, modulo 2^32 */
-	uint32		admitted;		/* places taken so far, likewise */
-	uint32		passed;			/* contenders that did not queue, likewise */
 } LoadSample;
 
 /* What the control remembers; times in us */
@@ -225,13 +223,12 @@ typedef struct LimitControl
 	int64		contended_for;	/* contention, less the time without it */
 	int64		stalled_for;	/* all blocked, and nothing completed */
 	int64		quiet_for;		/* nobody in the queue */
-	int64		no_effect_for;	/* in_use above the limit, and not falling */
-	uint32		fewest;			/* in_use since the limit began */
+	int64		no_effect_for;	/* more at work than it, not getting fewer */
+	uint32		fewest;			/* of these since the limit began */
 	int64		believed_until; /* until then, believe the last result */
 	int64		believed_for;	/* length of that time */
 	int64		halved_until;	/* after a standstill: no step up */
 	int64		halved_for;		/* length of that time */
-	int64		passed_by;		/* more that did not queue than that did */
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, int64 now);

@@ -166,7 +166,6 @@ typedef struct HotSpot
 	uint64		circles_until;	/* until then: see hot_spots.c */
 	uint32		completed_seen; /* of these: see at_work.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
-	pg_atomic_uint32 passed;	/* that waited for a lock, but did not queue */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
@@ -539,6 +538,15 @@ has_spot(SlotEntry *entry)
 	return pg_atomic_read_u32(&entry->spot) != 0;
 }
 
+/* Record the place at a hot spot for which an entry that has none was counted. */
+static inline void
+slots_occupy(SlotEntry *entry, int place)
+{
+	Assert(!has_spot(entry));
+	pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
+	pg_atomic_write_u32(&entry->spot, spot_of(place));
+}
+
 /* Return the entry's slot of the reserve, if it has one. */
 static inline void
 leave_reserve(SlotEntry *entry)
@@ -573,7 +581,7 @@ extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);
 extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
-extern void slots_exchange_place(SlotEntry *entry, uint32 spot, int place);
+extern void slots_withdraw_place(SlotEntry *entry, uint32 spot);
 extern void slots_end_hot_spots(void);
 extern void slots_count_wanted(void);
 extern void slots_return_place(int place);

@@ -381,12 +381,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 	queue->moved = Slots->now;
 	queue->stall = 0;
 	if (is_of_hot_spot(hold->place))
-	{
-		pg_atomic_fetch_add_u64(&hot_spot_at(hold->place)->admitted, 1);
-		/* The worker may have given it a place just before it queued. */
-		(void) count_place_out(place_of(pg_atomic_exchange_u32(&entry->spot,
-															   spot_of(hold->place))));
-	}
+		slots_occupy(entry, hold->place);
 	pg_atomic_write_u64(&entry->since, Slots->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));

@@ -61,10 +61,10 @@ worker slow               |states|BACKENDS=2 GONE=1 SAMPLES=2 DO=7
 worker gone, hot spot     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 GONE=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
 *hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT KEEP=1 ROUNDS=2 BACKENDS=2
-*left-over place          |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
-left-over places, again   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
-left-over places, limit 1 |states|HOT=1 BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
-left-over places, middle  |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
+*a place is taken         |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+places taken, again       |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
+places taken, limit 1     |states|HOT=1 BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
+places taken, middle      |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
 kept places, at work      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
 kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 KEEP=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
@@ -167,14 +167,8 @@ a backend queues although the gate is off      |enter_queue|!ok && Slots.max_act
 no call after a limit rose for one not at work |set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=1
 the limit does not rise for one not at work    |set_limit|more = idle|more = 0|finish|HOLDER=WAITS
 the limit of a pool does not                   |slots_adapt_to_work|NOT_AT_WORK(place == DEFAULT_POOL)|0|finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
-a place is given where there is one            |exchange_place|entry_of(p).spot == from|true|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
-a place is given uncounted                     |exchange_place|queue_at(to).usage++|skip|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
-a place is granted by a look and then a store  |slots_make_holder|had_place = entry_of(p).spot;|had_place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
-a place instead of another leaves that counted |exchange_place|place = from|place = NO_QUEUE|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 a backend does not return its place at the end |drop_all|HAS_SPOT(me)|false|states|HOT=1 LIMIT=NO_LIMIT
-the worker returns no place that is left over  |IS_LEFT_OVER|GIVING|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
-the worker returns no place of a waiter        |IS_LEFT_OVER|IS_WAITING(p)|false|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8 ROUNDS=2
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 no waiter is let in for which a holder waits   |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT

@@ -48,9 +48,7 @@
  * as good, as to compare and exchange until it succeeds.  Ghosts, which the code does not
  * have, change within the step they belong to.
  *
- * Memory is sequentially consistent but for one pair: a backend that ends its transaction
- * stores its state and loads its spot without a fence.  The load may come first then, so
- * here it does, and a place that is given in between is missed.
+ * Memory is sequentially consistent.
  *
  * Left out: totals; all pools but "default"; the reserve, which is a forced entry; limits
  * that are only observed.  What depends on time, CPU time or shares is a
@@ -75,8 +73,7 @@
  * HOT			hot spots, up to 2, each with a limit of 1 at the start
  * MARK			hot_spot of all but the first BYSTANDERS: these want the place of WANT - 1
  *				in the middle of their transactions, if that is not 0
- * SAMPLES		how many samples the worker takes, of what DO says; if any, it also returns
- *				places that are left over
+ * SAMPLES		how many samples the worker takes, of what DO says
  * GONE			1: waiters find that nothing has been sampled, and their queue has not moved
  * VICTIM		FOREVER: the one that is to get in
  * IMPATIENT	so many backends, the last ones, have time-outs; who is late is a guess
@@ -89,12 +86,11 @@
 #define DO_HOLDERS		1		/* set limits by the number of holders at work */
 #define DO_RELIEVE		2		/* the last resort */
 #define DO_LET_IN		4		/* find that others wait for a waiter */
-#define DO_MARK			8		/* mark a backend, give it a place, take one */
+#define DO_MARK			8		/* mark a backend, or take its place */
 #define DO_ADAPT		16		/* change the limit of a hot spot, or forget it */
 #define WAITS			1
 #define STAYS			2
 #define WORKERS			(SAMPLES > 0 || RESIZE || (HOLDER != 0 && !GONE))
-#define GIVING			(SAMPLES > 0 && (DO & DO_MARK) != 0)
 #if BYSTANDERS > 0 && (WANT) != 0
 #define WANTING			1
 #else
@@ -155,7 +151,6 @@ byte resizing;					/* limits changed, the waiters not yet let in */
 byte calls_owed;				/* backends that are to call a waiter for a place they released */
 byte exempt;					/* a bit for each backend counted above the limit for all */
 byte above;						/* slots left above a limit for all that fell */
-byte in_transaction;			/* likewise: for each in one, which may wait at its BEGIN */
 byte has_waited;				/* for each in a queue, if it has for handoff_after */
 bool blocked, ended;			/* HOLDER=WAITS: 0 waits for 1, which has ended */
 byte done;						/* processes at their end */
@@ -180,7 +175,6 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
 #define HAS_SLOT(p)	(IS_RUNNING(p) && entry_of(p).counted)
 #define HAS_SPOT(p)		(entry_of(p).spot != NO_QUEUE)
-#define IN_TRANSACTION(p) ((in_transaction & BIT(p)) != 0)
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
 #define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
@@ -497,14 +491,10 @@ inline slots_queue_remove(p)
 	}
 }
 
-/* The place just counted is put in by an exchange: the worker may just have given one. */
+inline slots_occupy(p) { d_step { assert(!HAS_SPOT(p)); entry_of(p).spot = place; place = NO_QUEUE } }
 inline slots_make_holder(p)
 {
-	slots_queue_remove(p);
-	WHEN(HOT > 0 && place != NO_QUEUE,
-		 atomic { had_place = entry_of(p).spot; entry_of(p).spot = place; place = NO_QUEUE };
-		 count_place_out(had_place));
-	SET_STATE(p)
+	slots_queue_remove(p); WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(p)); SET_STATE(p)
 }
 
 inline grant(p)
@@ -600,12 +590,7 @@ inline slots_hand_off(p)
 	(MARK_OF(me) == 0 -> DEFAULT_POOL : slots_hot_spot_queue(MARK_OF(me) - 1))
 
 inline slots_return_place() { count_place_out(place); WHEN(told, slots_lock(); slots_unlock()) }
-inline occupy()
-{
-	WHEN(HOT > 0 && place != NO_QUEUE,
-		 atomic { WHEN(!HAS_SPOT(me), MySlotEntry.spot = place; place = NO_QUEUE) };
-		 slots_return_place())	/* the worker has given it one */
-}
+inline occupy() { WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(me)) }
 
 /* needs_place() comes to the same where there are no places */
 inline count_me_in(when)
@@ -715,7 +700,6 @@ inline drop_slot()
 	release()
 }
 
-/* The look at the spot may miss one that is being given. */
 inline drop_all() { WHEN(HAS_SPOT(me), take_spot(me)); drop_slot() }
 inline slots_refuse_grant() { finish_handoff(); drop_all() }
 inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) }
@@ -746,18 +730,12 @@ inline slots_end_readmission()
 inline slots_release_place() { WHEN(HAS_SPOT(me), MARK_OF(me) = 0; take_spot(me); release()) }
 
 /* ---- hot_spots.c ---- */
-/* "to": its queue, or NO_QUEUE; "from": what was in the spot.  Counts first. */
-inline exchange_place(p, to)
+/* "from": what was in the spot */
+inline slots_withdraw_place(p)
 {
-	WHEN(from != to,
-		 WHEN(to != NO_QUEUE, queue_at(to).usage++);
-		 atomic { place = to; WHEN(entry_of(p).spot == from, entry_of(p).spot = to; place = from) };
+	WHEN(from != NO_QUEUE,
+		 atomic { WHEN(entry_of(p).spot == from, entry_of(p).spot = NO_QUEUE; place = from) };
 		 WHEN(place != NO_QUEUE, slots_return_place()))
-}
-#define IS_LEFT_OVER(p)	(GIVING && HAS_SPOT(p) && (!IN_TRANSACTION(p) || IS_WAITING(p)))
-inline take_place_left(p)
-{
-	slots_lock(); WHEN(IS_LEFT_OVER(p), take_spot(p); count_place_out(place)); slots_unlock()
 }
 
 inline slots_move_queue_of(p)
@@ -794,20 +772,18 @@ inline end_hot_spot(h)
 inline find_or_form(h) { WHEN(IS_FREE(h), form(h)) }
 
 /*
- * A sample finds a holder contending for h, at work, or doing nothing.  Between its looks
- * and the exchange of the spot, the backend may get anywhere.
+ * A sample finds a holder contending for h, or doing nothing.  Between its look and the
+ * exchange of the spot, the backend may get anywhere.
  */
 inline slots_note_activity(p, h)
 {
 	WHEN(IS_RUNNING(p) || HAS_SPOT(p),
-		 from = entry_of(p).spot; to = NO_QUEUE;
+		 from = entry_of(p).spot;
 		 if
-		 :: true -> find_or_form(h);
-			atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1; to = slots_hot_spot_queue(h)) }
-		 :: MARK_OF(p) = 0
-		 :: true
-		 fi;
-		 exchange_place(p, to))
+		 :: true -> find_or_form(h); atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1) }
+		 :: MARK_OF(p) = 0; slots_withdraw_place(p)
+		 :: slots_withdraw_place(p)
+		 fi)
 }
 
 /* Any limit that the limit control could find; slots_adapt_hot_spots() */
@@ -952,7 +928,6 @@ proctype Backend(byte me, want)
 #ifndef FOREVER
 		rounds--;
 #endif
-		WHEN(GIVING, in_transaction = in_transaction | BIT(me));
 		my_slot_acquire();
 		if
 		:: ok ->
@@ -966,7 +941,6 @@ proctype Backend(byte me, want)
 			WHEN(KEEP, slots_release_slot(); slots_force())
 		:: else
 		fi;
-		WHEN(GIVING, in_transaction = in_transaction & ~BIT(me));
 		slots_release();
 		atomic { ok = false; MySlotEntry.queue = 0; MAY_FORGET }
 	:: rounds == 0 -> break
@@ -998,18 +972,16 @@ proctype Waiter(byte me)
 	((DO & (what)) && samples > 0 && ((what) < DO_MARK || slots_have_hot_spots()))
 #define ANY_BACKEND		select(p : 0 .. BACKENDS - 1)
 #define ANY_HOT_SPOT	select(h : 0 .. HOT - 1)
-#define LEFT_OVER(i)	:: IS_LEFT_OVER(i) -> p = i
 
 /* The process that samples: see sampler.c. */
 proctype Worker()
 {
 	LOCALS;
-	byte p, h, from, to, more;
+	byte p, h, from, more;
 	bool raised;
 
 	do
-	:: done >= BACKENDS && resizes == 0 && SUM(IS_LEFT_OVER) == 0 -> break
-	:: atomic { if LEFT_OVER(0) LEFT_OVER(1) LEFT_OVER(2) LEFT_OVER(3) fi }; take_place_left(p)
+	:: done >= BACKENDS && resizes == 0 -> break
 #if RESIZE
 	:: resizes > 0 -> slots_set((resizes == 2 -> RESIZE_1 : RESIZE_2)); resizes--
 #endif
@@ -1021,7 +993,7 @@ proctype Worker()
 		if
 		:: slots_serve_awaited(1)
 		:: slots_adapt_to_work();
-			WHEN(HOT > 0, from = entry_of(0).spot; exchange_place(0, NO_QUEUE))
+			WHEN(HOT > 0, from = entry_of(0).spot; slots_withdraw_place(0))
 		fi
 #else
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples-- }; slots_adapt_to_work()
