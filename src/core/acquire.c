@@ -246,7 +246,6 @@ static SlotState
 enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 {
 	SlotQueue  *queue = queue_at(MySlotEntry->queue);
-	SlotPool   *pool = pool_of(MySlotEntry);
 
 	/*
 	 * A backend that may hold locks needs only a place.  Others may overtake
@@ -264,7 +263,7 @@ enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 		/* If the gate is off, this backend does not know it yet. */
 		if (Slots->settings.max_active != 0)
 		{
-			pool->totals[TOTAL_WOULD_QUEUE]++;
+			add_to_own(TOTAL_WOULD_QUEUE, 1);
 			slots_call_worker();
 		}
 		(void) count_in(MySlotEntry->queue, COUNT_ALWAYS, &next_hold);
@@ -272,11 +271,11 @@ enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 	}
 	if (max_queue_length >= 0 && queue->nwaiters >= max_queue_length)
 	{
-		pool->totals[TOTAL_REJECTIONS]++;
+		add_to_own(TOTAL_REJECTIONS, 1);
 		return SLOT_NONE;
 	}
 
-	pool->totals[TOTAL_QUEUED]++;
+	add_to_own(TOTAL_QUEUED, 1);
 	pg_atomic_write_u64(&MySlotEntry->since, Slots->timestamp);
 	MySlotEntry->queued = Slots->now;
 	MySlotEntry->holds_locks = holds_locks;
@@ -395,7 +394,7 @@ slots_leave_queue(SlotTotal reason, bool client_left)
 			slots_note_client(MySlotEntry);
 		slots_queue_remove(MySlotEntry);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
-		pool_of(MySlotEntry)->totals[reason]++;
+		add_to_own(reason, 1);
 	}
 	slots_unlock();
 	return left;
@@ -453,9 +452,7 @@ slots_refuse_grant(void)
 {
 	finish_handoff();
 	drop_all();
-	slots_lock();
-	pool_of(MySlotEntry)->totals[TOTAL_CANCELS]++;
-	slots_unlock();
+	add_to_own(TOTAL_CANCELS, 1);
 }
 
 /* An admitted backend begins or continues a statement. */

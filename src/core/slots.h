@@ -55,10 +55,7 @@ typedef struct PoolDefinitions
 	PoolDefinition pools[POOLS_MAX];	/* the first is the default pool */
 } PoolDefinitions;
 
-/*
- * Totals, in the order of the view.  Each backend counts ADMITTED, COMPLETED,
- * FAILED, BARGED, FORCED, OVERDUE and WAIT_TIME in its entry, the pool the others.
- */
+/* Totals, in the order of the view */
 typedef enum SlotTotal
 {
 	TOTAL_ADMITTED,

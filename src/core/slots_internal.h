@@ -91,7 +91,7 @@ typedef struct SlotEntry
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	uint32		wanted_shape;	/* how that statement names it: one bit */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
-	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see SlotTotal */
+	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see stats.c */
 
 	dlist_node	link;			/* in a queue: lock */
 	pg_atomic_uint64 last_wait; /* us */
@@ -142,7 +142,7 @@ typedef struct SlotPool
 {
 	bool		defined;		/* not removed; pools_lock and lock to change */
 	PoolDefinition definition;	/* pools_lock and lock to change */
-	uint64		totals[SLOT_TOTALS];	/* and of backends that left it */
+	uint64		totals[SLOT_TOTALS];	/* of backends that left, and stalls */
 	uint64		baseline[SLOT_TOTALS];	/* all totals at the reset: pools_lock */
 	pg_atomic_uint64 max_wait;	/* us, since the reset */
 	pg_atomic_uint64 wait_counts[SLOTS_WAIT_BUCKETS];	/* likewise */

@@ -3,9 +3,9 @@
  * stats.c
  *		Totals, and the limit that a backend waits for.
  *
- * A backend keeps the totals of the hot path in its entry.  When it changes
- * its pool, they stay with the old one, which has the other totals.  Views
- * show the difference from a baseline, which a reset renews.
+ * A backend keeps its totals in its entry, but for STALLS, which the process that
+ * lets it in counts in its pool.  When it changes its pool, they stay with the
+ * old one.  Views show the difference from a baseline, which a reset renews.
  *
  * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
  * they are added up: a reader holds it exclusively, a backend that moves its
