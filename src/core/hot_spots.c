@@ -182,26 +182,49 @@ slots_find_hot_spot(const HotSpotKey *key)
 	return -1;
 }
 
-/* A free index, or -1.  Contenders of the former hot spot may be left there. */
-static int
-find_free(void)
+/* Is there less contention for one without a limit, or is it longer ago? */
+static bool
+is_colder(const HotSpot *spot, const HotSpot *other)
 {
+	int64		more = spot->control.contended_for - other->control.contended_for;
+
+	return more < 0 || (more == 0 && spot->seen < other->seen);
+}
+
+/*
+ * A free index, or else that of the coldest hot spot, which ends; -1 if the
+ * present sample has seen all, or they have limits or places in use.
+ * Contenders of the former hot spot may be left there.
+ */
+static int
+make_room(uint64 now)
+{
+	HotSpot    *coldest = NULL;
+
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
+		HotSpot    *spot = &Slots->hot_spots[i];
 		int			queue = slots_hot_spot_queue(i);
 
-		if (Slots->hot_spots[i].key.kind == HOT_SPOT_NONE &&
-			places_in_use(queue) == 0 && queue_at(queue)->nwaiters == 0)
+		if (places_in_use(queue) > 0 || queue_at(queue)->nwaiters > 0)
+			continue;
+		if (spot->key.kind == HOT_SPOT_NONE)
 			return i;
+		if (spot->seen < now && spot->control.limit == LIMIT_OPEN &&
+			(coldest == NULL || is_colder(spot, coldest)))
+			coldest = spot;
 	}
-	return -1;
+	if (coldest == NULL)
+		return -1;
+	end_hot_spot(coldest - Slots->hot_spots);
+	return coldest - Slots->hot_spots;
 }
 
 /* Form a hot spot.  Returns its index, or -1 if there is no room. */
 static int
 form(const HotSpotKey *key, uint64 now)
 {
-	int			hot_spot = find_free();
+	int			hot_spot = make_room(now);
 	HotSpot    *spot;
 
 	if (hot_spot < 0)

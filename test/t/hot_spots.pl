@@ -183,6 +183,28 @@ meanwhile('default', 300, 0);
 $gate->ok_stops($crowd);
 ok_ends('the hot spots of several tables end');
 
+# More things than there is room for, none of which is contended for long: 20 sessions wait
+# for two of 40 locks each, by turns.
+{
+	my $owner = $gate->session;
+	$owner->query('SELECT count(pg_advisory_lock(i)) FROM generate_series(1, 41) i');
+	$owner->start('DO $$ BEGIN LOOP END LOOP; END $$');
+	my $wait_for = 'DO $$ BEGIN SET LOCAL lock_timeout = 300; PERFORM pg_advisory_lock(%s);'
+	  . ' EXCEPTION WHEN lock_not_available THEN NULL; END $$;' . "\n";
+	my $turns = $gate->crowd(20,
+			"\\set a 2 * :client_id + 1\n\\set b 2 * :client_id + 2\n"
+		  . sprintf($wait_for, ':a')
+		  . sprintf($wait_for, ':b'));
+	my $of_locks = q{kind = 'advisory'};
+	$gate->ok_comes(sub { spots('count(*)', $of_locks) == 32 }, 'there is room for 32 hot spots');
+	my $last = $gate->crowd(1, sprintf($wait_for, '41'));
+	$gate->ok_comes(sub { spots('count(*)', "$of_locks AND objid = 41") == 1 },
+		'another one has the place of a cold one');
+	$gate->stop_crowd($turns, $last);
+	$owner->stop;
+	$gate->ok_quiet('after many hot spots');
+}
+
 # A lock that somebody keeps
 my $queued = $gate->counter('queued', 'web');
 for my $bypass ('off', 'on')
