@@ -34,12 +34,14 @@
 #include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/plannodes.h"
 #include "parser/parsetree.h"
 #include "storage/lock.h"
+#include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -126,7 +128,9 @@ note_value(KnownValues *known, AttrNumber column, Node *node)
 	if (length == -1 && toast_raw_datum_size(value) > MAX_VALUE_SIZE)
 		return false;
 	known->columns[known->n] = column;
-	known->hashes[known->n++] = datum_image_hash(value, by_value, length);
+	/* Equal numbers may have more zeros or fewer. */
+	known->hashes[known->n++] = type == NUMERICOID ? DatumGetUInt32(DirectFunctionCall1(hash_numeric, value)) :
+		datum_image_hash(value, by_value, length);
 	return true;
 }
 

@@ -20,7 +20,7 @@ my $gate = GateTest->new(
 	pools => 'crowd: max_queue_length = -1; waits: max_queue_length = -1; limited: max_active = 16');
 
 $gate->value(
-	'CREATE TABLE sale (id serial PRIMARY KEY, n int, code text UNIQUE) WITH (fillfactor = 20)',
+	'CREATE TABLE sale (id serial PRIMARY KEY, n int, code text UNIQUE, price numeric DEFAULT 1) WITH (fillfactor = 20)',
 	q{INSERT INTO sale SELECT id, 0, 'c' || id FROM generate_series(1, 100) id},
 	'CREATE TABLE other AS SELECT id, 0 AS n FROM generate_series(1, 100) id',
 	'CREATE TABLE child (id int REFERENCES sale)',
@@ -363,6 +363,14 @@ my $hot_keys = spot('hot_keys');
 ok_queues_for('INSERT ... ON CONFLICT by that',
 	"INSERT INTO sale (code) VALUES ('c1') ON CONFLICT (code) DO UPDATE SET n = 0");
 cmp_ok(spot('hot_keys'), '<=', $hot_keys, 'and wants the same row');
+$gate->ok_stops($crowd);
+
+# A number is the same with more zeros.
+forget();
+$crowd = $gate->crowd(24, $hot_row =~ s/id = 1/code = 'c1' AND price = 1.0/r, %of_crowd);
+await_queue();
+ok_queues_for('an UPDATE with another scale', "UPDATE sale SET n = n + 1 WHERE price = 1.000 AND code = 'c1'");
+is(spot('hot_keys'), '1', 'and wants the same row');
 $gate->ok_stops($crowd);
 
 # Some name the hot row, but find nothing that they would lock: they do not make each other
