@@ -17,16 +17,33 @@
  * and keep longer, than the slot.
  *
  * Locking: "the lock" in comments is Slots->mutex, a spinlock, taken by
- * slots_lock().  It guards all members of SlotShared, SlotPool and SlotQueue,
- * and the key of a HotSpot but its row, unless comments name another lock.  A
- * hint is a value read without it.  If the comment of a SlotEntry's member
- * names no lock, its backend writes it; the worker (src/worker.c) also writes
- * hot_spot and has_wanted, and all of a HotSpot but the key and its atomics.
- * Others read them without a lock.  acquire.c says which process changes the
- * state and the spot of an entry.  Atomics are read without a lock; limits and
- * settings are written under the lock, usage words without it.
- * Slots->pools_lock, an LWLock taken before the lock, guards the set of pools
- * and their names.  Times are in us by monotonic_us(), except TimestampTz.
+ * slots_lock().  Slots->pools_lock, an LWLock, is taken before it.
+ *
+ *	what								guarded by			written by
+ *	----------------------------------	------------------	------------------
+ *	usage words, and other atomics		nothing				any process
+ *	 where nothing else is said
+ *	limits, settings, generation,		the lock, to write	any; the worker
+ *	 hot_kinds, next_priority
+ *	the set of pools, their names		pools_lock			the worker
+ *	other definitions of pools			both, to write		the worker
+ *	SlotShared, SlotQueue, SlotPool,	the lock			any process
+ *	 where nothing else is said
+ *	SlotEntry: state, since				see acquire.c		see acquire.c
+ *	 spot								nothing				see acquire.c
+ *	 what says "lock"					the lock			any process
+ *	 hot_spot, has_wanted, seems_long	nothing				its backend, worker
+ *	 is_idle							nothing				the worker
+ *	 the others, but workers_time		nothing				its backend
+ *	HotSpot: key, but for its row		the lock			the worker
+ *	 atomics							nothing				any process
+ *	 the others							nothing				the worker
+ *	WantedKey, but for its counts		nothing				the worker
+ *	KnownStatements						its mutex			any process
+ *
+ * What nothing guards, and what is read without its lock, is a hint to other
+ * processes than its writer.  Times are in us by monotonic_us(), except
+ * TimestampTz.
  *
  * Copyright (c) 2026, admission_gate authors
  *
