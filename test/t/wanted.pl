@@ -22,6 +22,7 @@ my $gate = GateTest->new(
 $gate->value(
 	'CREATE TABLE sale (id serial PRIMARY KEY, n int, code text UNIQUE, price numeric DEFAULT 1) WITH (fillfactor = 20)',
 	q{INSERT INTO sale SELECT id, 0, 'c' || id FROM generate_series(1, 100) id},
+	q{SELECT setval('sale_id_seq', 1000)},
 	'CREATE TABLE other AS SELECT id, 0 AS n FROM generate_series(1, 100) id',
 	'CREATE TABLE child (id int REFERENCES sale)',
 	'CREATE TABLE log (id int)',
