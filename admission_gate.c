@@ -48,24 +48,14 @@ GATE_MODULE_MAGIC;
 typedef enum UtilityKind
 {
 	UTILITY_LIGHT,				/* passes: runs no user code */
-	UTILITY_BEGIN,				/* needs a slot in transaction scope */
+	UTILITY_BEGIN,				/* needs a slot for its block */
 	UTILITY_QUERY,				/* always needs a slot */
 	UTILITY_HEAVY				/* needs a slot if gate_utility is on, or if
 								 * it is not alone in its transaction */
 } UtilityKind;
 
-/*
- * Nesting depth of utility commands, which may run statements or commit.  In
- * statement scope, planner and executor calls count, too: the end of an inner
- * statement must not look like the end of the top-level one.
- */
+/* Nesting depth of utility commands, which may run statements or commit */
 static int	nesting_level = 0;
-
-/*
- * The top-level query that met the gate last, NULL if unknown or ended.  In
- * statement scope, the end of another one does not release the slot.
- */
-static const QueryDesc *statement = NULL;
 
 /* Has the present transaction run anything that may have taken locks? */
 static bool has_started = false;
@@ -119,20 +109,12 @@ gate_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/*
- * A statement, or a part of it, may have failed inside a savepoint.  In
- * statement scope, release the slot of a top-level one.
- */
 static void
 gate_subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 					  SubTransactionId parentSubid, void *arg)
 {
-	bool		failed = event == SUBXACT_EVENT_ABORT_SUB;
-
-	if (failed || event == SUBXACT_EVENT_COMMIT_SUB)
-		my_slot_end_subtransaction(failed);
-	if (failed && nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-		my_slot_end_statement(true);
+	if (event == SUBXACT_EVENT_ABORT_SUB || event == SUBXACT_EVENT_COMMIT_SUB)
+		my_slot_end_subtransaction(event == SUBXACT_EVENT_ABORT_SUB);
 }
 
 /*
@@ -165,55 +147,21 @@ gate_is_on(void)
 static inline void
 enter_statement(QueryDesc *query, bool begins_block)
 {
-	if (nesting_level == 0)
-	{
-		if (unlikely(!my_slot_acquire(begins_block)))
-			my_slot_wait(query, begins_block);
-		statement = query;
-	}
+	if (nesting_level == 0 && unlikely(!my_slot_acquire(begins_block)))
+		my_slot_wait(query, begins_block);
 }
-
-/* A statement ends.  At top level in statement scope, release its slot. */
-static inline void
-leave_statement(void)
-{
-	if (nesting_level == 0 && gate_scope == SCOPE_STATEMENT)
-	{
-		my_slot_end_statement(false);
-		statement = NULL;
-	}
-}
-
-/* Make this call one level down.  Restore the level even if it fails. */
-#define CALL_ONE_LEVEL_DOWN(call) \
-	do { \
-		nesting_level++; \
-		PG_TRY(); \
-		{ \
-			call; \
-		} \
-		PG_FINALLY(); \
-		{ \
-			nesting_level--; \
-		} \
-		PG_END_TRY(); \
-	} while (0)
 
 static pg_noinline PlannedStmt *
 planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
-	bool		of_command = plans_query;
 
-	plans_query = false;
 	enter_statement(NULL, false);
-	if (gate_scope == SCOPE_STATEMENT)
-		CALL_ONE_LEVEL_DOWN(result = next_planner(PLANNER_ARGS));
-	else if (likely(!of_command))
+	if (likely(!plans_query))
 		return next_planner(PLANNER_ARGS);
-	else
-		result = next_planner(PLANNER_ARGS);
-	if (of_command && long_may_be(result))
+	plans_query = false;
+	result = next_planner(PLANNER_ARGS);
+	if (long_may_be(result))
 		long_begin(result, NULL, (cursorOptions & CURSOR_OPT_FAST_PLAN) != 0);
 	return result;
 }
@@ -224,12 +172,6 @@ gate_planner(PLANNER_PARAMS)
 	if (gate_is_on())
 		return planner_behind_gate(PLANNER_ARGS);
 	return next_planner(PLANNER_ARGS);
-}
-
-static pg_noinline void
-ExecutorStart_one_level_down(QueryDesc *queryDesc, int eflags)
-{
-	CALL_ONE_LEVEL_DOWN(next_ExecutorStart(queryDesc, eflags));
 }
 
 static pg_noinline void
@@ -247,10 +189,7 @@ ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
 	has_started = true;
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
 		wanted_begin(queryDesc, eflags);
-	if (likely(gate_scope == SCOPE_TRANSACTION))
-		next_ExecutorStart(queryDesc, eflags);
-	else
-		ExecutorStart_one_level_down(queryDesc, eflags);
+	next_ExecutorStart(queryDesc, eflags);
 }
 
 /* ExecutorStart_hook: for cached plans, and at any level for hot spots */
@@ -264,9 +203,8 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 }
 
 /*
- * A portal that resumes may have lost its slot, or may have begun while the
- * gate was off.  A read-only statement ends here: in the extended protocol,
- * ExecutorFinish may not run before the next statement.
+ * A portal that resumes may have begun while the gate was off, or with the
+ * bypass.
  */
 static pg_noinline void
 ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
@@ -281,25 +219,15 @@ ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
 		return;
 	}
 	if (nesting_level == 0)
-	{
 		my_slot_resume();
-		statement = queryDesc;
-	}
-	if (gate_scope == SCOPE_TRANSACTION)
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-	else
-		CALL_ONE_LEVEL_DOWN(next_ExecutorRun(EXECUTOR_RUN_ARGS));
-
-	if (queryDesc->operation == CMD_SELECT && !queryDesc->plannedstmt->hasModifyingCTE)
-		leave_statement();
+	next_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
 /* ExecutorRun_hook.  Nobody queues an uncounted transaction. */
 static void
 gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
-	if (likely(gate_max_active_backends == 0) ||
-		(slots_is_uncounted() && gate_scope == SCOPE_TRANSACTION))
+	if (likely(gate_max_active_backends == 0) || slots_is_uncounted())
 		next_ExecutorRun(EXECUTOR_RUN_ARGS);
 	else
 		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
@@ -316,22 +244,11 @@ ExecutorFinish_long(QueryDesc *queryDesc)
 		long_note_surprise(queryDesc->plannedstmt);
 }
 
-static pg_noinline void
-ExecutorFinish_behind_gate(QueryDesc *queryDesc)
-{
-	CALL_ONE_LEVEL_DOWN(ExecutorFinish_long(queryDesc));
-	/* An earlier portal may be closed while another statement has the slot. */
-	if (queryDesc == statement)
-		leave_statement();
-}
-
 /* ExecutorFinish_hook: the statement ends here, after its AFTER triggers */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (unlikely(gate_scope == SCOPE_STATEMENT) && gate_is_on())
-		ExecutorFinish_behind_gate(queryDesc);
-	else if (unlikely(queryDesc == long_query || (*my_slot_seems_long && queryDesc == first_query)))
+	if (unlikely(queryDesc == long_query || (*my_slot_seems_long && queryDesc == first_query)))
 		ExecutorFinish_long(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);
@@ -357,8 +274,8 @@ classify_utility(Node *stmt)
 
 			/*
 			 * These run queries or user code: EXPLAIN in the planner, SET
-			 * CONSTRAINTS in triggers.  LOCK: in statement scope, a later
-			 * statement would wait while it holds the lock.
+			 * CONSTRAINTS in triggers.  LOCK: a later statement would wait
+			 * while it holds the lock.
 			 */
 		case T_ExplainStmt:
 		case T_ConstraintsSetStmt:
@@ -410,7 +327,7 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	 * pipeline, the first one looks alone: see my_slot_pass().
 	 */
 	needs_slot = kind == UTILITY_QUERY ||
-		(kind == UTILITY_BEGIN && gate_scope == SCOPE_TRANSACTION) ||
+		kind == UTILITY_BEGIN ||
 		(kind == UTILITY_HEAVY &&
 		 (gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()));
 
@@ -426,11 +343,17 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);
 
-	CALL_ONE_LEVEL_DOWN(next_ProcessUtility(UTILITY_ARGS));
+	nesting_level++;
+	PG_TRY();
+	{
+		next_ProcessUtility(UTILITY_ARGS);
+	}
+	PG_FINALLY();
+	{
+		nesting_level--;
+	}
+	PG_END_TRY();
 	plans_query = false;
-
-	if (needs_slot)
-		leave_statement();
 }
 
 static void

@@ -72,16 +72,6 @@ SELECT stats_reset > now() - interval '1 hour' AS reset_lately,
        timeouts, rejections, cancels, overdue, total_wait_time, max_wait_time
 FROM pg_stat_admission_gate;
 
--- Per statement, if scope says so; what the transaction had before, it has.
-SET admission_gate.scope = statement;
-SELECT pg_stat_admission_gate_reset();
-BEGIN;
-SELECT 1;
-SELECT 1;
-COMMIT;
-SELECT admitted, completed, failed, running FROM pg_stat_admission_gate;
-RESET admission_gate.scope;
-
 -- Whoever bypasses the gate is not counted.
 SET admission_gate.bypass = on;
 SELECT running FROM pg_stat_admission_gate;

@@ -29,7 +29,6 @@ extern bool my_slot_may_want(void);
 extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape);
 extern void my_slot_want_long(QueryDesc *query, uint64 expected);
 extern void my_slot_end_long(void);
-extern void my_slot_end_statement(bool failed);
 extern void my_slot_note_error(const ErrorData *error);
 extern void my_slot_begin_commit(void);
 extern void my_slot_end_transaction(bool failed);
@@ -60,17 +59,10 @@ extern bool snapshot_release(QueryDesc *query, bool is_first);
 extern void snapshot_retake(void);
 
 /* settings.c */
-typedef enum GateScope
-{
-	SCOPE_TRANSACTION,
-	SCOPE_STATEMENT
-} GateScope;
-
 /*
  * This backend's copies.  A backend rereads the configuration only between
  * commands, so they change during a command only if it sets them itself.
  */
-extern GATE_HIDDEN int gate_scope;	/* GateScope */
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */

@@ -48,7 +48,7 @@
 typedef enum Standing
 {
 	NOT_ADMITTED,				/* it may have to wait */
-	PASSED,						/* it needed no slot, or has given it back */
+	PASSED,						/* it needed no slot */
 	REFUSED,					/* BEGIN failed: see refusal */
 	ADMITTED,					/* it has a slot */
 	LEFT,						/* it has none, but its end is not counted yet */
@@ -608,22 +608,6 @@ my_slot_end_long(void)
 {
 	if (slots_end_long())
 		place_level = 0;
-}
-
-/*
- * In statement scope: release the slot, if any, but not the place.  failed:
- * count the work as failed.
- */
-void
-my_slot_end_statement(bool failed)
-{
-	if (standing == ADMITTED)
-		slots_release_slot();
-	if (standing >= ADMITTED)
-	{
-		slots_count_end(failed);
-		standing = PASSED;
-	}
 }
 
 /*

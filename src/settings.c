@@ -23,7 +23,6 @@
 #include "gate.h"
 
 int			gate_max_active_backends = 0;
-int			gate_scope = SCOPE_TRANSACTION;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 bool		gate_utility = true;
@@ -48,12 +47,6 @@ static bool bypass_by_name = false;
 static const struct config_enum_entry mode_options[] = {
 	{"enforce", 0, false},
 	{"observe", 1, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry scope_options[] = {
-	{"transaction", SCOPE_TRANSACTION, false},
-	{"statement", SCOPE_STATEMENT, false},
 	{NULL, 0, false}
 };
 
@@ -219,12 +212,6 @@ settings_define(void)
 							   "Set it by ALTER ROLE or ALTER DATABASE. If there is no such pool, the session uses \"default\".",
 							   &pool, POOLS_DEFAULT_NAME,
 							   PGC_SUSET, 0, check_pool, assign_pool, NULL);
-
-	DefineCustomEnumVariable("admission_gate.scope",
-							 "Sets how long a backend keeps its slot.",
-							 "\"transaction\" means to the end of the transaction, \"statement\" to the end of each top-level statement. A place at a hot spot is kept to the end of the transaction.",
-							 &gate_scope, SCOPE_TRANSACTION, scope_options,
-							 PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",

@@ -15,8 +15,8 @@
  * A statement keeps its snapshot if anything else may refer to it: inside a
  * function, it may be that of the calling statement; in a subtransaction, that
  * of an outer one.  Above READ COMMITTED it does, too: there the first snapshot
- * lives to the end of the transaction.  (In transaction scope, a block waits at
- * BEGIN, without one.  COMMIT AND CHAIN begins one without BEGIN.)
+ * lives to the end of the transaction.  (A block waits at BEGIN, without one.
+ * COMMIT AND CHAIN begins one without BEGIN.)
  *
  * Copyright (c) 2026, admission_gate authors
  *

@@ -423,27 +423,20 @@ release(Hold had)
 	}
 }
 
-/* Release this backend's slot, its place in a pool, and its spot, if given. */
+/* Release this backend's slot and its places, in a pool and at a hot spot. */
 static void
-drop_slot(int spot)
+drop_all(void)
 {
-	uint32		held = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
-	Hold		had;
+	int			spot = unlikely(has_spot(MySlotEntry)) ? take_spot(MySlotEntry) : NO_QUEUE;
+	Hold		had = hold_in(pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE));
 
 	leave_reserve(MySlotEntry);
-	had = hold_in(held);
 	if (unlikely(spot != NO_QUEUE))
 	{
 		slots_return_place(had.place);
 		had.place = spot;
 	}
 	release(had);
-}
-
-static void
-drop_all(void)
-{
-	drop_slot(unlikely(has_spot(MySlotEntry)) ? take_spot(MySlotEntry) : NO_QUEUE);
 }
 
 /* Pass on a slot that was granted too late. */
@@ -460,13 +453,6 @@ void
 slots_resume(void)
 {
 	(*(volatile uint16 *) &MySlotEntry->statement)++;
-}
-
-/* Release this backend's slot, but not its place at a hot spot, if any. */
-void
-slots_release_slot(void)
-{
-	drop_slot(NO_QUEUE);
 }
 
 /* Release this backend's slot and places, if any. */
@@ -490,13 +476,6 @@ slots_release(void)
 			slots_refuse_grant();
 		drop_all();
 	}
-}
-
-/* What was admitted has ended. */
-void
-slots_count_end(bool failed)
-{
-	add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 }
 
 /*
@@ -578,7 +557,7 @@ slots_end(bool failed, bool was_admitted)
 	if (me == NULL)
 		return;
 	if (was_admitted)
-		slots_count_end(failed);
+		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me) || has_wanted(me)))
 		end_with_rest(failed);
 }
@@ -707,7 +686,7 @@ slots_progress(int procno)
 	return *(volatile uint16 *) &entry_of(procno)->statement;
 }
 
-/* How many of its transactions, or statements, have failed in its pool */
+/* How many of its transactions have failed in its pool */
 uint64
 slots_failures(int procno)
 {

@@ -28,7 +28,7 @@ script=$here/$(basename "$0")
 # temporal formula in slots.pml.
 defaults='BACKENDS=3 ROUNDS=1 LIMIT=1 POOL_LIMIT=NO_LIMIT BARGING=1 INTERRUPTS=0 MAX_QUEUE=4
 	FORCE=0 RESIZE=0 RESIZE_1=LIMIT RESIZE_2=LIMIT HOT=0 MARK=1 BYSTANDERS=0 WANT=0 SAMPLES=0
-	DO=0 ONLY_QUEUE=0 EARLY=0 KEEP=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0'
+	DO=0 ONLY_QUEUE=0 EARLY=0 HOLDER=0 GONE=0 VICTIM=0 IMPATIENT=0'
 configurations='
 *names of the C source    |names|
 *cancels                  |states|INTERRUPTS=2
@@ -60,13 +60,10 @@ last resort, full pool    |states|LIMIT=2 POOL_LIMIT=1 SAMPLES=1 DO=2 INTERRUPTS
 worker slow               |states|BACKENDS=2 GONE=1 SAMPLES=2 DO=7
 worker gone, hot spot     |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 GONE=1
 *hot spot                 |states|HOT=1 LIMIT=NO_LIMIT
-*hot spot, kept places    |states|HOT=1 LIMIT=NO_LIMIT KEEP=1 ROUNDS=2 BACKENDS=2
 *a place is taken         |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 places taken, again       |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
 places taken, limit 1     |states|HOT=1 BACKENDS=2 ROUNDS=2 SAMPLES=1 DO=8
 places taken, middle      |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 BYSTANDERS=2 WANT=1 SAMPLES=1 DO=8
-kept places, at work      |states|HOT=1 LIMIT=1 BACKENDS=2 SAMPLES=1 DO=25 KEEP=1
-kept places, moves        |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=24 KEEP=1
 hot spot, cancel, force   |states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=28 INTERRUPTS=1 FORCE=1
 hot spot, bystander       |states|HOT=1 BYSTANDERS=1 BARGING=0
 hot spot, limit 2         |states|HOT=1 LIMIT=2 BYSTANDERS=1
@@ -91,7 +88,6 @@ in the middle, no limit   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=NO_LIMIT INTER
 in the middle, moves      |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=29
 in the middle, 2, 1, 2    |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=1
 in the middle, gate off   |states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2 BACKENDS=2 RESIZE=1 RESIZE_1=0
-*in the middle, kept      |states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2 BACKENDS=2 KEEP=1
 *before the start          |states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
 before the start, some    |states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 LIMIT=2
 before the start, no limit|states|HOT=1 BYSTANDERS=2 WANT=1 EARLY=1 LIMIT=NO_LIMIT INTERRUPTS=1
@@ -131,7 +127,7 @@ none starves, middle, 2   |served|FOREVER HOT=1 LIMIT=2 BYSTANDERS=2 WANT=1 BACK
 mutants='
 a released place is handed off as a slot       |GRANTABLE|counted &&|true &&|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
 a place is released without a call             |count_place_out|told = true; calls_owed++|skip|states|HOT=1 LIMIT=NO_LIMIT
-a place is forgotten with the slot             |HAVE_NONE|MySlotEntry.state = SLOT_NONE|MySlotEntry.state = SLOT_NONE; MySlotEntry.spot = NO_QUEUE|states|HOT=1 LIMIT=NO_LIMIT KEEP=1
+a place is forgotten with the slot             |HAVE_NONE|MySlotEntry.state = SLOT_NONE|MySlotEntry.state = SLOT_NONE; MySlotEntry.spot = NO_QUEUE|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |release|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2
@@ -173,7 +169,6 @@ no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RE
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 no waiter is let in for which a holder waits   |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
 the same for one in the middle                 |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
-a kept place is counted again with the slot    |count_me_in|HAS_SPOT(me)|false|states|HOT=1 KEEP=1 BYSTANDERS=1
 one is readmitted although no place is free    |MAY_READMIT|CAN(i)|HAS_WAITERS(i)|states|HOT=1 BYSTANDERS=2 WANT=1
 none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|HOT=1 BYSTANDERS=2 WANT=1
 no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1

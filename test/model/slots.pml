@@ -79,7 +79,6 @@
  * IMPATIENT	so many backends, the last ones, have time-outs; who is late is a guess
  * ONLY_QUEUE	1: backends only queue, anywhere in their transactions, and leave, until they stop
  * EARLY		1: they have not begun, and need a slot as well: a long statement
- * KEEP			1: a transaction has two statements, and keeps only its place in between
  * HOLDER		WAITS: 0, with a slot, waits for 1, and is found not to be at work, or to want
  *				a lock of 1; STAYS: it waits for all others, but seems to be at work
  */
@@ -690,9 +689,9 @@ inline release()
 #define HAVE_NONE \
 	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.place = NO_QUEUE
 
-/* "place": the one that was in the spot */
-inline drop_slot()
+inline drop_all()
 {
+	WHEN(HAS_SPOT(me), take_spot(me));
 	atomic {
 		counted = MySlotEntry.counted;
 		WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
@@ -700,9 +699,7 @@ inline drop_slot()
 	release()
 }
 
-inline drop_all() { WHEN(HAS_SPOT(me), take_spot(me)); drop_slot() }
 inline slots_refuse_grant() { finish_handoff(); drop_all() }
-inline slots_release_slot() { WHEN(MySlotEntry.state != SLOT_NONE, drop_slot()) }
 
 /* A plain store, where it is counted nowhere */
 inline slots_release()
@@ -937,8 +934,7 @@ proctype Backend(byte me, want)
 			WHEN(HOLDER == STAYS && me == 0, done == BACKENDS - 1);
 #endif
 			/* Another statement of its transaction, or a failed subtransaction */
-			if :: WANTING -> slots_release_place() :: true fi;
-			WHEN(KEEP, slots_release_slot(); slots_force())
+			if :: WANTING -> slots_release_place() :: true fi
 		:: else
 		fi;
 		slots_release();

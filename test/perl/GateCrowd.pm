@@ -92,7 +92,7 @@ SET default_transaction_isolation = "repeatable read" // SELECT sum(v) FROM t //
 BEGIN // SAVEPOINT a // SELECT 1/0 // ROLLBACK TO a // SELECT 1 // COMMIT
 BEGIN // DECLARE c CURSOR FOR SELECT * FROM t // FETCH 10 FROM c // 100 // FETCH 10 FROM c // COMMIT
 SELECT pg_advisory_lock(:few) // SELECT count(*) FROM t // SELECT pg_advisory_unlock_all()
-SET admission_gate.scope = statement // BEGIN // SELECT 1 // 50 // SELECT 2 // COMMIT // RESET admission_gate.scope
+SET admission_gate.bypass = on // BEGIN // RESET admission_gate.bypass // SELECT 1 // 50 // SELECT 2 // COMMIT // RESET admission_gate.bypass
 SET admission_gate.queue_timeout = 20 // SELECT count(*) FROM t // RESET admission_gate.queue_timeout
 SELECT * FROM pg_stat_admission_gate // SELECT * FROM pg_stat_admission_gate_backends
 SELECT * FROM pg_stat_admission_gate_histogram // SELECT * FROM pg_stat_admission_gate_hot_spots
@@ -142,7 +142,6 @@ CREATE TEMP TABLE IF NOT EXISTS x AS SELECT * FROM u // SELECT count(*) FROM x /
 BEGIN; DECLARE h CURSOR WITH HOLD FOR SELECT * FROM t; COMMIT // FETCH 10 FROM h // CLOSE h
 LISTEN x // NOTIFY x // 100 // UNLISTEN x
 SELECT pg_advisory_lock(:few) // UPDATE t SET v = v + 1 WHERE id = :few // SELECT pg_advisory_unlock_all()
-SET admission_gate.scope = statement // BEGIN // UPDATE t SET v = 1 WHERE id = :few // SELECT 1 // COMMIT // RESET ALL
 SET admission_gate.pool = a // UPDATE t SET v = v + 1 WHERE id = :few // BEGIN // SELECT count(*) FROM t // COMMIT
 SET admission_gate.pool = b // SELECT pg_sleep(0.01) // UPDATE t SET v = v + 1 WHERE id = 1 // SELECT pg_sleep(0.3)
 SET admission_gate.pool = c // BEGIN // UPDATE t SET v = v + 1 WHERE id = :few // 50 // ROLLBACK

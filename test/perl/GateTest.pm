@@ -20,7 +20,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 # Every test uses these.
-our @EXPORT = (@Test::More::EXPORT, @PostgreSQL::Test::Utils::EXPORT, 'time', 'usleep');
+our @EXPORT = (@Test::More::EXPORT, @PostgreSQL::Test::Utils::EXPORT, 'time', 'usleep', '$begins_with_bypass');
 
 # A failed test is reported by its line in the test file, or where that has called the
 # named function in which it is.
@@ -40,8 +40,11 @@ Test2::API::test2_add_callback_context_acquire(
 # is expected of it: many samples
 my $stuck_after = 0.3;
 
+# A block that may not wait: it begins with the bypass, which then ends
+our $begins_with_bypass = 'SET admission_gate.bypass = on; BEGIN; RESET admission_gate.bypass';
+
 # Parameters that are given without their prefix
-my %gate_parameter = map { $_ => 1 } qw(max_active_backends scope bypass queue_timeout max_queue_length
+my %gate_parameter = map { $_ => 1 } qw(max_active_backends bypass queue_timeout max_queue_length
   gate_utility handoff_after hot_spots idle_after long_after log_min_wait mode
   pools pool bypass_application_names);
 

@@ -56,8 +56,6 @@ waits($gate->session(user => 'named', application_name => 'another'), "a name in
 	passes($session, "a $_ plan of a prepared statement", sub { $session->start_prepared('prepared') })
 	  foreach ('new', 'cached');
 	is($gate->gauges, '1|0', 'a session that passes is not counted');
-	$session->query('SET admission_gate.scope = statement');
-	passes($session, 'a statement in statement scope');
 }
 
 # What changes it, and what does not

@@ -26,39 +26,37 @@ sub works
 # Waits for locks
 
 # A transaction goes on, though another one that waits for it has the only slot: whether it
-# began before the limit; idle_after; scope; what it does; what the other one does, and what it
-# waits for at last.  Those from before the limit and in statement scope are forced in,
-# though all holders count.  In DO, a table is not locked before the gate.  BufferPin is Buffer from
-# PostgreSQL 19 on.
+# began before the limit; idle_after; what it does; what the other one does, and what it waits
+# for at last.  Those from before the limit are forced in, though all holders count.  In DO, a
+# table is not locked before the gate.  BufferPin is Buffer from PostgreSQL 19 on.
 my $update = 'UPDATE t SET v = v + 1 WHERE id = 1';
 my $lock = 'SELECT pg_advisory_xact_lock(1)';
 my $do = "DO \$\$ BEGIN $update; END \$\$";
 my $vacuum = 'VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t';
 for (
-	[ 'a row lock', 0, 100, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
-	[ 'an advisory lock in statement scope', 0, -1, 'statement', [ 'BEGIN', $lock ], [$lock], 'Lock' ],
-	[ 'a row lock from before the limit', 1, -1, 'transaction', ["BEGIN; $update"], [$update], 'Lock' ],
-	[ 'a savepoint from before the limit', 1, -1, 'transaction', ["BEGIN; SAVEPOINT a; $lock"], [$lock], 'Lock' ],
-	[ 'a table lock from before the limit', 1, 100, 'transaction', ['BEGIN; LOCK t IN SHARE MODE'], [$do], 'Lock' ],
+	[ 'a row lock', 0, 100, ["BEGIN; $update"], [$update], 'Lock' ],
+	[ 'a row lock from before the limit', 1, -1, ["BEGIN; $update"], [$update], 'Lock' ],
+	[ 'a savepoint from before the limit', 1, -1, ["BEGIN; SAVEPOINT a; $lock"], [$lock], 'Lock' ],
+	[ 'a table lock from before the limit', 1, 100, ['BEGIN; LOCK t IN SHARE MODE'], [$do], 'Lock' ],
 	[
 		'a buffer pin from before the limit',
-		1, 100, 'transaction',
+		1, 100,
 		[ 'UPDATE t SET v = v + 1 WHERE id < 10', 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 1 FROM c' ],
 		[$vacuum], 'Buffer%'
 	],
 	[
 		'a safe snapshot',
-		0, 100, 'transaction',
+		0, 100,
 		["BEGIN ISOLATION LEVEL SERIALIZABLE; $update"],
 		[ 'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE', 'SELECT count(*) FROM t' ], 'IPC'
 	])
 {
-	my ($what, $before, $idle_after, $scope, $of_owner, $of_waiter, $waits_for) = @$_;
+	my ($what, $before, $idle_after, $of_owner, $of_waiter, $waits_for) = @$_;
 	$gate->piece(
 		$what,
 		{ max_active_backends => $before ? 0 : 1, idle_after => $idle_after },
 		sub {
-			my ($owner, $waiter) = map { $gate->session(session => { 'admission_gate.scope' => $scope }) } 1 .. 2;
+			my ($owner, $waiter) = map { $gate->session } 1 .. 2;
 			my @of_waiter = @$of_waiter;
 			my $waits = pop @of_waiter;
 			$owner->query(@$of_owner);
@@ -70,7 +68,7 @@ for (
 			$owner->query('COMMIT');
 			is($waiter->sqlstate, '00000', 'and the waiter has it when it commits');
 		},
-		$before || $scope eq 'statement' ? (passes_if_all_count => 'it is forced entry') : ());
+		$before ? (passes_if_all_count => 'it is forced entry') : ());
 }
 
 # One in the queue is let in by a holder that waits for its lock, or is not at work.

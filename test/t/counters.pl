@@ -234,16 +234,13 @@ sub ok_error
 
 # forced
 {
-	$two->query('SET admission_gate.scope = statement; BEGIN');
-	$two->query('SELECT 1', 'SELECT 1');
-	grew('two statements in statement scope, with a free slot', admitted => 2, completed => 2);
+	$two->query($begins_with_bypass);
 	$one->query('BEGIN');
 	$two->query('SELECT 1');
-	grew('the third, with none', admitted => 2, completed => 1, forced => 1);
-	gauges_are('1|0', 'after it');
-	$two->query('COMMIT; RESET admission_gate.scope');
-	$one->query('COMMIT');
-	grew('COMMIT', completed => 1);
+	grew('a transaction that began with the bypass', admitted => 2, forced => 1);
+	gauges_are('2|0', 'beside it');
+	$_->query('COMMIT') foreach ($one, $two);
+	grew('COMMIT', completed => 2);
 }
 
 # barged.  The first in the queue is stopped, and cannot take the slot that it is called

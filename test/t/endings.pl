@@ -49,8 +49,7 @@ sub ok_ends
 }
 
 # A session a line: the slot goes back at the error, not only at the ROLLBACK; a
-# subtransaction's end is not the transaction's; in statement scope, the statement that fails
-# gives its slot back; and queries run in the middle of a commit.
+# subtransaction's end is not the transaction's; and queries run in the middle of a commit.
 foreach my $line (split /\n/, <<'END')
 22012 SELECT 1/v FROM t
 22012 DO $$ BEGIN PERFORM fails(); END $$
@@ -69,8 +68,6 @@ BEGIN; UPDATE t SET v = 5 WHERE id = 5; PREPARE TRANSACTION 'b' // ROLLBACK PREP
 +BEGIN; CREATE TEMP TABLE x (a int) // 0A000 PREPARE TRANSACTION 'c'
 +BEGIN // 22012 SELECT 1/0 // ROLLBACK
 +BEGIN; SAVEPOINT a // +22012 SELECT 1/0 // +ROLLBACK TO a // SAVEPOINT b; RELEASE a; COMMIT
-SET admission_gate.scope = statement // BEGIN; SAVEPOINT a // 22012 UPDATE t SET v = 1/v // ROLLBACK TO a // SELECT 1
-SET admission_gate.scope = statement // BEGIN; SAVEPOINT a // 22012 SELECT fails() // ROLLBACK TO a // SELECT 1
 CREATE TEMP TABLE c (a int) ON COMMIT DELETE ROWS // CREATE INDEX ON c (immutable_count(a)) // INSERT INTO c VALUES (1)
 BEGIN; INSERT INTO child VALUES (1); DECLARE c CURSOR WITH HOLD FOR SELECT counts() FROM t; COMMIT // FETCH 5 FROM c
 +BEGIN; DECLARE d CURSOR WITH HOLD FOR SELECT 1/v FROM t // 22012 COMMIT
@@ -217,21 +214,6 @@ for my $end ('COMMIT', 'ROLLBACK')
 	$session->sync->result;
 	$gate->ok_quiet('after the Sync');
 
-	# In statement scope, it gives the slot back and goes on without waiting.
-	$session->query('SET admission_gate.scope = statement; BEGIN');
-	$start_portal->('p')->sync->result;
-	$gate->ok_quiet('with a suspended portal in statement scope');
-	my $holder = $gate->holder;
-	$gate->ok_runs(
-		$session,
-		sub { $_[0]->execute('p', 5)->sync },
-		'a suspended portal in statement scope goes on at once');
-	is($gate->gauges, '1|0', 'and gives its slot back again');
-	$session->query($end);
-	$holder->hang_up;
-	$gate->ok_quiet("after $end in statement scope");
-
-	$session->query('SET admission_gate.scope = transaction');
 	$start_portal->('')->flush->read_until('s');
 	$session->hang_up;
 	$gate->ok_quiet('after a client hung up with a suspended portal');

@@ -243,55 +243,17 @@ $gate->ok_quiet('after the limit was set anew');
 	  foreach ('COPY t TO STDOUT', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN');
 }
 
-# scope = statement
+# A transaction that begins without BEGIN waits before a lock or triggers, and at a savepoint
+# and not inside it.
 {
-	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
-	my $holder = $gate->holder;
-	$gate->ok_runs($session, 'BEGIN', 'BEGIN passes in statement scope');
-	$gate->ok_queues($session, 'SELECT count(*) FROM t WHERE id = 1', 'the first statement waits in statement scope');
-	$holder->query('COMMIT');
-	is($session->finish, '1', 'it runs when it has a slot');
-	is($gate->gauges, '0|0', 'in statement scope, no slot is held between two statements');
-
-	$holder->query('BEGIN');
-	for my $sql (
-		'SELECT count(*) FROM t WHERE id = 1',
-		'UPDATE t SET v = 1 WHERE id = 1',
-		'UPDATE t SET v = 1 WHERE id = 1 RETURNING 1',
-		'WITH w AS (UPDATE t SET v = (SELECT running FROM pg_stat_admission_gate) WHERE id = 5) SELECT 1',
-		'CREATE TEMP TABLE s AS SELECT 1',
-		'DECLARE c CURSOR FOR SELECT * FROM t',
-		'FETCH 3 FROM c')
+	my $session = $gate->session;
+	foreach my $sql ('SAVEPOINT a', 'LOCK t', 'SET CONSTRAINTS ALL IMMEDIATE')
 	{
-		$gate->ok_runs($session, $sql, "a transaction that was admitted once does not wait again: $sql");
-		is($gate->gauges, '1|0', 'and gives its slot back after the statement');
+		$session->query('BEGIN', 'COMMIT AND CHAIN');
+		waits_for_its_turn("after COMMIT AND CHAIN, $sql", $session, "$sql; COMMIT");
 	}
-	# That part runs when the SELECT has ended.
-	is($session->query('SELECT v FROM t WHERE id = 5'), '2', 'a statement keeps its slot while its WITH query writes');
-	$_->query('COMMIT') foreach ($session, $holder);
-
-	# The wait is before a lock or triggers, and at a savepoint and not inside it.
-	waits_for_its_turn("in statement scope, $_", $session, "BEGIN; $_; COMMIT")
-	  foreach ('SAVEPOINT a', 'LOCK t', 'SET CONSTRAINTS ALL IMMEDIATE');
 }
-
-# The end of one portal is not that of another one, which has the slot.
-{
-	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
-	$session->query('BEGIN');
-	$session->parse('s', 'SELECT id FROM t')->bind('a', 's')->execute('a', 1)->bind('b', 's')->flush;
-	$session->read_until('s');
-	$session->read_until('2');
-	is($gate->gauges, '1|0', 'a portal that was bound has a slot');
-	$session->message('C', "Pa\0")->flush->read_until('3');
-	is($gate->gauges, '1|0', 'and keeps it when another one is closed');
-	$session->parse('', 'SHOW work_mem')->bind('', '')->execute('')->flush->read_until('C');
-	is($gate->gauges, '1|0', 'and when a command ends that needs none');
-	$session->message('C', "Pb\0")->sync->result;
-	is($gate->gauges, '0|0', 'but not when it is closed itself');
-	$session->query('COMMIT');
-}
-$gate->ok_quiet('after statement scope');
+$gate->ok_quiet('after the chains');
 
 # Under load: each session in this function holds an advisory lock, and counts the others'.
 $gate->set(max_active_backends => 2);

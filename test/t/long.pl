@@ -100,8 +100,7 @@ my %ways = (
 	'COPY' => sub { $_[0]->start("COPY ($endless) TO STDOUT") },
 	'INSERT' => sub { $_[0]->start("INSERT INTO kept $endless") },
 	'UPDATE' => sub { $_[0]->start("UPDATE kept SET n = e.count FROM ($endless) e") },
-	'DELETE' => sub { $_[0]->start("DELETE FROM kept USING ($endless) e") },
-	'in statement scope' => sub { $_[0]->query('SET admission_gate.scope = statement'); $_[0]->start($endless) });
+	'DELETE' => sub { $_[0]->start("DELETE FROM kept USING ($endless) e") });
 
 for my $way (sort keys %ways)
 {

@@ -77,23 +77,18 @@ my @commands = (
 	'DISCARD PLANS',
 	'DISCARD TEMP');
 
-for my $scope ('transaction', 'statement')
+for my $utility ('on', 'off')
 {
-	for my $utility ('on', 'off')
+	my $worker = $gate->worker;
+	$gate->value('SELECT pg_stat_admission_gate_reset()');
+	for my $command (@commands)
 	{
-		my $worker = $gate->worker;
-		$gate->value('SELECT pg_stat_admission_gate_reset()');
-		my %settings = ('admission_gate.scope' => $scope, 'admission_gate.gate_utility' => $utility);
-		for my $command (@commands)
-		{
-			my $session = plain(%settings);
-			$session->query(@setup);
-			my $begin = $scope eq 'statement' ? 'BEGIN; ' : '';
-			$session->start("$begin$command; SELECT count(*) FROM t");
-			ok_waits_without_xid($session, "$command, scope $scope, gate_utility $utility");
-		}
-		$worker->stop;
+		my $session = plain('admission_gate.gate_utility' => $utility);
+		$session->query(@setup);
+		$session->start("$command; SELECT count(*) FROM t");
+		ok_waits_without_xid($session, "$command, gate_utility $utility");
 	}
+	$worker->stop;
 }
 
 # DISCARD TEMP drops tables, if there are any.
@@ -116,9 +111,9 @@ for my $scope ('transaction', 'statement')
 
 # Where a transaction takes an id that no hook sees, it does not enter for that.
 {
+	my $session = $gate->session;
+	$session->query('BEGIN', 'COMMIT AND CHAIN');
 	my $worker = $gate->worker;
-	my $session = $gate->session(session => { 'admission_gate.scope' => 'statement' });
-	$session->query('BEGIN');
 	$session->call_function($gate->value(q{SELECT 'txid_current'::regproc::oid}))->result;
 	is($gate->value("SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = " . $session->pid),
 		'1', 'a function call of the fast-path protocol takes a transaction id');

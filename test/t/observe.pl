@@ -57,7 +57,7 @@ is($gate->value('SELECT mode, max_active FROM pg_stat_admission_gate'), 'observe
 	$gate->ok_quiet('after observing');
 
 	# A transaction that may not wait would not have queued.
-	$two->query('SET admission_gate.scope = statement; BEGIN; SELECT 1');
+	$two->query($begins_with_bypass);
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	$one->query('BEGIN');
 	$two->query('SELECT 1');

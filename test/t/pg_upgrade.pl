@@ -21,7 +21,7 @@ $old->value(
 	'CREATE ROLE analyst LOGIN',
 	'ALTER ROLE monitor SET admission_gate.bypass = on',
 	"ALTER ROLE analyst SET admission_gate.pool = 'batch'",
-	"ALTER ROLE analyst IN DATABASE postgres SET admission_gate.scope = 'statement'",
+	"ALTER ROLE analyst IN DATABASE postgres SET admission_gate.long_after = -1",
 	"ALTER DATABASE postgres SET admission_gate.queue_timeout = '1h'",
 	'GRANT SET ON PARAMETER admission_gate.bypass TO monitor',
 	'GRANT ALTER SYSTEM ON PARAMETER admission_gate.max_active_backends TO monitor',

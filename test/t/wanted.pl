@@ -288,25 +288,16 @@ sub heat
 
 $gate->stop_crowd($crowd);
 for (
-	[ 'transaction', 'a place is kept to the end of the transaction', [$want], 1 ],
-	[ 'transaction', 'a savepoint that fails gives it back', [ 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 0 ],
-	[ 'transaction', 'one that ends well does not', [ 'SAVEPOINT a', $want, 'RELEASE a' ], 1 ],
-	[ 'transaction', 'nor one after it', [ $want, 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 1 ],
-	[
-		'transaction',
-		'nor one after the one that took it',
-		[ 'SAVEPOINT a', $want, 'RELEASE a', 'SAVEPOINT b', 'ROLLBACK TO b' ], 1
-	],
-	[
-		'transaction',
-		'an inner one that fails later',
-		[ 'SAVEPOINT a', 'SAVEPOINT b', $want, 'RELEASE b', 'ROLLBACK TO a' ], 0
-	],
-	[ 'transaction', 'PREPARE TRANSACTION does, too', [ $want, q{PREPARE TRANSACTION 'p'} ], 0 ],
-	[ 'statement', 'also in statement scope', [ $want, 'SELECT 1' ], 1 ])
+	[ 'a place is kept to the end of the transaction', [$want], 1 ],
+	[ 'a savepoint that fails gives it back', [ 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 0 ],
+	[ 'one that ends well does not', [ 'SAVEPOINT a', $want, 'RELEASE a' ], 1 ],
+	[ 'nor one after it', [ $want, 'SAVEPOINT a', $want, 'ROLLBACK TO a' ], 1 ],
+	[ 'nor one after the one that took it', [ 'SAVEPOINT a', $want, 'RELEASE a', 'SAVEPOINT b', 'ROLLBACK TO b' ], 1 ],
+	[ 'an inner one that fails later', [ 'SAVEPOINT a', 'SAVEPOINT b', $want, 'RELEASE b', 'ROLLBACK TO a' ], 0 ],
+	[ 'PREPARE TRANSACTION does, too', [ $want, q{PREPARE TRANSACTION 'p'} ], 0 ])
 {
-	my ($scope, $what, $sql, $places) = @$_;
-	my $owner = $gate->session(session => { 'admission_gate.scope' => $scope });
+	my ($what, $sql, $places) = @$_;
+	my $owner = $gate->session;
 	$gate->ok_comes(
 		sub {
 			heat();
