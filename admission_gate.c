@@ -49,9 +49,7 @@ typedef enum UtilityKind
 {
 	UTILITY_LIGHT,				/* passes: runs no user code */
 	UTILITY_BEGIN,				/* needs a slot for its block */
-	UTILITY_QUERY,				/* always needs a slot */
-	UTILITY_HEAVY				/* needs a slot if gate_utility is on, or if
-								 * it is not alone in its transaction */
+	UTILITY_HEAVY				/* needs a slot */
 } UtilityKind;
 
 /* Nesting depth of utility commands, which may run statements or commit */
@@ -270,25 +268,7 @@ classify_utility(Node *stmt)
 			if (kind == TRANS_STMT_BEGIN || kind == TRANS_STMT_START)
 				return UTILITY_BEGIN;
 			/* A savepoint waits now: no statement should wait inside it. */
-			return kind == TRANS_STMT_SAVEPOINT ? UTILITY_QUERY : UTILITY_LIGHT;
-
-			/*
-			 * These run queries or user code: EXPLAIN in the planner, SET
-			 * CONSTRAINTS in triggers.  LOCK: a later statement would wait
-			 * while it holds the lock.
-			 */
-		case T_ExplainStmt:
-		case T_ConstraintsSetStmt:
-		case T_ExecuteStmt:
-		case T_DeclareCursorStmt:
-		case T_FetchStmt:
-		case T_CreateTableAsStmt:
-		case T_RefreshMatViewStmt:
-		case T_CopyStmt:
-		case T_CallStmt:
-		case T_DoStmt:
-		case T_LockStmt:
-			return UTILITY_QUERY;
+			return kind == TRANS_STMT_SAVEPOINT ? UTILITY_HEAVY : UTILITY_LIGHT;
 
 		case T_VariableSetStmt:
 		case T_VariableShowStmt:
@@ -319,26 +299,13 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 {
 	Node	   *stmt = pstmt->utilityStmt;
 	UtilityKind kind = classify_utility(stmt);
-	bool		needs_slot;
 
-	/*
-	 * A heavy command that is not alone in its transaction needs a slot:
-	 * otherwise a later statement would wait while it holds its locks.  In a
-	 * pipeline, the first one looks alone: see my_slot_pass().
-	 */
-	needs_slot = kind == UTILITY_QUERY ||
-		kind == UTILITY_BEGIN ||
-		(kind == UTILITY_HEAVY &&
-		 (gate_utility || context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()));
-
-	if (needs_slot)
+	if (kind != UTILITY_LIGHT)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
-	else if (kind == UTILITY_HEAVY && nesting_level == 0)
-		my_slot_pass();
 	plans_query = !has_started && nesting_level == 0 &&
 		(IsA(stmt, DeclareCursorStmt) || IsA(stmt, CreateTableAsStmt) ||
 		 (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->query != NULL));
-	if (kind == UTILITY_QUERY || kind == UTILITY_HEAVY)
+	if (kind == UTILITY_HEAVY)
 		has_started = true;
 	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0) && IsA(stmt, LockStmt))
 		wanted_lock_table((LockStmt *) stmt);

@@ -26,11 +26,10 @@ ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, ""';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one, t*o';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn';
 ALTER SYSTEM SET admission_gate.mode = 'dry_run';
-SET admission_gate.gate_utility = 'light';
 SET admission_gate.bypass = 'perhaps';
 SELECT name, setting = boot_val AS unchanged
 FROM pg_settings
-WHERE name IN ('admission_gate.gate_utility', 'admission_gate.bypass', 'admission_gate.queue_timeout')
+WHERE name IN ('admission_gate.bypass', 'admission_gate.queue_timeout')
 ORDER BY name COLLATE "C";
 
 -- The limit is the server's, not the session's.
@@ -47,7 +46,6 @@ SET admission_gate.max_backends = 1;
 
 -- What limits a user, the user cannot lift; how long to wait is his to say.
 SET ROLE regress_gate_user;
-SET admission_gate.gate_utility = off;
 SET admission_gate.bypass = on;
 SET admission_gate.queue_timeout = '2s';
 SHOW admission_gate.queue_timeout;

@@ -77,18 +77,16 @@ SET admission_gate.bypass = on;
 SELECT running FROM pg_stat_admission_gate;
 RESET admission_gate.bypass;
 
--- Light commands need no slot, nor does maintenance if told so.
+-- Light commands need no slot.
 SELECT pg_stat_admission_gate_reset();
 SHOW work_mem;
 EXPLAIN (COSTS OFF) SELECT 1;
 LISTEN regress_gate;
 UNLISTEN regress_gate;
 PREPARE p AS SELECT 1;
-SET admission_gate.gate_utility = off;
-ANALYZE pg_am;
 SELECT admitted AS for_reset_and_this FROM pg_stat_admission_gate;
 EXECUTE p;
-RESET admission_gate.gate_utility;
+ANALYZE pg_am;
 \o /dev/null
 EXPLAIN ANALYZE SELECT 1;
 \o

@@ -22,7 +22,6 @@
 /* my_slot.c */
 extern bool my_slot_acquire(bool begins_block);
 extern void my_slot_wait(QueryDesc *query, bool begins_block);
-extern void my_slot_pass(void);
 extern void my_slot_resume(void);
 extern bool my_slot_is_held(void);
 extern bool my_slot_may_want(void);
@@ -66,7 +65,6 @@ extern void snapshot_retake(void);
 extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
-extern bool gate_utility;
 extern GATE_HIDDEN int gate_long_after; /* ms of CPU time; -1 = never */
 
 /* These are also in shared memory, where backends that wait read them. */

@@ -48,7 +48,7 @@
 typedef enum Standing
 {
 	NOT_ADMITTED,				/* it may have to wait */
-	PASSED,						/* it needed no slot */
+	PASSED,						/* it began with the bypass */
 	REFUSED,					/* BEGIN failed: see refusal */
 	ADMITTED,					/* it has a slot */
 	LEFT,						/* it has none, but its end is not counted yet */
@@ -446,7 +446,9 @@ my_slot_acquire(bool begins_block)
 	}
 	if (bypass_in_force)
 	{
-		my_slot_pass();
+		/* If the bypass ends, it does not wait: it may have locks. */
+		if (standing == NOT_ADMITTED)
+			standing = PASSED;
 		return true;
 	}
 	if (!slots_try_acquire(GetCurrentStatementStartTimestamp(), begins_block))
@@ -485,18 +487,6 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 		wait_for_slot_at_begin();
 	else
 		wait_for_slot(query, false);
-}
-
-/*
- * A transaction begins without a slot: it bypasses the gate, or begins with a
- * command that may take strong locks and seems to be alone.  More statements
- * may follow.  They do not wait: the transaction keeps its locks.
- */
-void
-my_slot_pass(void)
-{
-	if (standing == NOT_ADMITTED)
-		standing = PASSED;
 }
 
 /*

@@ -25,7 +25,6 @@
 int			gate_max_active_backends = 0;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
-bool		gate_utility = true;
 int			gate_handoff_after = 20;
 int			gate_log_min_wait = -1;
 int			gate_long_after = 100;
@@ -235,11 +234,6 @@ settings_define(void)
 							"Each pool, each hot spot and each range of long statements has a queue. A statement fails if its queue is full. Zero means that no statement waits, -1 means no limit.",
 							&gate_max_queue_length, -1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("admission_gate.gate_utility",
-							 "Makes DDL and maintenance commands need a slot.",
-							 "If off, commands need a slot only if they run queries or user code, like EXECUTE, COPY or CALL, or if they are not alone in their transaction.",
-							 &gate_utility, true, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.handoff_after",
 							"Sets the wait after which the first backend in the queue is handed a slot.",

@@ -45,7 +45,7 @@ our $begins_with_bypass = 'SET admission_gate.bypass = on; BEGIN; RESET admissio
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends bypass queue_timeout max_queue_length
-  gate_utility handoff_after hot_spots idle_after long_after log_min_wait mode
+  handoff_after hot_spots idle_after long_after log_min_wait mode
   pools pool bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; init: arguments for

@@ -102,23 +102,6 @@ for my $case (
 		is_let_in => $what eq 'an advisory lock');
 }
 
-# DDL that needs no slot looks alone, but more statements follow in its pipeline.
-$gate->piece(
-	'pipelined DDL without a slot',
-	{ max_active_backends => 1, idle_after => -1 },
-	sub {
-		my $worker = $gate->worker;
-		my $ddl = $gate->session(session => { 'admission_gate.gate_utility' => 'off' });
-		$ddl->parse('', $_)->bind('', '')->execute('')
-		  foreach ('ALTER TABLE t ALTER v SET NOT NULL', 'SELECT count(*) FROM t WHERE id = 1');
-		$ddl->sync;
-		$gate->ok_passes($ddl, 'after DDL without a slot, the rest of the pipeline is forced in');
-		$gate->ok_queues($ddl, 'SELECT count(*) FROM t WHERE id = 1', 'the next transaction waits');
-		$worker->stop;
-		is($ddl->finish, '1', 'for its turn');
-	},
-	passes_if_all_count => 'it is forced entry');
-
 # A genuine deadlock is PostgreSQL's to find.
 $gate->piece(
 	'a deadlock',

@@ -75,6 +75,7 @@ REINDEX TABLE t
 CLUSTER t USING t_pkey
 BEGIN
 START TRANSACTION ISOLATION LEVEL SERIALIZABLE
+PREPARE q AS SELECT 1; EXECUTE q
 BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 5 FROM c; COMMIT
 SET work_mem = '1MB'; SELECT 1
 END
@@ -230,18 +231,6 @@ $gate->set(max_active_backends => 3);
 	$gate->ok_queues($gate->session, 'SELECT 1', 'a new limit holds at once');
 }
 $gate->ok_quiet('after the limit was set anew');
-
-# gate_utility
-{
-	my @none = (session => { 'admission_gate.gate_utility' => 'off' });
-	passes("$_ with gate_utility = off", $_, @none)
-	  foreach ('CREATE TABLE u (a int)', 'VACUUM t', 'DROP TABLE u', 'ALTER TABLE t ADD w int');
-
-	my $session = $gate->session(@none);
-	$session->query('PREPARE q AS SELECT 1');
-	waits_for_its_turn("$_ with gate_utility = off", $session, $_)
-	  foreach ('COPY t TO STDOUT', 'EXECUTE q', 'CREATE TEMP TABLE u AS SELECT 1', 'EXPLAIN ANALYZE SELECT 1', 'BEGIN');
-}
 
 # A transaction that begins without BEGIN waits before a lock or triggers, and at a savepoint
 # and not inside it.

@@ -44,14 +44,6 @@ sub ok_waits_without_xid
 	return $session->query('ROLLBACK');
 }
 
-# A session of an ordinary user with settings that only others may change
-sub plain
-{
-	my (%settings) = @_;
-	$gate->value('ALTER ROLE plain RESET ALL', map { "ALTER ROLE plain SET $_ = '$settings{$_}'" } sort keys %settings);
-	return $gate->session(user => 'plain');
-}
-
 my @setup = ('PREPARE p(bigint) AS SELECT $1', 'SET default_transaction_isolation = "read committed"');
 
 # With a statement after it, in one message
@@ -77,23 +69,22 @@ my @commands = (
 	'DISCARD PLANS',
 	'DISCARD TEMP');
 
-for my $utility ('on', 'off')
 {
 	my $worker = $gate->worker;
 	$gate->value('SELECT pg_stat_admission_gate_reset()');
 	for my $command (@commands)
 	{
-		my $session = plain('admission_gate.gate_utility' => $utility);
+		my $session = $gate->session(user => 'plain');
 		$session->query(@setup);
 		$session->start("$command; SELECT count(*) FROM t");
-		ok_waits_without_xid($session, "$command, gate_utility $utility");
+		ok_waits_without_xid($session, $command);
 	}
 	$worker->stop;
 }
 
 # DISCARD TEMP drops tables, if there are any.
 {
-	my $session = plain();
+	my $session = $gate->session(user => 'plain');
 	$session->query('CREATE TEMP TABLE temporary (a int)');
 	my $worker = $gate->worker;
 	$session->start('DISCARD TEMP; SELECT count(*) FROM t');
@@ -102,7 +93,7 @@ for my $utility ('on', 'off')
 	# The conversion of a parameter, which comes before everything that a hook sees
 	for my $domain ('checked', 'making')
 	{
-		$session = plain('admission_gate.gate_utility' => 'off');
+		$session = $gate->session(user => 'plain');
 		$session->parse('', "SELECT \$1::$domain")->bind('', '', '1')->execute('')->sync;
 		ok_waits_without_xid($session, "a domain whose check runs a query or a command: $domain");
 	}
