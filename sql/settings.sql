@@ -18,7 +18,7 @@ ALTER SYSTEM SET admission_gate.max_queue_length = -2;
 ALTER SYSTEM SET admission_gate.idle_after = -2;
 SET admission_gate.queue_timeout = -1;
 \set VERBOSITY default
-ALTER SYSTEM SET admission_gate.handoff_after = '1 mile';
+ALTER SYSTEM SET admission_gate.idle_after = '1 mile';
 ALTER SYSTEM SET admission_gate.hot_spots = 1.5;
 ALTER SYSTEM SET admission_gate.bypass_application_names = '"one two';
 ALTER SYSTEM SET admission_gate.bypass_application_names = 'one two';
@@ -36,7 +36,6 @@ ORDER BY name COLLATE "C";
 SET admission_gate.max_active_backends = 100;
 SET admission_gate.max_queue_length = 100;
 SET admission_gate.mode = 'observe';
-SET admission_gate.handoff_after = 100;
 SET admission_gate.hot_spots = off;
 SET admission_gate.idle_after = 100;
 SET admission_gate.bypass_application_names = '*';

@@ -67,9 +67,8 @@ extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern GATE_HIDDEN int gate_long_after; /* ms of CPU time; -1 = never */
 
-/* These are also in shared memory, where backends that wait read them. */
+/* Also in shared memory, where backends that wait read it */
 extern GATE_HIDDEN int gate_max_active_backends;	/* as in SlotSettings */
-extern int	gate_handoff_after; /* ms; 0 = always hand off */
 
 extern GATE_HIDDEN bool bypass_in_force;	/* this session needs no slot */
 extern void bypass_look_at_name(void);

@@ -475,7 +475,7 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 		slots_force(since);
 		entered = true;
 	}
-	if (!entered && gate_handoff_after != 0)
+	if (!entered)
 	{
 		/* A holder that gets the CPU meanwhile may release its slot. */
 		sched_yield();

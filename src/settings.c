@@ -25,7 +25,6 @@
 int			gate_max_active_backends = 0;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
-int			gate_handoff_after = 20;
 int			gate_log_min_wait = -1;
 int			gate_long_after = 100;
 bool		bypass_in_force = false;
@@ -61,7 +60,6 @@ settings_publish(void)
 		.observing = mode != 0,
 		.hot_spots = hot_spots,
 		.log_min_wait = gate_log_min_wait,
-		.handoff_after = gate_handoff_after,
 		.idle_after = idle_after
 	};
 
@@ -234,12 +232,6 @@ settings_define(void)
 							"Each pool, each hot spot and each range of long statements has a queue. A statement fails if its queue is full. Zero means that no statement waits, -1 means no limit.",
 							&gate_max_queue_length, -1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
-
-	DefineCustomIntVariable("admission_gate.handoff_after",
-							"Sets the wait after which the first backend in the queue is handed a slot.",
-							"Until then, a running backend may take a free slot before it. Zero means strictly first come, first served.",
-							&gate_handoff_after, 20, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes statements queue for the rows and locks that backends contend for.",

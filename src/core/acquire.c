@@ -184,7 +184,7 @@ slots_try_acquire(TimestampTz since, bool begins_block)
 	return true;
 }
 
-/* Acquire a free slot although others wait, if settings allow it. */
+/* Acquire a free slot although others wait, but none of a higher priority. */
 bool
 slots_try_barge(TimestampTz since)
 {
@@ -192,8 +192,7 @@ slots_try_barge(TimestampTz since)
 	(pg_atomic_read_u32(&queue_at(my_queue())->usage) & USAGE_WAITERS) != 0;
 
 	if ((others_wait &&
-		 (Slots->settings.handoff_after == 0 ||
-		  slots_my_pool()->priority < (int32) pg_atomic_read_u32(&Slots->next_priority))) ||
+		 slots_my_pool()->priority < (int32) pg_atomic_read_u32(&Slots->next_priority)) ||
 		!count_me_in(COUNT_IF_FREE))
 		return false;
 	become_holder(since);
@@ -579,8 +578,7 @@ bool
 slots_take_place(int hot_spot)
 {
 	int			queue = slots_hot_spot_queue(hot_spot);
-	CountWhen	when = Slots->settings.handoff_after == 0 || is_of_long(queue) ?
-	COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
+	CountWhen	when = is_of_long(queue) ? COUNT_IF_NONE_WAITS : COUNT_IF_FREE;
 	int			place;
 
 	slots_resume();

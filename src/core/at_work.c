@@ -124,7 +124,7 @@ slots_adapt_to_work(uint64 now)
 	for (int i = 0; i < Slots->npools; i++)
 		rose |= adapt_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
 							&idle_in[i], passed);
-	/* What is given back meanwhile, handoff_after decides about. */
+	/* What is given back meanwhile, slots_hand_off() decides about. */
 	if (rose)
 		slots_grant_free();
 }

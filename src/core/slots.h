@@ -126,7 +126,6 @@ typedef struct SlotSettings
 	bool		observing;		/* no backend queues */
 	bool		hot_spots;
 	int			log_min_wait;	/* ms; -1 = log no hot spot */
-	int			handoff_after;	/* ms; 0 = always hand off */
 	int			idle_after;		/* ms; -1 = never */
 } SlotSettings;
 

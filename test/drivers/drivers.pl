@@ -82,7 +82,6 @@ my $gate = GateTest->new(
 	listen_addresses => '127.0.0.1',
 	max_active_backends => 1,
 	pools => 'crowded: max_queue_length = 0',
-	handoff_after => 0,
 	idle_after => -1,
 	log_connections => 'on');
 $gate->value(

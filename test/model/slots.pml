@@ -33,7 +33,7 @@
  * (f) Order: a backend that claims a slot, or is granted one, is the first of its queue.
  *	   One that others wait for goes ahead of all for which none waits.
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
- *	   that begin theirs, unless these, or one before them, have waited for handoff_after:
+ *	   that begin theirs, unless these, or one before them, have waited for HANDOFF_AFTER:
  *	   then it goes behind all.  It never goes ahead of another one in the middle, nor of
  *	   one that has waited so long.  An exchange of tickets leaves those that are patient,
  *	   or may hold locks, where they are, loses nobody, and passes over none that was called.
@@ -65,7 +65,7 @@
  *
  * BACKENDS		2 to 4, with ROUNDS statements each; FOREVER: they never stop
  * LIMIT		of all at the start, or NO_LIMIT; POOL_LIMIT likewise, not with HOT
- * BARGING		0: handoff_after is 0
+ * BARGING		0: none barges, and each wait has been long: fewer states
  * INTERRUPTS	how many cancels, time-outs and idle wake-ups there are
  * MAX_QUEUE	max_queue_length
  * FORCE		1: some backends may not wait
@@ -150,13 +150,13 @@ byte resizing;					/* limits changed, the waiters not yet let in */
 byte calls_owed;				/* backends that are to call a waiter for a place they released */
 byte exempt;					/* a bit for each backend counted above the limit for all */
 byte above;						/* slots left above a limit for all that fell */
-byte has_waited;				/* for each in a queue, if it has for handoff_after */
+byte has_waited;				/* for each in a queue, if it has for HANDOFF_AFTER */
 bool blocked, ended;			/* HOLDER=WAITS: 0 waits for 1, which has ended */
 byte done;						/* processes at their end */
 byte interrupts = INTERRUPTS, samples = SAMPLES, resizes = 2 * RESIZE;
 short unlocking;				/* a bit for the process for which Unlocker is to unlock */
 bool passed_told; byte passed_wakes;	/* its "told" and "wakes" */
-bool overdue;					/* FOREVER: VICTIM has waited for handoff_after */
+bool overdue;					/* FOREVER: VICTIM has waited for HANDOFF_AFTER */
 byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_in_flight is 1 */
 #define IS_EXEMPT(p)	((exempt & BIT(p)) != 0)
 #define LEAVE_ABOVE \
@@ -398,7 +398,7 @@ inline slots_unlock()
 #define LAST_BEFORE(p)	queue_at(entry_of(p).queue).last_before
 #define LAST_AWAITED(p)	queue_at(entry_of(p).queue).last_awaited
 /*
- * Has the waiter next_one waited for handoff_after?  A guess, but remembered; so is who
+ * Has the waiter next_one waited for HANDOFF_AFTER?  A guess, but remembered; so is who
  * else is in the queue then, as one in the middle of a transaction goes behind these.
  */
 #ifdef FOREVER
@@ -543,7 +543,7 @@ inline grant_one()
 inline slots_grant_free() { do :: grant_one(); WHEN(!ok, break) od }
 
 /*
- * may_hand_off() is a guess, unless handoff_after is 0.  FOREVER, a hand-off in flight is
+ * may_hand_off() is a guess, unless BARGING is 0.  FOREVER, a hand-off in flight is
  * waited for, and no wait is ever long enough for two of them.
  */
 #ifdef FOREVER
@@ -1095,7 +1095,7 @@ end:
 }
 
 #ifdef FOREVER
-/* The clock: VICTIM, being in the queue, will have been there for handoff_after. */
+/* The clock: VICTIM, being in the queue, will have been there for HANDOFF_AFTER. */
 active proctype clock()
 {
 	do

@@ -21,7 +21,6 @@ my @preloadable = (
 
 my %settings = (
 	max_active_backends => 1,
-	handoff_after => 0,
 	idle_after => -1,
 	max_connections => 150,
 	max_worker_processes => 30,
@@ -263,7 +262,7 @@ sub test_pg_partman
 # After many clients, in all protocols, everything was counted and no slot is lost.
 sub test_crowd
 {
-	$gate->set(max_active_backends => 2, idle_after => 100, handoff_after => 20);
+	$gate->set(max_active_backends => 2, idle_after => 100);
 	$gate->node->command_ok([ 'pgbench', '-i', '-q', '-s', '1', 'postgres' ], 'pgbench makes its tables');
 	for my $protocol ('simple', 'extended', 'prepared')
 	{

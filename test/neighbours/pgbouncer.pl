@@ -59,7 +59,7 @@ $pooler->ok_carries_crowd(20, 5);
 
 # What it runs to see whether a connection is alive is a statement like any other.
 start_pgbouncer("server_check_query = SELECT 'alive'\nserver_check_delay = 0");
-$gate->set(max_active_backends => 1, idle_after => -1, handoff_after => 0);
+$gate->set(max_active_backends => 1, idle_after => -1);
 $pooler->start_psql("SELECT 'third'");
 is($pooler->answer, 'third', 'a client has used a connection');
 $pooler->ok_answered_after(

@@ -37,7 +37,7 @@ sub new
 
 	note `$program --version 2>&1`;
 	my $end_by = delete $param{end_by};
-	my $gate = GateTest->new("behind_$name", max_active_backends => 1, handoff_after => 0, idle_after => -1, %param);
+	my $gate = GateTest->new("behind_$name", max_active_backends => 1, idle_after => -1, %param);
 	$gate->value('CREATE ROLE app LOGIN', 'CREATE DATABASE app OWNER app');
 	push @poolers,
 	  bless {
@@ -158,7 +158,7 @@ sub ok_carries_crowd
 	my $gate = $self->{gate};
 
 	local %ENV = (%ENV, $self->login);
-	$gate->set(max_active_backends => 2, idle_after => 100, handoff_after => 20);
+	$gate->set(max_active_backends => 2, idle_after => 100);
 	command_ok([ 'pgbench', '-i', '-q', '-s', '1' ], 'pgbench makes its tables behind the pooler');
 	my $admitted = $gate->counter('admitted');
 	command_ok([ 'pgbench', '-n', '-c', $clients, '-t', '50' ], "pgbench has $clients clients");

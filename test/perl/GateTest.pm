@@ -45,7 +45,7 @@ our $begins_with_bypass = 'SET admission_gate.bypass = on; BEGIN; RESET admissio
 
 # Parameters that are given without their prefix
 my %gate_parameter = map { $_ => 1 } qw(max_active_backends bypass queue_timeout max_queue_length
-  handoff_after hot_spots idle_after long_after log_min_wait mode
+  hot_spots idle_after long_after log_min_wait mode
   pools pool bypass_application_names);
 
 # Starts a server.  settings: configuration parameters; init: arguments for
@@ -166,6 +166,33 @@ sub await_queued
 {
 	my ($self, $session) = @_;
 	return $self->await(sub { $self->state($session) eq 'waiting' }, 'a waiting session');
+}
+
+# Until that one has waited for so many ms
+sub await_wait
+{
+	my ($self, $session, $ms) = @_;
+	return $self->await(sub { ($self->state($session, 'wait_time') || 0) > $ms }, "a wait of $ms ms");
+}
+
+# The session waits, and does not take the free slot that it was called for, because it is
+# stopped.  That the slot became free soon, so that it was not handed over, takes some luck.
+sub call_in_vain
+{
+	my ($self, $session) = @_;
+	my $holder = $self->session;
+
+	return $self->await(
+		sub {
+			$holder->query('BEGIN');
+			$self->queue($session, 'SELECT 1');
+			$self->stop_waiter($session);
+			$holder->query('COMMIT');
+			return 1 if $self->state($session) eq 'waiting';
+			kill CONT => $session->pid;
+			return !$session->finish;
+		},
+		'a slot that is free while a session waits');
 }
 
 # A session that holds a slot and is at work until it is told to stop.
@@ -301,7 +328,7 @@ sub await_true
 			diag "timed out waiting for $what";
 			return 0;
 		}
-		usleep(time < $start + 0.3 ? 10_000 : 30_000);
+		usleep(time < $start + 0.02 ? 1_000 : time < $start + 0.3 ? 10_000 : 30_000);
 	}
 	return 1;
 }
@@ -527,13 +554,13 @@ sub use_two_cpus
 }
 
 # There is exactly one slot at limit 1, or in that pool, whose limit is 1: none has
-# leaked, none was made.  It goes through a long queue in which nobody arrives later
-# or may be handed the slot: each depends on being woken by the one before.
+# leaked, none was made.  It goes through a long queue in which nobody arrives later:
+# each depends on being woken by the one before.
 sub ok_one_slot
 {
 	my ($self, $pool) = @_;
 
-	$self->set(max_active_backends => $pool ? 3 : 1, idle_after => -1, handoff_after => 3_600_000);
+	$self->set(max_active_backends => $pool ? 3 : 1, idle_after => -1);
 	my ($first, @others) =
 	  map { $self->session(session => { 'admission_gate.pool' => $pool // 'default' }) } 0 .. 100;
 	$self->ok_runs($first, 'BEGIN', 'at limit 1, one session is admitted at once');

@@ -10,7 +10,6 @@ use GateTest;
 my $gate = GateTest->new(
 	'application_name',
 	max_active_backends => 1,
-	handoff_after => 0,
 	idle_after => -1,
 	bypass_application_names => 'exact, "two words", "internal id=*"');
 

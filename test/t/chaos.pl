@@ -79,7 +79,6 @@ sub change_settings
 			mode => one_of('enforce', 'enforce', 'enforce', 'observe'),
 			log_min_wait => one_of(-1, 0, 100),
 			idle_after => one_of(0, 10, 100, 1000, -1),
-			handoff_after => one_of(0, 1, 20, 1000),
 			pools => one_of(
 				'',
 				'a: max_active = 2, priority = 5; b: max_active = 1',
@@ -223,7 +222,6 @@ foreach my $sessions ($readers, $crowd)
 		max_active_backends => 4,
 		idle_after => 100,
 		mode => 'enforce',
-		handoff_after => 20,
 		max_queue_length => -1);
 	$sessions->ok_finishes;
 	$gate->await('SELECT NOT pg_is_in_recovery()', 'the promotion');

@@ -7,7 +7,7 @@ use lib 'test/perl';
 use File::Copy qw(copy);
 use GateTest;
 
-my $gate = GateTest->new('counters', max_active_backends => 1, handoff_after => 0, idle_after => -1);
+my $gate = GateTest->new('counters', max_active_backends => 1, idle_after => -1);
 
 my @totals = qw(admitted completed failed queued would_queue barged forced timeouts
   rejections cancels);
@@ -244,75 +244,80 @@ sub ok_error
 }
 
 # barged.  The first in the queue is stopped, and cannot take the slot that it is called
-# for.  Then another one takes it, unless the order is strict or the first has waited
-# for handoff_after.
-for (
-	[ 3_600_000, 0, 'the first to come takes a free slot', queued => 1, barged => 1 ],
-	[ 0, 0, 'with handoff_after = 0, a slot goes to the first in the queue', queued => 2 ],
-	[ 20, 20, 'the first in the queue gets the next slot when it has waited for handoff_after', queued => 2 ])
+# for.  Then another one takes it, unless the first has waited for 20 ms.
 {
-	my ($handoff_after, $ms, $what, %growth) = @$_;
-	$gate->set(handoff_after => $handoff_after);
-	my ($holder, $other) = ($gate->holder, $gate->session);
-	my $head = $gate->waiter('SELECT 1');
-	$gate->await("SELECT wait_time > $ms FROM pg_stat_admission_gate_backends WHERE pid = " . $head->pid);
-	$gate->stop_waiter($head);
-	$holder->query('COMMIT');
-	$other->start('SELECT 2');
+	my ($head, $other) = map { $gate->session } 1 .. 2;
+	$gate->call_in_vain($head);
+	reset_totals();
+	$gate->ok_runs($other, 'SELECT 2', 'the first to come takes a free slot');
+	kill CONT => $head->pid;
+	$head->result;
+	grew('it and the first in the queue', admitted => 2, completed => 2, barged => 1);
 
-	if ($growth{barged})
-	{
-		$gate->ok_passes($other, $what);
-		gauges_are('0|1', 'meanwhile');
-	}
-	else
-	{
-		$gate->ok_waits($other, $what);
-	}
+	$one->query('BEGIN');
+	stop_late($head);
+	$one->query('COMMIT');
+	$gate->ok_queues($other, 'SELECT 2', 'the first in the queue gets the next slot when it has waited for 20 ms');
 	kill CONT => $head->pid;
 	$_->result foreach ($head, $other);
-	grew($what, admitted => 3, completed => 3, %growth);
+	grew('two that queue', admitted => 3, completed => 3, queued => 2);
+}
+
+# These wait in the queue, for long enough that two of them may be handed slots at a time, and
+# are stopped.
+sub stop_late
+{
+	my (@sessions) = @_;
+
+	$gate->queue($_, 'SELECT 1') foreach @sessions;
+	$gate->await_wait($sessions[-1], 40);
+	$gate->stop_waiter($_) foreach @sessions;
+	return;
 }
 
 # A slot that is handed over lies idle until its heir is on a CPU.  So it is half of
 # them at most, here one; but an heir that never comes is not waited for.
 {
-	my $handoff_after = 1000;
-	$gate->set(max_active_backends => 2, handoff_after => $handoff_after);
+	$gate->set(max_active_backends => 2);
 	my ($heir, $next, $other) = map { $gate->session } 1 .. 3;
-	my $stop_both_late = sub {
-		$gate->queue($_, 'SELECT 1') foreach ($heir, $next);
-		$gate->await(
-			"SELECT min(wait_time) > 2 * $handoff_after FROM pg_stat_admission_gate_backends WHERE gate_state = 'waiting'"
-		);
-		$gate->stop_waiter($_) foreach ($heir, $next);
+	my $go_on = sub {
+		kill CONT => $_->pid foreach ($heir, $next);
+		$_->result foreach ($heir, $next);
 	};
-	$_->query('BEGIN') foreach ($one, $two);
-	$stop_both_late->();
-	$_->query('COMMIT') foreach ($one, $two);
-	is($other->query('SELECT 2'), '2', 'while a slot is on its way to its heir, the others are free to all');
-	gauges_are('1|1', 'meanwhile');
+	$gate->ok_comes(
+		sub {
+			$_->query('BEGIN') foreach ($one, $two);
+			stop_late($heir, $next);
+			# If the second one is late, its slot is handed over, too.
+			$_->start('COMMIT') foreach ($one, $two);
+			$_->result foreach ($one, $two);
+			my $is_free = $gate->gauges eq '1|1';
+			is($other->query('SELECT 2'), '2', 'another one takes it') if $is_free;
+			$go_on->();
+			return $is_free;
+		},
+		'while a slot is on its way to its heir, the others are free to all');
 
-	$gate->await(
-		"SELECT now() - state_change > interval '$handoff_after ms' FROM pg_stat_admission_gate_backends
-		WHERE pid = " . $heir->pid);
-	is($one->query('SELECT 3'), '3', 'the slot given back is still free');
-	$gate->ok_queues($two, 'SELECT 4', 'then the next in the queue is handed one, although the heir has not come');
-	kill CONT => $_->pid foreach ($heir, $next);
-	$_->finish foreach ($heir, $next, $two);
-	grew('one heir at a time', admitted => 7, completed => 7, queued => 3, barged => 2);
+	reset_totals();
+	$_->query('BEGIN') foreach ($one, $two);
+	stop_late($heir, $next);
+	$one->query('COMMIT');
+	$gate->await("SELECT now() - state_change > interval '20 ms' FROM pg_stat_admission_gate_backends WHERE pid = "
+		  . $heir->pid);
+	$two->query('COMMIT');
+	gauges_are('2|0', 'then the next in the queue is handed one, although the heir has not come');
+	$go_on->();
+	grew('one heir after the other', admitted => 4, completed => 4, queued => 2);
 
 	# Two at a time are handed over when the next one has waited for twice as long.
 	$gate->set(max_active_backends => 4);
 	my @holders = map { $gate->holder } 1 .. 4;
-	$stop_both_late->();
+	stop_late($heir, $next);
 	$_->query('COMMIT') foreach @holders[ 0, 1 ];
-	$gate->ok_queues($other, 'SELECT 2', 'one that has waited for twice as long is handed a slot beside the first');
-	gauges_are('4|1', 'meanwhile');
-	kill CONT => $_->pid foreach ($heir, $next);
-	$_->finish foreach ($heir, $next, $other);
+	gauges_are('4|0', 'one that has waited for twice as long is handed a slot beside the first');
+	$go_on->();
 	$_->query('COMMIT') foreach @holders[ 2, 3 ];
-	grew('two heirs at a time', admitted => 7, completed => 7, queued => 3);
+	grew('two heirs at a time', admitted => 6, completed => 6, queued => 2);
 	$gate->set(max_active_backends => 1);
 }
 

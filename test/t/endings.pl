@@ -163,22 +163,21 @@ for my $end (sort keys %ends_holder)
 	is($gate->counter('ARRAY[cancels, stalls]'), '{1,0}', 'which is counted, and it was not let in for that');
 	$holder->query('COMMIT');
 
-	# Just before it enters: called, or granted a slot
-	for my $handoff_after (20, 0)
+	# Just before it enters: called, or after 20 ms granted a slot
+	for my $ms (0, 20)
 	{
-		$gate->set(handoff_after => $handoff_after);
 		for my $sql ($insert, "BEGIN; $insert; COMMIT")
 		{
 			$holder->query('BEGIN');
 			$gate->value('SELECT pg_stat_admission_gate_reset()');
-			$gate->waiter($sql)->hang_up;
+			my $waiter = $gate->waiter($sql);
+			$gate->await_wait($waiter, $ms);
+			$waiter->hang_up;
 			$holder->query('COMMIT');
-			$gate->ok_quiet("after the client of a waiter hung up, handoff_after = $handoff_after");
-			is($gate->counter('ARRAY[cancels, completed]'),
-				'{1,2}', "the waiter does not enter, handoff_after = $handoff_after: $sql");
+			$gate->ok_quiet("after the client of a waiter hung up, waiting for $ms ms");
+			is($gate->counter('ARRAY[cancels, completed]'), '{1,2}', "the waiter does not enter after $ms ms: $sql");
 		}
 	}
-	$gate->set(handoff_after => 20);
 	is($gate->value('SELECT count(*) FROM t WHERE id = 1000'), '0', 'no statement ran for a client that was gone');
 
 	# client_connection_check_interval looks more often.
@@ -259,23 +258,28 @@ for my $end ('COMMIT', 'ROLLBACK')
 # A grant that meets a cancel, a termination or a time-out
 #
 # The waiter is hit at about the moment in which the holder lets it in.  The one
-# behind it must be admitted in any case.
+# behind it must be admitted in any case.  Each round has another pool: in one whose clients
+# have given up, those that come last may go first.
+$gate->set(pools => join '; ', map { "p$_" } 0 .. 30);
+
 sub race
 {
-	my ($what, $rounds, $new_waiter, $hit, @expected) = @_;
+	my ($what, $rounds, $settings, $hit, @expected) = @_;
 
 	my %seen;
-	for (1 .. $rounds)
+	for my $round (1 .. $rounds)
 	{
+		my %pool = ('admission_gate.pool' => 'p' . $round % 31);
+
 		# The holder comes from the queue itself, because its slot may do so then.
 		my $first = $gate->holder;
-		my ($holder, $next) = map { $gate->session } 1 .. 2;
-		my $waiter = $gate->session(@$new_waiter);
+		my ($holder, $next) = map { $gate->session(session => \%pool) } 1 .. 2;
+		my $waiter = $gate->session(session => { %pool, %$settings });
 		$holder->start('BEGIN');
 		$gate->await_waiting(1);
-		my $timeouts = $gate->counter('timeouts');
+		my $timeouts = $gate->value('SELECT sum(timeouts) FROM pg_stat_admission_gate');
 		$waiter->start('SELECT 1');
-		$gate->await("SELECT waiting = 2 OR timeouts > $timeouts FROM pg_stat_admission_gate");
+		$gate->await("SELECT sum(waiting) = 2 OR sum(timeouts) > $timeouts FROM pg_stat_admission_gate");
 		$gate->queue($next, 'SELECT 2');
 		$first->query('COMMIT');
 		$holder->finish;
@@ -291,14 +295,16 @@ sub race
 }
 
 # The waiter is stopped somewhere on its way from the signal to its end, and is
-# granted a slot in the meantime, or a moment before the signal.
+# granted a slot in the meantime, or a moment before the signal; called to take it, unless it
+# has waited for 20 ms.
 sub by_signal
 {
-	my ($signal, $within) = @_;
+	my ($signal, $within, $ms) = @_;
 
 	return sub {
 		my ($waiter, $holder) = @_;
 
+		$gate->await_wait($waiter, $ms);
 		my $is_granted_before = rand() < 0.3;
 		$holder->start('COMMIT') if $is_granted_before;
 		my $until = time + rand $within;
@@ -313,22 +319,17 @@ sub by_signal
 	};
 }
 
-# With handoff_after = 0 the slot is handed to the waiter, else it is called to
-# take it.
-for my $handoff_after (0, 1000)
+for my $ms (0, 20)
 {
-	my $how = "handoff_after = $handoff_after";
-	$gate->set(handoff_after => $handoff_after);
-
-	race("a cancel, $how", 50, [], by_signal('INT', 0.00005), '00000', '57014');
-	race("a termination, $how", 30, [], by_signal('TERM', 0.0002), '00000', '57P01');
-	race(
-		"queue_timeout, $how",
-		20,
-		[ session => { 'admission_gate.queue_timeout' => '50ms' } ],
-		sub { usleep(rand 60_000); $_[1]->start('COMMIT') },
-		'00000', '53000');
+	race("a cancel after $ms ms", 50, {}, by_signal('INT', 0.00005, $ms), '00000', '57014');
+	race("a termination after $ms ms", 30, {}, by_signal('TERM', 0.0002, $ms), '00000', '57P01');
 }
+race(
+	'queue_timeout', 40,
+	{ 'admission_gate.queue_timeout' => '50ms' },
+	sub { usleep(rand 60_000); $_[1]->start('COMMIT') },
+	'00000', '53000');
+$gate->set(pools => '');
 
 # A grant that meets client_connection_check_interval
 #

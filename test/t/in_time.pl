@@ -10,18 +10,11 @@ use GateTest;
 my $gate = GateTest->new(
 	'in_time',
 	max_active_backends => 1,
-	handoff_after => 0,
 	pools => 'cancel: priority = 0; hang_up: priority = 0; one: priority = 0',
 	max_connections => 80);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
 my %for_long = (statement_timeout => '1h');
-
-sub await_wait
-{
-	my ($session, $ms) = @_;
-	return $gate->await(sub { ($gate->state($session, 'wait_time') || 0) > $ms }, "a wait of $ms ms");
-}
 
 sub ok_next
 {
@@ -35,7 +28,7 @@ sub ok_next
 	my $patient = $gate->waiter($work);
 	my $late = $gate->waiter('SELECT 1', session => { 'admission_gate.queue_timeout' => '6s' });
 	my $other = $gate->waiter($work);
-	await_wait($late, 3000);
+	$gate->await_wait($late, 3000);
 	my $newest = $gate->waiter($work, session => \%for_long);
 
 	$holder->stop;
@@ -54,7 +47,7 @@ sub ok_next
 {
 	my $holder = $gate->worker;
 	my @line = map { $gate->waiter('SELECT clock_timestamp()', session => \%for_long) } 1 .. 6;
-	await_wait($line[0], 6000);
+	$gate->await_wait($line[0], 6000);
 	my $hurried = $gate->waiter('SELECT clock_timestamp()', session => { statement_timeout => '10s' });
 	$holder->stop;
 	my $served = $hurried->finish;
@@ -70,13 +63,13 @@ sub goes_first
 	my %in_pool = ('admission_gate.pool' => $pool);
 	my $holder = $gate->worker;
 	my @clients = map { $gate->waiter('SELECT 1', session => \%in_pool) } 1 .. $clients;
-	await_wait($clients[-1], 1000);
+	$gate->await_wait($clients[-1], 1000);
 	my $patience = $gate->state($clients[0], 'wait_time');
 	$give_up->($_) foreach @clients;
 	$gate->await_waiting(0);
 
 	my $late = $gate->waiter($work, session => \%in_pool);
-	await_wait($late, 0.7 * $patience);
+	$gate->await_wait($late, 0.7 * $patience);
 	my $newest = $gate->waiter($work, session => { %in_pool, %for_long });
 	$holder->stop;
 	$gate->await(
@@ -171,7 +164,7 @@ is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do client
 	my $in_block = $block->(%soon);
 	$gate->queue($in_block, $want);
 	my $lone = $gate->waiter($want, %soon);
-	await_wait($lone, 4000);
+	$gate->await_wait($lone, 4000);
 	my $newest = $gate->waiter("$want, pg_sleep(60)", session => \%for_long);
 	$holders[0]->query('COMMIT');
 	ok_next($in_block, 'one that may hold locks lets no other go first');

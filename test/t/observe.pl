@@ -10,7 +10,6 @@ my $gate = GateTest->new(
 	'observe',
 	mode => 'observe',
 	max_active_backends => 1,
-	handoff_after => 0,
 	max_connections => 150,
 	idle_after => -1);
 

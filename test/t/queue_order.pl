@@ -9,7 +9,6 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 60,
-	handoff_after => 500,
 	idle_after => 30_000,
 	max_connections => 140);
 
@@ -20,7 +19,7 @@ $gate->value('CREATE TABLE news AS SELECT 0 AS edition');
 my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
 
 # Of two that queue in the middle of their transactions, the first stays the first, also if it
-# had to go behind one that holds no locks, for that had waited for handoff_after.
+# had to go behind one that holds no locks, for that had waited for 20 ms.
 {
 	my ($beginner, $first, $second) = map { $gate->session } 1 .. 3;
 	my $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$want RETURNING pg_sleep(0.01);\nCOMMIT;");
@@ -60,7 +59,7 @@ my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
 	(pop @holders)->stop;
 	$gate->queue($beginner, 'BEGIN');
 	$gate->await(
-		"SELECT clock_timestamp() > state_change + interval '0.5 s' FROM pg_stat_admission_gate_backends
+		"SELECT clock_timestamp() > state_change + interval '20 ms' FROM pg_stat_admission_gate_backends
 		WHERE pid = " . $beginner->pid);
 	$gate->queue($first, $want);
 	$beginner->stop;
@@ -73,7 +72,7 @@ my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
 }
 
 # Each lone statement in the queue has its table's lock, which a stronger one waits for.
-$gate->set(max_active_backends => 4, handoff_after => 20, idle_after => 100);
+$gate->set(max_active_backends => 4, idle_after => 100);
 {
 	my $crowd = $gate->crowd(100, 'SELECT count(*) FROM news, generate_series(1, 8000);');
 	my $locker = $gate->session;
@@ -98,7 +97,7 @@ $gate->set(max_active_backends => 4, handoff_after => 20, idle_after => 100);
 
 # If all holders wait behind that lock, they do, one after the other; at once, not when the
 # last resort would let the first of them in.
-$gate->set(handoff_after => 60_000, idle_after => -1);
+$gate->set(idle_after => -1);
 {
 	my @holders = map { $gate->holder } 1 .. 4;
 	my @waiters = map { $gate->waiter('SELECT edition FROM news') } 1 .. 12;

@@ -11,7 +11,6 @@ use GateTest;
 my $gate = GateTest->new(
 	'safety',
 	max_active_backends => 1,
-	handoff_after => 0,
 	idle_after => -1,
 	max_connections => 30,
 	superuser_reserved_connections => 3,
@@ -171,7 +170,7 @@ $gate->ok_quiet('after those that bypass the gate');
 	$gate->ok_runs($operator, $_, "with one, it can say so while the gate is full: $_")
 	  foreach ('SET admission_gate.bypass = on', @change);
 	ok_free('which frees the queue', $waiter);
-	is($operator->start('ALTER SYSTEM SET admission_gate.handoff_after = 0')->sqlstate,
+	is($operator->start('ALTER SYSTEM SET admission_gate.idle_after = 0')->sqlstate,
 		'42501', 'a grant is for one setting');
 	$gate->set(max_active_backends => 1);
 }

@@ -6,7 +6,7 @@ use warnings;
 use lib 'test/perl';
 use GateTest;
 
-my $gate = GateTest->new('waits', max_active_backends => 1, handoff_after => 0, idle_after => -1);
+my $gate = GateTest->new('waits', max_active_backends => 1, idle_after => -1);
 my $node = $gate->node;
 
 # With a holder in the only slot, the session starts a statement and queues; then the code ends

@@ -331,7 +331,7 @@ sub forget
 }
 
 # A limit for all: one that has a place there does not wait for a slot with its locks.
-$gate->set(max_active_backends => 8, max_queue_length => -1, handoff_after => 0, idle_after => -1);
+$gate->set(max_active_backends => 8, max_queue_length => -1, idle_after => -1);
 forget();
 $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$hot_row\nCOMMIT;");
 await_queue();
@@ -347,7 +347,7 @@ $_->stop foreach (@workers, @next);
 $gate->ok_stops($crowd);
 
 # By another unique column than the primary key, which is not known before
-$gate->set(max_active_backends => -1, max_queue_length => 0, handoff_after => 20, idle_after => 30_000);
+$gate->set(max_active_backends => -1, max_queue_length => 0, idle_after => 30_000);
 forget();
 $crowd = $gate->crowd(24, $hot_row =~ s/id = 1/code = 'c1'/r, %of_crowd);
 await_queue();
