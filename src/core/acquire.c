@@ -333,10 +333,11 @@ slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience, int *queu
 	return result;
 }
 
-/* If this backend was handed a slot, it is awake now. */
+/* If this backend was granted or handed a slot, it is awake now. */
 static void
 finish_handoff(void)
 {
+	MySlotEntry->grant_pending = false;
 	if (MySlotEntry->handoff_pending)
 		pg_atomic_fetch_sub_u32(&Slots->handoffs_in_flight, 1);
 	MySlotEntry->handoff_pending = false;

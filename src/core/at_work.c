@@ -73,6 +73,8 @@ slots_note_holder(int procno, bool at_work)
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
 
+	/* It wants a CPU, to notice that it has its slot. */
+	at_work |= *(volatile bool *) &entry->grant_pending;
 	if (entry->is_idle == at_work)
 		entry->is_idle = !at_work;
 	if (at_work || state_in(state) != SLOT_RUNNING)

@@ -391,6 +391,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 static void
 grant(SlotEntry *entry, const Hold *hold)
 {
+	entry->grant_pending = true;	/* before it sees its state */
 	slots_make_holder(entry, hold);
 	wake_later(entry);
 }
