@@ -634,7 +634,7 @@ sampler_sample(void)
 		if (state == SLOT_RUNNING && gate_long_after >= 0 &&
 			wait_event_of(GetPGProcByNumber(procno)) == 0)
 			slots_note_at_work(procno, long_ago);
-		if (slots_is_holder(procno) || (state == SLOT_NONE && samples[procno].lock != NULL))
+		if (state == SLOT_RUNNING || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
 		if (slots_has_long_place(procno))

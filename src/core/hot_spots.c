@@ -77,15 +77,6 @@ has_queue(HotSpotKind kind)
 	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
 }
 
-/* Does that backend have a slot, or a place?  A hint. */
-bool
-slots_is_holder(int procno)
-{
-	SlotState	state = state_of(entry_of(procno));
-
-	return state == SLOT_RUNNING || has_spot(entry_of(procno));
-}
-
 /* Take the place in spot from a backend, if it still has that: only the worker. */
 void
 slots_withdraw_place(SlotEntry *entry, uint32 spot)
@@ -468,7 +459,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	HotSpot    *spot;
 	int			found = contends ? find_or_form(procno, key, now) : -1;
 
-	if (!slots_is_holder(procno))
+	if (state_of(entry) != SLOT_RUNNING)
 		return;
 
 	if (found >= 0)

@@ -135,7 +135,6 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 /* Backends. my_slot_procno is invalid until this one meets the gate. */
 extern GATE_HIDDEN int my_slot_procno;
 extern GATE_HIDDEN pg_atomic_uint32 *my_slot_state; /* or that of none */
-extern bool slots_is_holder(int procno);
 extern uint32 slots_attached(void);
 extern SlotState slots_state(int procno);
 extern uint32 slots_progress(int procno);
