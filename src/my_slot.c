@@ -18,6 +18,25 @@
  * Up to superuser_reserved_connections superusers enter above the limit
  * instead of waiting: the gate never keeps an administrator out.
  *
+ * The way of a transaction; only while it is ADMITTED has it a slot:
+ *
+ *	standing			what happens						then
+ *	------------------	----------------------------------	--------------
+ *	NOT_ADMITTED		it acquires a slot, or is granted	ADMITTED
+ *						 one in the queue
+ *						its session bypasses the gate		PASSED
+ *						its BEGIN is refused				REFUSED
+ *	PASSED				the bypass ends: it gets a slot		ADMITTED
+ *						 without a wait
+ *	REFUSED				each statement fails				REFUSED
+ *	ADMITTED			its first statement is long, and	WAITS_TO_START
+ *						 finds no place
+ *						it finds no place at a hot spot		WAITS_INSIDE
+ *						its commit begins					ENDING
+ *	WAITS_TO_START,		it is granted slot and place; or	ADMITTED
+ *	 WAITS_INSIDE		 fails, with a slot
+ *	any					it ends								NOT_ADMITTED
+ *
  * If BEGIN is refused, the block begins nevertheless.  Its first statement
  * that needs a slot, or its COMMIT, then fails with the error (docs/design.md
  * has the reason).
@@ -44,16 +63,16 @@
 
 #include "gate.h"
 
-/* How the present transaction stands */
+/* How the present transaction stands: see above.  From ADMITTED on, its end counts. */
 typedef enum Standing
 {
-	NOT_ADMITTED,				/* it may have to wait */
-	PASSED,						/* it began with the bypass */
-	REFUSED,					/* BEGIN failed: see refusal */
-	ADMITTED,					/* it has a slot */
-	LEFT,						/* it has none, but its end is not counted yet */
-	NOT_STARTED					/* the same: its first statement is long, and
-								 * waits for a place */
+	NOT_ADMITTED,
+	PASSED,
+	REFUSED,
+	ADMITTED,
+	WAITS_TO_START,
+	WAITS_INSIDE,
+	ENDING
 } Standing;
 
 static Standing standing = NOT_ADMITTED;
@@ -92,7 +111,7 @@ queue_timeout(void)
 static bool
 lock_timeout_is_first(void)
 {
-	return standing == LEFT && LockTimeout > 0 &&
+	return standing == WAITS_INSIDE && LockTimeout > 0 &&
 		(queue_timeout() == 0 || LockTimeout < queue_timeout());
 }
 
@@ -332,19 +351,19 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 
 	wait_start = monotonic_us();
 	wait_patience = patience();
-	wait_holds_locks = standing == LEFT && !is_lone(query);
-	wait_is_long = standing == NOT_STARTED;
+	wait_holds_locks = standing == WAITS_INSIDE && !is_lone(query);
+	wait_is_long = standing == WAITS_TO_START;
 	state = slots_enqueue(gate_max_queue_length, wait_holds_locks, wait_patience, &wait_queue_length);
 	if (state == SLOT_NONE)
 	{
 		slots_get_my_limit(&wait_limit);
-		if (standing != LEFT)
+		if (standing != WAITS_INSIDE)
 			(void) snapshot_release(query, true);
 		refuse(true, !begins_block);
 	}
 	if (state != SLOT_WAITING)
 	{
-		if (standing == LEFT)
+		if (standing == WAITS_INSIDE)
 			snapshot_retake();
 		standing = ADMITTED;
 		return;
@@ -353,7 +372,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		if (standing != LEFT)
+		if (standing != WAITS_INSIDE)
 			(void) snapshot_release(query, true);
 		granted = sleep_in_queue();
 		error_context_stack = context.previous;
@@ -507,14 +526,14 @@ my_slot_resume(void)
 
 /*
  * No place was free: wait for one, and for a slot.  If that fails, the backend
- * gets a slot back: a subtransaction may catch the error.  meanwhile: LEFT or
- * NOT_STARTED.
+ * gets a slot back: a subtransaction may catch the error.  meanwhile: how the
+ * transaction stands while it waits.
  */
 static pg_noinline void
 wait_for_place(QueryDesc *query, int hot_spot, Standing meanwhile)
 {
 	standing = meanwhile;
-	slots_give_up_for(hot_spot, meanwhile == LEFT);
+	slots_give_up_for(hot_spot, meanwhile == WAITS_INSIDE);
 	PG_TRY();
 	{
 		wait_for_slot(query, false);
@@ -565,7 +584,7 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 			return;
 		sched_yield();
 		if (!slots_take_place(hot_spot))
-			wait_for_place(query, hot_spot, LEFT);
+			wait_for_place(query, hot_spot, WAITS_INSIDE);
 	}
 	place_level = GetCurrentTransactionNestLevel();
 }
@@ -587,7 +606,7 @@ my_slot_want_long(QueryDesc *query, uint64 expected)
 		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress || xact_predates_gate() ||
 			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
 			return;
-		wait_for_place(query, place, NOT_STARTED);
+		wait_for_place(query, place, WAITS_TO_START);
 	}
 	place_level = 1;
 }
@@ -623,7 +642,7 @@ void
 my_slot_begin_commit(void)
 {
 	if (standing == ADMITTED)
-		standing = LEFT;
+		standing = ENDING;
 	else if (standing == REFUSED)
 		ReThrowError(refusal);
 	slots_release();
