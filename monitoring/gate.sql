@@ -107,7 +107,7 @@ UNION
 ), lines (section, place, line) AS (
 	SELECT 1, 0, format('%s%s  gate %s: max_active_backends = %s, mode = %s', :'clear_screen',
 		date_trunc('second', clock_timestamp()),
-		CASE WHEN active = '0' THEN 'OFF' WHEN mode = 'enforce' THEN 'ON' ELSE 'OBSERVES' END, active, mode)
+		CASE WHEN active = '0' OR mode = 'off' THEN 'OFF' WHEN mode = 'enforce' THEN 'ON' ELSE 'OBSERVES' END, active, mode)
 	FROM kept, current_setting('admission_gate.max_active_backends') active, current_setting('admission_gate.mode') mode
 UNION ALL
 	SELECT 1, 1, format(E'%s of %s connections; longest wait: %s; worker: %s%s\n',

@@ -22,6 +22,11 @@
 
 #include "gate.h"
 
+enum
+{
+	MODE_OFF, MODE_OBSERVE, MODE_ENFORCE
+};
+
 int			gate_max_active_backends = 0;
 int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
@@ -29,7 +34,8 @@ int			gate_log_min_wait = -1;
 int			gate_long_after = 100;
 bool		bypass_in_force = false;
 
-static int	mode = 0;			/* 1 = observe */
+static int	max_active_backends = 0;
+static int	mode = MODE_ENFORCE;
 static int	idle_after = 100;
 static bool hot_spots = true;
 static bool bypass = false;
@@ -43,8 +49,9 @@ static const char *bypass_names = "";
 static bool bypass_by_name = false;
 
 static const struct config_enum_entry mode_options[] = {
-	{"enforce", 0, false},
-	{"observe", 1, false},
+	{"off", MODE_OFF, false},
+	{"observe", MODE_OBSERVE, false},
+	{"enforce", MODE_ENFORCE, false},
 	{NULL, 0, false}
 };
 
@@ -57,7 +64,7 @@ settings_publish(void)
 {
 	SlotSettings settings = {
 		.max_active = gate_max_active_backends,
-		.observing = mode != 0,
+		.observing = mode == MODE_OBSERVE,
 		.hot_spots = hot_spots,
 		.log_min_wait = gate_log_min_wait,
 		.idle_after = idle_after
@@ -67,12 +74,28 @@ settings_publish(void)
 	slots_set(&settings);
 }
 
+/* Let max_active backends work in this mode. */
+static void
+set_gate(int max_active, int new_mode)
+{
+	bool		was_off = gate_max_active_backends == 0;
+
+	gate_max_active_backends = new_mode == MODE_OFF ? 0 : max_active;
+	/* A parallel worker gets its leader's settings in a transaction. */
+	if (was_off && gate_max_active_backends != 0 && MyProc != NULL && !IsParallelWorker())
+		ungated_transaction = MY_TRANSACTION;
+}
+
 static void
 assign_max_active_backends(int newval, void *extra)
 {
-	/* A parallel worker gets its leader's setting in a transaction. */
-	if (newval != 0 && gate_max_active_backends == 0 && MyProc != NULL && !IsParallelWorker())
-		ungated_transaction = MY_TRANSACTION;
+	set_gate(newval, mode);
+}
+
+static void
+assign_mode(int newval, void *extra)
+{
+	set_gate(max_active_backends, newval);
 }
 
 static void
@@ -190,14 +213,14 @@ settings_define(void)
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
 							"Others wait in a queue. Zero turns the gate off. -1 leaves the limits of pools and automatic ones, for hot spots, long statements and short CPUs.",
-							&gate_max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
+							&max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
 	DefineCustomEnumVariable("admission_gate.mode",
-							 "Sets whether backends above the limit wait or are only counted.",
-							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how many would have waited.",
-							 &mode, 0, mode_options,
-							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+							 "Sets whether backends above the limit wait, or are only counted, or whether the gate is off.",
+							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how many would have waited. \"off\" is as max_active_backends = 0, and keeps that number.",
+							 &mode, MODE_ENFORCE, mode_options,
+							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
 
 	DefineCustomStringVariable("admission_gate.pools",
 							   "Defines pools, which give parts of the slots to parts of the sessions.",

@@ -179,7 +179,8 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 	for (PoolView *pool = pools; pool < pools + n; pool++)
 	{
 		add(&row, CStringGetTextDatum(pool->name));
-		add(&row, CStringGetTextDatum(Slots->settings.observing ? "observe" : "enforce"));
+		add(&row, CStringGetTextDatum(Slots->settings.max_active == 0 ? "off" :
+									  Slots->settings.observing ? "observe" : "enforce"));
 		add(&row, Int32GetDatum(pool->max_active));
 		add(&row, Int32GetDatum(pool->priority));
 		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));

@@ -54,7 +54,7 @@ my $full_waiter = $full_gate->waiter('SELECT 1');
 $gate->ok_quiet('after a stopped waiter');
 
 # Switching off
-for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ])
+for my $off ([ max_active_backends => 0 ], [ mode => 'observe' ], [ mode => 'off' ])
 {
 	my ($name, $value) = @$off;
 

@@ -71,7 +71,7 @@ my $reload = 'SELECT pg_reload_conf()';
 for (
 	[ 'cancels the holder', '57014', "SELECT pg_cancel_backend(pid) $holders" ],
 	[ 'terminates the holder', '57P01', "SELECT pg_terminate_backend(pid) $holders" ],
-	[ 'lifts the limit', '', 'ALTER SYSTEM SET admission_gate.max_active_backends = 0', $reload ],
+	[ 'switches the gate off', '', 'ALTER SYSTEM SET admission_gate.mode = off', $reload ],
 	[ 'lets the limit only be observed', '', q{ALTER SYSTEM SET admission_gate.mode = 'observe'}, $reload ])
 {
 	my ($what, $sqlstate, @typed) = @$_;
@@ -98,7 +98,7 @@ for (
 	ok_free('the owner of the files gets everybody out without a connection', @waiters);
 	ok(!$holder->done, 'while the holder goes on');
 	$gate->end_sessions;
-	$gate->set(max_active_backends => 1);
+	$gate->set(mode => 'enforce');
 }
 
 # Roles that need the bypass
