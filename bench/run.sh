@@ -14,7 +14,7 @@
 # From the environment (make bench NAME=value):
 #   BENCH      any of the names below; default: all but demo
 #   WORKLOADS  only these loads of the benchmark
-#   VARIANTS   such as "off auto gate:16 limit pgbouncer:8 idle_after=-1": see
+#   VARIANTS   such as "off auto gate:16 pgbouncer:8 idle_after=-1": see
 #              bench/README.md
 #   CLIENTS    client counts, such as "64 500", instead of each benchmark's own
 #   ROUNDS     default 3, with more than 2000 clients or in the demo 1

@@ -38,8 +38,7 @@ def client_counts(benchmark, load, options):
 
 
 def plan(benchmark, options):
-    """All runs in order.  Where there are no more clients than slots, the limit is
-    the same as no gate."""
+    """All runs in order"""
     runs = []
     chosen = map(variants.parse, options.variants or benchmark.variants.split())
     chosen = [variant for variant in chosen if variant.kind != "pgbouncer" or pooler.PROGRAM]
@@ -53,7 +52,6 @@ def plan(benchmark, options):
                 runs += [
                     Run(name, load, variant, clients, number, skip, options.duration or load.duration)
                     for variant in (chosen if number % 2 else reversed(chosen))
-                    if not (variant.kind == "limit" and clients <= variant.number)
                 ]
     return runs
 

@@ -27,13 +27,6 @@ COUNTERS = [
     "INSERT INTO counters SELECT i, 0 FROM generate_series(1, {rows}) i",
 ]
 
-# About 1.6 kB each, below the size from which values are compressed.
-JSON = [
-    "CREATE TABLE test (id int PRIMARY KEY, info jsonb NOT NULL)",
-    """INSERT INTO test SELECT i, jsonb_build_object('id', i, 'name', md5(i::text), 'text', repeat(md5(i::text), 48))
-       FROM generate_series(1, {rows}) i""",
-]
-
 FACTS = [
     "CREATE TABLE dims (id int PRIMARY KEY, name text NOT NULL)",
     "INSERT INTO dims SELECT i, md5(i::text) FROM generate_series(1, {rows} / 10) i",
@@ -62,7 +55,6 @@ READ = [
 DATASETS = {
     "rows": (100000, ROWS),
     "counters": (5000000, COUNTERS),
-    "json": (200000, JSON),
     "facts": (1000000, FACTS),
     "read": (20000, READ),
     "tpcb_10": (1000000, None),
@@ -143,16 +135,13 @@ def stuck_row(setting, statements=UPDATE):
 
 LOADS = {
     "hot_row": everybody("one row, updated by all", "rows", HOT_ROW),
-    "hot_row_block": everybody("one row, inside BEGIN ... COMMIT", "rows", f"BEGIN;\n{HOT_ROW}COMMIT;\n"),
     "tpcb_10": everybody("TPC-B, scale 10", "tpcb_10", "", "-b", "tpcb-like"),
     "update": everybody("two updates of a random row", "counters", UPDATE_TWICE),
     "select_only": everybody("pgbench -S, scale 10", "tpcb_10", "", "-b", "select-only"),
-    "json": everybody("1.6 kB of jsonb in a random row", "json", ID + "UPDATE test SET info = info WHERE id = :id;\n"),
-    "connect": everybody("SELECT 1, a new connection each time", "rows", "SELECT 1;\n", "-C"),
     "mixed": plain(
         "pgbench -N beside 4 analysts",
         Group("updates", "tpcb_10", arguments=("-b", "simple-update")),
-        Group("analysts", "facts", ANALYST, number=4, pool="analysts", protocol="simple"),
+        Group("analysts", "facts", ANALYST, number=4, protocol="simple"),
         duration=20,
     ),
     "bystanders": Load(
@@ -216,11 +205,11 @@ STORM = "off auto gate:2 idle_after=-1:1 idle_after=-1:2 idle_after=-1:4 pgbounc
 BENCHMARKS = {
     "auto": Benchmark(
         "A limit of -1",
-        "hot_row hot_row_block tpcb_10 update select_only json connect",
+        "hot_row tpcb_10 update select_only",
         "off auto gate:8 gate:32 gate:128 pgbouncer:8",
         (64, 500, 1000, 4000),
     ),
-    "mixed": Benchmark("Short transactions beside a few analysts", "mixed", "off auto gate:16 pools:16", (100,)),
+    "mixed": Benchmark("Short transactions beside a few analysts", "mixed", "off auto gate:16", (100,)),
     "bystanders": Benchmark("Other work beside a hot row", "bystanders", CONTEND),
     "two_rows": Benchmark("Two hot rows", "two_rows", CONTEND),
     "tenth": Benchmark("A row that is wanted now and then", "tenth", CONTEND),

@@ -17,9 +17,6 @@ from kinds import Load
 from server import LIMIT, Failed
 from variants import Variant
 
-# An idle client: a warm connection that does nothing more.
-IDLE = "SELECT 1;\n\\sleep 2000 s\n"
-
 
 @dataclass(frozen=True)
 class Run:
@@ -109,19 +106,13 @@ class Measurement:
         return Taken((began + time.time()) / 2, cpu, deadlocks)
 
     def start(self, stack, group):
-        """Starts the group; in the variant "limit", those beyond it are connected and have
-        nothing to do."""
-        options, variant, number = self.options, self.run.variant, self.run.clients_of(group)
+        options, number = self.options, self.run.clients_of(group)
         address = {**(self.pooler or self.server).address, "PGDATABASE": group.dataset}
         if group.pool and not self.pooler:
             address["PGOPTIONS"] = f"-c admission_gate.pool={group.pool}"
         keeps_statements = not self.pooler or pooler.keeps_statements()
         if group.dataset == "sysbench":
             return stack.enter_context(Sysbench(options, group.name, number, address, keeps_statements))
-        if variant.kind == "limit" and not group.number and number > variant.number:
-            idle = self.files(group.dataset, [("idle", 1, IDLE)])
-            stack.enter_context(Pgbench(options, "idle", number - variant.number, address, idle)).wait_until_at_work()
-            number = variant.number
         if group.timeout:
             return stack.enter_context(Overload(options, group, number, address))
         protocol, per_thread = group.protocol, CLIENTS_PER_THREAD

@@ -20,19 +20,10 @@ INNER = """CREATE FUNCTION sell_inside(item int) RETURNS void LANGUAGE plpgsql S
 TABLES = [
     "CREATE TABLE stock (id int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 50)",
     "INSERT INTO stock SELECT generate_series(1, 1000), 0",
-    *(f"CREATE TABLE {name} ({NUMBERED}, stock int NOT NULL)" for name in ("orders", "triggering", "mutations")),
+    *(f"CREATE TABLE {name} ({NUMBERED}, stock int NOT NULL)" for name in ("orders", "mutations")),
     *(f"CREATE TABLE {name} (id int PRIMARY KEY, v bigint NOT NULL)" for name in ("items", "t", "parents")),
     *(f"INSERT INTO {name} SELECT generate_series(1, {{rows}}), 0" for name in ("items", "t", "parents")),
     f"CREATE TABLE children ({NUMBERED}, parent int NOT NULL REFERENCES parents)",
-    """CREATE FUNCTION sell(item int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-           UPDATE stock SET n = n - 1 WHERE id = item;
-           INSERT INTO orders (stock) VALUES (item);
-       END $$""",
-    """CREATE FUNCTION sell_ordered() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           UPDATE stock SET n = n - 1 WHERE id = new.stock;
-           RETURN NULL;
-       END $$""",
-    "CREATE TRIGGER sell AFTER INSERT ON triggering FOR EACH ROW EXECUTE FUNCTION sell_ordered()",
     """DO $$ BEGIN IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'dblink') THEN
            CREATE EXTENSION dblink;
        END IF; END $$""",
@@ -77,16 +68,6 @@ def tenth(title, hot, **more):
 
 MIXED = {
     "shop": tenth("update of one row, then an insert", HOT),
-    "same_table": tenth(
-        "a row of the table of the other updates", block("UPDATE t SET v = v + 1 WHERE id = 1;", ORDER)
-    ),
-    "random_set": tenth(
-        "one row, with a random value",
-        "\\set more random(1, 100)\n" + block("UPDATE stock SET n = n - :more WHERE id = 1;", ORDER),
-    ),
-    "insert_first": tenth("the insert, then the row", block(ORDER, SELL.format(1))),
-    "in_function": tenth("one row, in a function", "SELECT sell(1);\n"),
-    "in_trigger": tenth("one row, in a trigger", "INSERT INTO triggering (stock) VALUES (1);\n"),
     "foreign_key": shop(
         "a tenth of the transactions of 200 clients: children of one parent, every second one locks it before",
         pool(

@@ -5,14 +5,13 @@ import re
 from dataclasses import dataclass
 
 NAME = re.compile(r"(?P<name>[a-z_]+)(=(?P<value>[^:]*))?(:(?P<number>-?[0-9]+))?")
-POOLS = "admission_gate.pools"
 
 
 @dataclass(frozen=True)
 class Variant:
     name: str  # as it was given
-    kind: str = "gate"  # or off, limit, pgbouncer, without
-    number: int = 0  # of slots (-1: only of hot spots), of clients at work, or of connections of pgbouncer
+    kind: str = "gate"  # or off, pgbouncer, without
+    number: int = 0  # of slots (-1: only of hot spots), or of connections of pgbouncer
     settings: tuple = ()  # of (name, value)
 
 
@@ -23,12 +22,10 @@ def parse(name):
     number = int(number or 4 * len(os.sched_getaffinity(0)))
     if value is not None:
         return Variant(name, number=number, settings=(("admission_gate." + kind, value),))
-    if kind in ("off", "without", "limit", "gate", "pgbouncer"):
+    if kind in ("off", "without", "gate", "pgbouncer"):
         return Variant(name, kind, number)
     if kind == "auto":
         return Variant(name, number=-1)
-    if kind == "pools":
-        return Variant(name, number=number, settings=((POOLS, "analysts: max_active = 1, priority = -1"),))
     if kind == "pool":
-        return Variant(name, number=1000, settings=((POOLS, f"contenders: max_active = {number}"),))
+        return Variant(name, number=1000, settings=(("admission_gate.pools", f"contenders: max_active = {number}"),))
     raise SystemExit(f'error: unknown variant "{name}" in VARIANTS: see bench/README.md')
