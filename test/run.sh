@@ -203,7 +203,7 @@ extras() {
             neighbours:*)
                 echo pgbouncer pgpool patroni python3-etcd etcd \
                     pgaudit:pgaudit pg-stat-kcache:pg_stat_kcache pg-wait-sampling:pg_wait_sampling pg-hint-plan:pg_hint_plan \
-                    cron:pg_cron partman:pg_partman timescaledb:timescaledb
+                    cron:pg_cron timescaledb:timescaledb
                 ;;
         esac
     done

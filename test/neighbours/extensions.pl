@@ -17,7 +17,7 @@ my $long = 500;
 # What wants to be preloaded, in an order that suits them, and what to do without
 my @preloadable = (
 	qw(timescaledb pg_stat_statements pg_stat_kcache pg_wait_sampling auto_explain
-	  pgaudit pg_hint_plan pg_cron pg_partman_bgw));
+	  pgaudit pg_hint_plan pg_cron));
 
 my %settings = (
 	max_active_backends => 1,
@@ -31,9 +31,6 @@ my %settings = (
 	'pg_wait_sampling.profile_period' => 10,
 	'pgaudit.log' => 'read',
 	'auto_explain.log_min_duration' => 0,
-	'pg_partman_bgw.dbname' => 'postgres',
-	'pg_partman_bgw.interval' => 1,
-	'pg_partman_bgw.role' => scalar getpwuid($<),
 	'timescaledb.telemetry_level' => 'off');
 
 my ($gate, $gate_is_first);
@@ -233,49 +230,6 @@ sub test_pg_cron
 	return;
 }
 
-# Its background worker makes new partitions while the gate is full.
-sub test_pg_partman
-{
-	skip 'pg_partman is not installed', 1 if !has_library('pg_partman_bgw');
-
-	$gate->value('CREATE SCHEMA IF NOT EXISTS partman', 'CREATE EXTENSION IF NOT EXISTS pg_partman SCHEMA partman');
-	my $version = $gate->value("SELECT extversion FROM pg_extension WHERE extname = 'pg_partman'");
-	note "pg_partman $version";
-	$gate->value('CREATE TABLE public.events (at timestamptz NOT NULL) PARTITION BY RANGE (at)');
-	$gate->value("SELECT partman.create_parent('public.events', 'at', "
-		  . ($version =~ /^4/ ? "'native', 'daily'" : "'1 day'")
-		  . ', p_premake := 1)');
-	my $children = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.events'::regclass";
-	my $before = $gate->value($children);
-
-	my $holder = $gate->holder;
-	$gate->value("INSERT INTO events VALUES (now() + interval '1 day')", 'UPDATE partman.part_config SET premake = 5');
-	$gate->ok_comes("($children) > $before", "pg_partman's background worker does not queue");
-	$holder->quit;
-
-	# Its procedure queues if a client calls it, and then goes through its commits.
-	my $session = $gate->session;
-	wait_long($session, sub { $session->start('CALL partman.run_maintenance_proc()') });
-	return $session->quit;
-}
-
-# After many clients, in all protocols, everything was counted and no slot is lost.
-sub test_crowd
-{
-	$gate->set(max_active_backends => 2, idle_after => 100);
-	$gate->node->command_ok([ 'pgbench', '-i', '-q', '-s', '1', 'postgres' ], 'pgbench makes its tables');
-	for my $protocol ('simple', 'extended', 'prepared')
-	{
-		$gate->value('SELECT pg_stat_statements_reset()');
-		$gate->node->command_ok([ 'pgbench', '-n', '-c', '20', '-t', '20', '-M', $protocol, 'postgres' ],
-			"pgbench -M $protocol");
-		is($gate->value("SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'UPDATE pgbench_accounts%'"),
-			400, "$protocol: pg_stat_statements counts each statement once");
-		$gate->ok_quiet("after pgbench -M $protocol");
-	}
-	return $gate->ok_one_slot;
-}
-
 for my $order ('first', 'last')
 {
 	$gate_is_first = $order eq 'first';
@@ -289,7 +243,7 @@ for my $order ('first', 'last')
 		'INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i',
 		'ANALYZE accounts');
 
-	foreach my $test (@cases, \&test_accounting, \&test_pg_partman, \&test_crowd, \&test_pg_cron)
+	foreach my $test (@cases, \&test_accounting, \&test_pg_cron)
 	{
 	  SKIP:
 		{
