@@ -12,17 +12,16 @@
  *	   flags are clear, all queues are empty.  A backend whose wait in the middle of a
  *	   transaction has ended holds a slot.
  * (b) The limits hold: each count has at least the backends that say they are counted
- *	   there.  The count for all exceeds the limit only by those that were counted above it for a reason, like a
- *	   forced entry, and by as many as a limit that fell left above it, until they end.
- *	   A queue is within its limit unless there is such a reason.  Without a limit for
- *	   all, nothing is counted.
+ *	   there.  It exceeds its limit only by those that were counted above it for a reason,
+ *	   like a forced entry, and by as many as a limit that fell left above it, until they
+ *	   end.  Without a limit for all, nothing is counted.
  * (c) No wake-up is lost: a state in which no process can move has all of them done.
  *	   Whenever the lock is free, a slot is free, and a backend waits whose queue has a
- *	   free place, the next one has been called and has not answered yet.  Without a limit for all, that holds for the first of each such
- *	   queue.  If no slot is free, no first of a queue waits that needs only a place, and
- *	   has one free.  Exempt are the times in which a change of limits is on its way, if
- *	   there is no limit for all; a backend has yet to take the lock for a place it
- *	   released; and a waiter was called in vain.
+ *	   free place, the next one (without a limit for all, that of each such queue) has been
+ *	   called and has not answered yet.  If no slot is free, no first of a queue waits that
+ *	   needs only a place, and has one free.  Exempt are the times in which a change of
+ *	   limits is on its way, if there is no limit for all; a backend has yet to take the
+ *	   lock for a place it released; and a waiter was called in vain.
  * (d) Flags: whenever the lock is free, that of a queue says whether backends wait in it;
  *	   that of all, whether any waits for a slot alone, as far as (c) demands.  None waits
  *	   while the gate is off and no change of that is on its way.
@@ -35,8 +34,8 @@
  *	   Where slots are limited, one in the middle of a transaction goes ahead of those
  *	   that begin theirs, unless these, or one before them, have waited for HANDOFF_AFTER:
  *	   then it goes behind all.  It never goes ahead of another one in the middle, nor of
- *	   one that has waited so long.  An exchange of tickets leaves those that are patient,
- *	   or may hold locks, where they are, loses nobody, and passes over none that was called.
+ *	   one that has waited so long.  An exchange of tickets moves only those that are
+ *	   impatient and hold no locks, and passes over none that was called.
  * (g) A hot spot that is gone has no limit.
  *
  * How to read it: an inline or macro in lower case is the function of its name in
@@ -51,11 +50,9 @@
  * Memory is sequentially consistent.
  *
  * Left out: totals; all pools but "default"; the reserve, which is a forced entry; limits
- * that are only observed.  What depends on time, CPU time or shares is a
- * guess: all answers are tried.  So is which of several queues goes first, whenever a
- * backend enters or leaves one.  Only where a sample is what ends the run (HOLDER), it
- * comes last.  An exit of a backend that waits takes the steps of a cancel; an error or
- * an exit of one that works takes those of a release.
+ * that are only observed.  What depends on time or CPU time is a guess: all answers are
+ * tried.  So is which of several queues goes first.  An exit of a backend that waits takes
+ * the steps of a cancel; an error or an exit of one that works takes those of a release.
  *
  * Copyright (c) 2026, admission_gate authors
  */
@@ -96,7 +93,6 @@
 #define WANTING			0
 #endif
 #define ALL_PROCESSES	(BACKENDS + WORKERS)
-#define PLACES			(HOT > 0 || POOL_LIMIT != NO_LIMIT)
 
 /* ---- slots.h, slots_internal.h ---- */
 #define USAGE_COUNT		15
@@ -139,10 +135,9 @@ byte latches;					/* a bit for each backend whose latch is set */
 #define slots_are_limited()		(Slots.limit != NO_LIMIT)
 #define IS_CAPPED				(Slots.max_active != 0 && Slots.max_active != NO_LIMIT)
 #define slot_is_free()			(slots_in_use() < Slots.limit)
-#define queue_has_limit(i)		(queue_at(i).limit != NO_LIMIT)
 #define places_in_use(i)		(queue_at(i).usage & USAGE_COUNT)
 #define queue_has_place_free(i)	(places_in_use(i) < queue_at(i).limit)
-#define QUEUE_COUNTS(i)			((i) > DEFAULT_POOL || queue_has_limit(i))
+#define QUEUE_COUNTS(i)			((i) > DEFAULT_POOL || queue_at(i).limit != NO_LIMIT)
 
 /* ---- The model's own: ghosts and budgets ---- */
 byte first_queue;				/* the one that goes before others */
@@ -215,7 +210,7 @@ inline count_up(cell, most, when)
 inline count_place(i, when)
 {
 	ok = true;
-	WHEN(PLACES,
+	WHEN(HOT > 0 || POOL_LIMIT != NO_LIMIT,
 		 atomic {
 			WHEN(QUEUE_COUNTS(i), count_up(queue_at(i).usage, queue_at(i).limit, when);
 				 WHEN(ok, place = i))
@@ -294,25 +289,16 @@ inline wake_later(p) { wakes = wakes | BIT(p) }
 
 inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
 
-/* Ghosts: the places of those that keep their tickets, in "order" */
-hidden byte walker; hidden short order, order_before;
-#define KEEPS_TICKET(p) \
-	((p) < BACKENDS - IMPATIENT || entry_of(p).holds_locks || entry_of(p).is_awaited)
-#define NOTE_ORDER(i) \
-	walker = HEAD(i); order = 0; \
-	do \
-	:: walker != INVALID_PROC_NUMBER -> \
-		order = order * 6 + (KEEPS_TICKET(walker) -> walker : INVALID_PROC_NUMBER) + 1; \
-		walker = NEXT(walker) \
-	:: else -> break \
-	od
+hidden byte walker;
+#define IS_IMPATIENT(p) \
+	((p) >= BACKENDS - IMPATIENT && !entry_of(p).holds_locks && !entry_of(p).is_awaited)
 
 /* index: the one that came last, which is any; next_one: the head */
 inline exchange_tickets(i)
 {
 	d_step {
-		NOTE_ORDER(i); order_before = order; next_one = HEAD(i); walker = PREV(index);
-		assert(!entry_of(next_one).wakeup_pending);	/* (f) */
+		next_one = HEAD(i); walker = PREV(index);
+		assert(IS_IMPATIENT(index) && IS_IMPATIENT(next_one) && !entry_of(next_one).wakeup_pending);	/* (f) */
 		if
 		:: queue_at(i).last_before == next_one -> queue_at(i).last_before = index
 		:: queue_at(i).last_before == index -> queue_at(i).last_before = next_one
@@ -323,12 +309,9 @@ inline exchange_tickets(i)
 		WHEN(walker == next_one, walker = index);
 		walker = NEXT(walker); LIST_INSERT(queue_at(i).waiters, next_one, walker);
 		WHEN(((has_waited >> index) & 1) != ((has_waited >> next_one) & 1),
-			 has_waited = has_waited ^ (BIT(index) | BIT(next_one)));
-		NOTE_ORDER(i); assert(order == order_before)	/* (f) */
+			 has_waited = has_waited ^ (BIT(index) | BIT(next_one)))
 	}
 }
-#define IS_IMPATIENT(p) \
-	((p) >= BACKENDS - IMPATIENT && !entry_of(p).holds_locks && !entry_of(p).is_awaited)
 #define MAY_EXCHANGE(i, p) \
 	(HAS_WAITERS(i) && IS_WAITING(p) && entry_of(p).queue == i && HEAD(i) != p && \
 	 IS_IMPATIENT(p) && IS_IMPATIENT(HEAD(i)) && !entry_of(HEAD(i)).wakeup_pending)
