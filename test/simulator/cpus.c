@@ -67,42 +67,25 @@ typedef struct Load
 	int			cpus;
 	int			seconds;
 	Group		groups[MAX_GROUPS];
-	double		together;		/* all have this part of the best fixed limit
-								 * in time, added up as CPU time */
 	double		warm_up;		/* seconds of each group that do not count; 0
 								 * = 5 */
 	bool		unlimited;		/* there is never a limit */
 	bool		ends_open;		/* there is none at the end */
 } Load;
 
-/*
- * Of a group: name, clients, work and patience, of_open, of_best.  Of 300 ms in
- * 30 s, those that began without a limit take a minute to fail.
- */
+/* Of a group: name, clients, work and patience, of_open, of_best */
 static const Load loads[] = {
 	{"closed", 2, 25, {{"6 ms in 300 ms", 400, 6, 300, 10, 0.95}}},
-	{"closed, 1 s", 2, 25, {{"6 ms in 1 s", 250, 6, 1000, 1.05, 0.95}}},
-	{"closed, at the limit", 2, 15, {{"1 ms in 2 ms", 100, 1, 2, 10, 0.95}}},
-	{"closed, short", 2, 15, {{"1 ms in 100 ms", 800, 1, 100, 10, 0.95}}},
-	{"closed, tight", 2, 30, {{"300 ms in 600 ms", 50, 300, 600, 10, 0.9}}},
 	{"closed, few", 2, 60, {{"300 ms in 3 s", 20, 300, 3000, 1.1, 0.85}},.warm_up = 10},
-	{"closed, long", 2, 120, {{"300 ms in 30 s", 400, 300, 30000, 10, 0.8}},.warm_up = 65},
-	{"open, 1.5 times as many", 2, 25, {{"6 ms in 300 ms", 900, 6, 300, 1.3, 0.95,.rate = 500}}},
 	{"open, 3 times as many", 2, 25, {{"6 ms in 300 ms", 900, 6, 300, 10, 0.95,.rate = 1000}}},
-	{"patient and not", 2, 25, {{"patient", 50, 6, 0, 0, 0.3}, {"6 ms in 300 ms", 200, 6, 300, 0, 0.3}},.together = 0.9},
-	{"two times", 2, 25, {{"6 ms in 100 ms", 200, 6, 100}, {"6 ms in 5 s", 200, 6, 5000, 1.5}},.together = 0.9},
-	{"short beside longer", 2, 15, {{"0.5 ms in 300 ms", 100, 0.5, 300}, {"6 ms in 300 ms", 200, 6, 300, 1.1}},.together = 0.9},
-	{"sleepers", 2, 25, {{"20 ms of sleep", 400, 6, 300, 10, 0.95,.sleep = 20}}},
-	{"long sleepers", 2, 25, {{"200 ms of sleep", 400, 6, 600, 10, 0.95,.sleep = 200}}},
+	{"patient and not", 2, 25, {{"patient", 50, 6, 0, 0, 0.3}, {"6 ms in 300 ms", 200, 6, 300, 0, 0.3}}},
 	{"a disk", 2, 25, {{"20 ms for a disk", 400, 2, 150, 10, 0.95,.sleep = 20,.disk = true}}},
 	{"64 CPUs", 64, 15, {{"10 ms in 100 ms", 1000, 10, 100, 2, 0.95}}},
 	{"a burst beside others", 2, 60, {{"6 ms in 300 ms", 400, 6, 300, 10, 0.9,.until = 10}, {"patient", 50, 6, 0, 1, 0.95,.from = 5}},.warm_up = 1,.ends_open = true},
 	{"a burst", 2, 40, {{"few", 2, 6, 0, 0, 0}, {"6 ms in 300 ms", 400, 6, 300, 10, 0.9,.from = 20,.until = 30}},.warm_up = 1,.ends_open = true},
-	{"patient", 2, 15, {{"6 ms", 500, 6, 0, 0.99}},.unlimited = true},
 	{"patient, and a few not", 2, 25, {{"6 ms", 100, 6, 0, 0.99}, {"6 ms in 300 ms", 5, 6, 300}},.unlimited = true},
 	{"reports, and one statement in vain", 2, 60, {{"10 s", 20, 10000, 0}, {"1 s", 1, 1000, 1000}},.unlimited = true},
 	{"enough time", 2, 15, {{"6 ms in 300 ms", 50, 6, 300, 0.99}},.unlimited = true},
-	{"open, enough CPUs", 2, 25, {{"6 ms in 300 ms", 900, 6, 300, 0.98, 0,.rate = 300}},.unlimited = true},
 	{"in vain, not for want of CPUs", 2, 25, {{"sleeps", 100, 1, 300, 0, 0,.sleep = 2000}, {"6 ms", 6, 6, 0, 0.99}},.unlimited = true},
 };
 
@@ -134,26 +117,11 @@ static int	counted;			/* holders */
 static double sleeping;			/* of these, smoothed */
 static CpuControl control;
 static uint32 fixed_limit;		/* 0 = the control finds it */
-static uint64 random_state;
 static double now;
 static int64 completed;
 static int64 overdue;
 static double in_time[MAX_GROUPS];
 static double limited;			/* part of the time with a limit */
-
-static double
-random_number(void)
-{
-	random_state = random_state * UINT64CONST(6364136223846793005) + UINT64CONST(1442695040888963407);
-	return (double) (random_state >> 11) / (UINT64CONST(1) << 53);
-}
-
-/* A time of that mean: half of it is certain. */
-static double
-random_time(double mean)
-{
-	return mean * (0.5 - 0.5 * log(1 - random_number()));
-}
 
 static bool
 is_limited(void)
@@ -324,7 +292,7 @@ run(uint32 limit, double rates[MAX_GROUPS])
 	{
 		double		sampled = 0;
 
-		random_state = seed * UINT64CONST(0x9E3779B97F4A7C15) + 1;
+		seed_random(seed);
 		memset(&control, 0, sizeof(control));
 		memset(in_time, 0, sizeof(in_time));
 		memset(clients, 0, sizeof(clients));
@@ -374,17 +342,6 @@ run(uint32 limit, double rates[MAX_GROUPS])
 	}
 }
 
-/* The CPU time in time, per second */
-static double
-sum(const double rates[MAX_GROUPS])
-{
-	double		result = 0;
-
-	for (int i = 0; i < MAX_GROUPS; i++)
-		result += rates[i] * load->groups[i].work / SECOND;
-	return result;
-}
-
 static void
 try(void)
 {
@@ -392,17 +349,14 @@ try(void)
 	double		open[MAX_GROUPS];
 	double		best[MAX_GROUPS];
 	double		controlled[MAX_GROUPS];
-	double		best_sum;
 
 	run(UNLIMITED, open);
 	memcpy(best, open, sizeof(best));
-	best_sum = sum(open);
 	for (int n = 0; n < (int) lengthof(limits); n++)
 	{
 		double		rates[MAX_GROUPS];
 
 		run(limits[n] * load->cpus, rates);
-		best_sum = Max(best_sum, sum(rates));
 		for (int i = 0; i < MAX_GROUPS; i++)
 			best[i] = Max(best[i], rates[i]);
 	}
@@ -416,9 +370,6 @@ try(void)
 						"%s, %s: %.0f per second in time, %.2f of no limit, %.2f of the best", load->name, group->name,
 						controlled[i], controlled[i] / open[i], controlled[i] / best[i]);
 	}
-	if (load->together > 0)
-		assert_true(sum(controlled) >= load->together * best_sum, "%s, together: %.2f of the best", load->name,
-					sum(controlled) / best_sum);
 	if (load->unlimited)
 		assert_true(limited == 0, "%s: %.2f of the time with a limit", load->name, limited);
 	if (load->ends_open)

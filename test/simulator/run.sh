@@ -1,8 +1,8 @@
 #!/bin/sh
 #
 # Tries the controls of a hot spot's limit (src/core/limit_control.c) and of the CPUs
-# (cpu_control.c) on simulated sessions: see simulate.c and cpus.c.  Prints TAP; takes half a
-# minute, and needs the server's header files only (PG_CONFIG).  Leaves nothing behind.
+# (cpu_control.c) on simulated sessions: see simulate.c and cpus.c.  Prints TAP; takes some
+# seconds, and needs the server's header files only (PG_CONFIG).  Leaves nothing behind.
 
 set -u
 
