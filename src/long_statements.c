@@ -12,8 +12,7 @@
  *
  * To measure costs two readings of a clock, so statements whose cost promises
  * much less than long_after are not looked at: they cost one comparison.  If
- * the cost misleads, a sample notices, and this backend learns when the
- * statement ends.  Only one statement is measured at a time.
+ * the cost misleads, a sample notices, and the next run is measured.  Only one statement is measured at a time.
  *
  * Locking: none; everything here is local to the backend.
  *
@@ -146,8 +145,8 @@ long_end(bool failed)
 }
 
 /*
- * A sample has seen this backend at work for long.  If it was this statement,
- * which ends here, learn that: its cost did not tell.
+ * A sample has seen this backend at work for long.  If that may have been this
+ * statement, which ends here, its cost did not tell: measure the next run.
  */
 void
 long_note_surprise(const PlannedStmt *statement)
@@ -159,7 +158,6 @@ long_note_surprise(const PlannedStmt *statement)
 	if (gate_long_after < 0 || us < gate_long_after * INT64CONST(1000) || statement->queryId == 0)
 		return;
 	slots_note_surprise((uint64) statement->queryId);
-	slots_learn(key_of(statement), cost_of(statement), us);
 }
 
 /* Does this process, if a parallel worker, begin to run its plan?  Not a query in it. */

@@ -6,8 +6,8 @@
  * The hooks (admission_gate.c) decide when a statement meets the gate.  It may
  * not wait if its transaction was admitted before, bypassed the gate, or began
  * before this backend knew of a limit: others may wait for that transaction
- * already, and PostgreSQL would not detect the deadlock.  Nothing else exempts a
- * transaction from waiting; otherwise users could enter at will.
+ * already, and PostgreSQL would not detect the deadlock.  Nothing that users can
+ * do at will exempts a transaction from waiting.
  *
  * A statement that wants a hot row or lock (wanted.c) takes a place there, at
  * any level and in the middle of its transaction.  If none is free, its
@@ -18,7 +18,7 @@
  * Up to superuser_reserved_connections superusers enter above the limit
  * instead of waiting: the gate never keeps an administrator out.
  *
- * The way of a transaction; only while it is ADMITTED has it a slot:
+ * The way of a transaction; it has a slot only while it is ADMITTED:
  *
  *	standing			what happens						then
  *	------------------	----------------------------------	--------------
@@ -463,6 +463,9 @@ my_slot_acquire(bool begins_block)
 		slots_resume();
 		return true;
 	}
+	/* A callback of the commit runs this: it keeps nobody out. */
+	if (standing == ENDING)
+		return true;
 	if (bypass_in_force)
 	{
 		/* If the bypass ends, it does not wait: it may have locks. */
@@ -556,7 +559,7 @@ my_slot_is_held(void)
 bool
 my_slot_may_want(void)
 {
-	return standing == ADMITTED && place_level == 0;
+	return standing == ADMITTED && place_level == 0 && !bypass_in_force;
 }
 
 /*
@@ -572,7 +575,7 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 		return;
 	if (slots_has_place())
 	{
-		/* Of its pool, taken at BEGIN, or given by a sample: it lasts. */
+		/* Of its pool, or taken at BEGIN: it lasts. */
 		place_level = 1;
 		return;
 	}
@@ -627,7 +630,7 @@ my_slot_end_long(void)
 void
 my_slot_note_error(const ErrorData *error)
 {
-	if (standing >= ADMITTED && !has_given_up && error->elevel >= ERROR &&
+	if ((standing == ADMITTED || standing == ENDING) && !has_given_up && error->elevel >= ERROR &&
 		(error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 		 error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))

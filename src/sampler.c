@@ -195,11 +195,8 @@ read_backend(int procno)
 	/* Before 17, a process that has exited keeps its pid. */
 	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
 
-	/*
-	 * One that waits at the gate does nothing, but shows that event when let
-	 * in.
-	 */
-	if (is_idle_wait(event) && slots_state(procno) != SLOT_WAITING)
+	/* One that waits at the gate shows that event until it is awake. */
+	if (is_idle_wait(event) && slots_state(procno) != SLOT_WAITING && slots_is_awake(procno))
 	{
 		seen.progress = slots_progress(procno);
 		seen.idle_since = last->idle_since != 0 && seen.progress == last->progress ?
@@ -506,7 +503,8 @@ is_at_work(int procno)
 	uint32		event = wait_event_of(proc);
 	int			n;
 
-	if (slots_idle_after() < 0)
+	/* What was granted a slot wants a CPU, to notice that. */
+	if (slots_idle_after() < 0 || !slots_is_awake(procno))
 		return true;
 	if (sample.now - samples[procno].blocked < WAKES_FOR)
 		return false;
@@ -543,7 +541,7 @@ watch_long_place(int procno)
 	else if ((int64) (sample.now - seen->away_since) >= away_for)
 	{
 		seen->away_since = 0;
-		slots_take_long_place(procno);
+		slots_withdraw_long_place(procno);
 	}
 }
 

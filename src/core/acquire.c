@@ -24,9 +24,9 @@
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING -> NONE				its backend
  *
- * A place at a hot spot is counted first, then put into the entry's spot by the
- * process that changes its state.  The process that exchanges it out of the spot
- * counts it out: its backend, or the worker.
+ * A place at a hot spot is counted first, then put into the entry's spot: by its
+ * backend, or the process that grants it.  The process that exchanges it out of
+ * the spot counts it out: its backend, or the worker.
  *
  * Locking: see slots_internal.h.
  *

@@ -66,6 +66,13 @@ slots_idle_after(void)
 	return Slots->settings.idle_after;
 }
 
+/* Has this holder noticed that it was granted its slot?  A hint. */
+bool
+slots_is_awake(int procno)
+{
+	return !*(volatile bool *) &entry_of(procno)->grant_pending;
+}
+
 /* A sample found this holder at work, or not. */
 void
 slots_note_holder(int procno, bool at_work)
@@ -73,8 +80,6 @@ slots_note_holder(int procno, bool at_work)
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
 
-	/* It wants a CPU, to notice that it has its slot. */
-	at_work |= *(volatile bool *) &entry->grant_pending;
 	if (entry->is_idle == at_work)
 		entry->is_idle = !at_work;
 	if (at_work || state_in(state) != SLOT_RUNNING)

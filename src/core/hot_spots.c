@@ -59,6 +59,7 @@
 #define OF_ALL					0xFF	/* for SlotEntry.wanted_of */
 
 #define FORGET_AFTER			INT64CONST(5000000) /* us without a line */
+#define COLD_AFTER				200 /* ms: another one may have its place */
 #define CIRCLES_LAST			INT64CONST(8000000) /* us after a standstill */
 
 pg_atomic_uint32 *slots_hot_kinds = NULL;
@@ -183,9 +184,9 @@ is_colder(const HotSpot *spot, const HotSpot *other)
 }
 
 /*
- * A free index, or else that of the coldest hot spot, which ends; -1 if the
- * present sample has seen all, or they have limits or places in use.
- * Contenders of the former hot spot may be left there.
+ * A free index, or else that of the coldest hot spot, which ends; -1 if samples
+ * have seen all lately, or they have limits or places in use.  Contenders of
+ * the former hot spot may be left there.
  */
 static int
 make_room(uint64 now)
@@ -201,7 +202,7 @@ make_room(uint64 now)
 			continue;
 		if (spot->key.kind == HOT_SPOT_NONE)
 			return i;
-		if (spot->seen < now && spot->control.limit == LIMIT_OPEN &&
+		if (passed_since(spot->seen, COLD_AFTER, now) && spot->control.limit == LIMIT_OPEN &&
 			(coldest == NULL || is_colder(spot, coldest)))
 			coldest = spot;
 	}
@@ -458,6 +459,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 	bool		contends = activity == ACTIVITY_CONTENDS;
 	HotSpot    *spot;
 	int			found = contends ? find_or_form(procno, key, now) : -1;
+	uint8		before = *(volatile uint8 *) &entry->hot_spot;
 
 	if (state_of(entry) != SLOT_RUNNING)
 		return;
@@ -469,10 +471,12 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 		mark_key(entry, found, true);
 	}
 	else if (!queue_has_limit(entry->pool))
-		found = *(volatile uint8 *) &entry->hot_spot - 1;
+		found = before - 1;
 	if (found < 0 || Slots->hot_spots[found].key.kind == HOT_SPOT_NONE)
 	{
-		entry->hot_spot = 0;
+		/* It may take a place at this moment. */
+		if (before != 0)
+			entry->hot_spot = 0;
 		slots_withdraw_place(entry, had);
 		return;
 	}

@@ -7,8 +7,8 @@
  * way of a hot spot: first come, first served.  Each decade of expected time
  * has its own queue and places: so nobody waits for what takes ten times as
  * long (size-interval assignment: Harchol-Balter, Crovella and Murta, 1999).
- * A place ends with its statement.  A sample takes it away if that waits for
- * its client, for example, or for a backend that does nothing.
+ * A place ends with its statement.  A sample withdraws it if that is not at
+ * work for idle_after: it waits for its client or a lock, for example.
  *
  * The worker sets how many places there are, by one law with and without a
  * limit: in each decade as many as CPUs, of those above a second half as many;
@@ -53,7 +53,7 @@ step_class(LongClass *class, int least, double wanting, int cpus)
 {
 	if (wanting > 2 * cpus || (class->queued == 0 && class->wanted > class->in_use))
 		class->wanted--;
-	else if (wanting < cpus && class->queued != 0)
+	else if (wanting < cpus && class->queued != 0 && class->wanted <= class->in_use)
 		class->wanted++;
 	class->wanted = Max(class->wanted, Max(least, 1));
 }
@@ -69,7 +69,7 @@ is_served_first(const LongClass *class, const LongClass *other)
 
 /*
  * Give the classes places under a limit, 0 if there is none.  If all that they
- * want are too many, they get those in use, and a free one for each waiter.
+ * want are too many, they get those in use; those with waiters get the rest.
  */
 static void
 share(LongClass *classes, int limit)
@@ -148,7 +148,7 @@ slots_has_long_place(int procno)
 
 /* A sample finds that it does nothing with its place: take that. */
 void
-slots_take_long_place(int procno)
+slots_withdraw_long_place(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint32		spot = pg_atomic_read_u32(&entry->spot);

@@ -74,7 +74,7 @@ typedef enum SlotTotal
 	SLOT_TOTALS
 } SlotTotal;
 
-/* What backends contend for.  They queue only for the first two. */
+/* What backends contend for.  Only the first two form queues. */
 typedef enum HotSpotKind
 {
 	HOT_SPOT_NONE,
@@ -324,12 +324,13 @@ extern uint64 slots_workers_time(void);
 extern int	slots_expect_long(uint64 expected);
 extern bool slots_end_long(void);
 extern bool slots_has_long_place(int procno);
-extern void slots_take_long_place(int procno);
+extern void slots_withdraw_long_place(int procno);
 extern void slots_adapt_long(int wanting, uint64 now);
 extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
 extern int	slots_idle_after(void);
+extern bool slots_is_awake(int procno);
 extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);

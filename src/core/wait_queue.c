@@ -11,8 +11,8 @@
  * priorities, then those for which others wait, then longer waits.  A waiter
  * sleeps on its latch and is woken in one of two ways:
  *
- * granted	The slot changes hands: the count stays, and the waiter leaves its
- *			queue and becomes a holder before its latch is set.  So no grant is
+ * granted	A slot is counted for it, or changes hands, and the waiter leaves
+ *			its queue and becomes a holder before its latch is set.  So no grant is
  *			lost: whatever the waiter does next, it holds a slot and releases it.
  * called	Only the head of a queue: its latch is set, and it must claim a
  *			free slot in competition with backends that are on a CPU already
@@ -540,15 +540,18 @@ slots_return_place(int place)
 
 /*
  * The setting, or the limit of the CPUs, has changed: publish the limit that
- * holds, with slots for no idle holders yet.  Lock held.
+ * holds, with as many slots for idle holders as before.  Lock held.
  */
 void
 slots_set_max_active(void)
 {
-	Slots->max_active = Slots->settings.max_active;
-	if (Slots->max_active == -1 && Slots->cpu_limit > 0)
-		Slots->max_active = Slots->cpu_limit;
-	pg_atomic_write_u32(&Slots->limit, Slots->max_active > 0 ? Slots->max_active : NO_LIMIT);
+	int			max_active = Slots->settings.max_active;
+	int			more = Slots->max_active > 0 ? pg_atomic_read_u32(&Slots->limit) - Slots->max_active : 0;
+
+	if (max_active == -1 && Slots->cpu_limit > 0)
+		max_active = Slots->cpu_limit;
+	Slots->max_active = max_active;
+	pg_atomic_write_u32(&Slots->limit, max_active > 0 ? max_active + more : NO_LIMIT);
 }
 
 /* Let a sleeping waiter in, above the limits if necessary.  Lock held. */

@@ -122,10 +122,12 @@ for my $way (sort keys %ways)
 		qr/^Of the statements that take about as long, 1 is at work/,
 		'and says what it waited for');
 	my ($left, $terminated) = map { $gate->waiter($endless) } 1 .. 2;
+	my $overdue = $gate->counter('overdue');
 	$left->hang_up;
 	$gate->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
 	$gate->ok_comes(sub { $gate->value('SELECT sum(waiting) FROM pg_stat_admission_gate') eq '0' },
 		'who hangs up or is terminated leaves the queue');
+	is($gate->counter('overdue'), $overdue, 'and did not work in vain');
 	$gate->ok_comes('admitted = completed + failed + running FROM pg_stat_admission_gate', 'all are counted');
 }
 

@@ -143,6 +143,8 @@ for (
 {
 	ok_passes_by(@$_);
 }
+is(refusal($gate->session, "BEGIN; SELECT 1; SET LOCAL admission_gate.bypass = on; $want", 5),
+	undef, 'one with the bypass does not queue');
 my $stranger = $gate->session;
 $stranger->query('SET ROLE stranger');
 is($stranger->start($want)->sqlstate, '42501', 'a role without the privilege does not queue') foreach 1 .. 20;
