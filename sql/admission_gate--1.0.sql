@@ -32,13 +32,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate() IS
-    'statistics: limit, gauges and totals of each pool of slots';
+    'statistics: limit, gauges and totals of each pool';
 
 CREATE VIEW pg_stat_admission_gate AS
     SELECT * FROM pg_stat_get_admission_gate();
 
 COMMENT ON VIEW pg_stat_admission_gate IS
-    'one row per pool of slots: how many backends run and wait, and how long they have waited';
+    'one row per pool: how many backends hold slots, work and wait, and how long they have waited';
 
 GRANT SELECT ON pg_stat_admission_gate TO PUBLIC;
 
@@ -55,13 +55,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_backends() IS
-    'statistics: backends that hold a slot or wait for one';
+    'statistics: backends that hold a slot or wait at the gate';
 
 CREATE VIEW pg_stat_admission_gate_backends AS
     SELECT * FROM pg_stat_get_admission_gate_backends();
 
 COMMENT ON VIEW pg_stat_admission_gate_backends IS
-    'one row per backend that holds a slot or waits for one';
+    'one row per backend that holds a slot or waits at the gate';
 
 GRANT SELECT ON pg_stat_admission_gate_backends TO PUBLIC;
 
@@ -76,13 +76,13 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 24 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_histogram() IS
-    'statistics: histogram of waits for a slot';
+    'statistics: histogram of waits at the gate';
 
 CREATE VIEW pg_stat_admission_gate_histogram AS
     SELECT * FROM pg_stat_get_admission_gate_histogram();
 
 COMMENT ON VIEW pg_stat_admission_gate_histogram IS
-    'one row per pool of slots and range of wait times: how many waits took that long';
+    'one row per pool and range of wait times: how many waits took that long';
 
 GRANT SELECT ON pg_stat_admission_gate_histogram TO PUBLIC;
 
@@ -113,7 +113,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 32 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_hot_spots() IS
-    'statistics: what backends contend for, and how many of them may work at a time';
+    'statistics: hot spots and queues of long statements';
 
 CREATE VIEW pg_stat_admission_gate_hot_spots AS
     SELECT h.hot_spot, h.kind, d.datname,
@@ -126,7 +126,7 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
     LEFT JOIN pg_database d ON d.oid = h.datid;
 
 COMMENT ON VIEW pg_stat_admission_gate_hot_spots IS
-    'one row per hot spot: what backends contend for, how many of them may work at a time, and how many wait';
+    'one row per hot spot, and per queue of long statements: what backends contend for, how many places there are, and how many wait';
 
 GRANT SELECT ON pg_stat_admission_gate_hot_spots TO PUBLIC;
 
@@ -149,7 +149,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 100 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_past_hot_spots() IS
-    'statistics: what backends contended for before';
+    'statistics: hot spots that have ended';
 
 CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     SELECT h.kind, d.datname,
@@ -161,7 +161,7 @@ CREATE VIEW pg_stat_admission_gate_past_hot_spots AS
     LEFT JOIN pg_database d ON d.oid = h.datid;
 
 COMMENT ON VIEW pg_stat_admission_gate_past_hot_spots IS
-    'one row per hot spot that has ended, of the last 100: what backends contended for, when, and how long they waited';
+    'one row per hot spot with a queue that has ended, of the last 100: what backends contended for, when, and how long they waited';
 
 GRANT SELECT ON pg_stat_admission_gate_past_hot_spots TO PUBLIC;
 
@@ -179,7 +179,7 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE ROWS 1 PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_get_admission_gate_worker() IS
-    'statistics: the background worker';
+    'statistics: the background worker, which samples backends';
 
 CREATE VIEW pg_stat_admission_gate_worker AS
     SELECT * FROM pg_stat_get_admission_gate_worker();
@@ -195,6 +195,6 @@ AS 'MODULE_PATHNAME'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION pg_stat_admission_gate_reset() IS
-    'statistics: reset the totals of all pools of slots, and forget past hot spots';
+    'statistics: reset the totals of all pools, and forget past hot spots';
 
 REVOKE ALL ON FUNCTION pg_stat_admission_gate_reset() FROM PUBLIC;

@@ -212,13 +212,13 @@ settings_define(void)
 {
 	DefineCustomIntVariable("admission_gate.max_active_backends",
 							"Sets how many client backends may be at work at the same time.",
-							"Others wait in a queue. Zero turns the gate off. -1 leaves the limits of pools and automatic ones, for hot spots, long statements and short CPUs.",
+							"Others wait in a queue. Zero turns the gate off. -1 leaves the limits of pools, and automatic ones: for hot spots, long statements and short CPUs.",
 							&max_active_backends, 0, -1, SLOTS_MAX_LIMIT,
 							PGC_SIGHUP, 0, NULL, assign_max_active_backends, NULL);
 
 	DefineCustomEnumVariable("admission_gate.mode",
 							 "Sets whether backends above the limit wait, or are only counted, or whether the gate is off.",
-							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how many would have waited. \"off\" is as max_active_backends = 0, and keeps that number.",
+							 "\"enforce\" makes them wait. \"observe\" lets them enter at once, and counts how often one would have waited. \"off\" lets all pass, and keeps the number in max_active_backends.",
 							 &mode, MODE_ENFORCE, mode_options,
 							 PGC_SIGHUP, 0, NULL, assign_mode, NULL);
 
@@ -235,7 +235,7 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.bypass",
 							 "Lets the session pass without a slot.",
-							 "Set it by ALTER ROLE for monitoring and administration. Without it, superusers wait once superuser_reserved_connections of them have entered above the limit.",
+							 "Set it by ALTER ROLE for monitoring and administration. Without it, superusers wait, but for as many as superuser_reserved_connections and reserved_connections let enter above the limit.",
 							 &bypass, false, PGC_SUSET, 0, NULL, assign_bypass, NULL);
 
 	DefineCustomStringVariable("admission_gate.bypass_application_names",
@@ -246,36 +246,36 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot, or for a place at a hot spot or among long statements.",
-							"When it expires, the statement fails, or if it is BEGIN, the next one. Zero means to wait forever, or for the time set for the pool. statement_timeout includes the wait.",
+							"When it expires, the statement fails, or if it is BEGIN, the next one that needs a slot. Zero turns this off, but not the time set for the pool, which a longer one does not exceed. statement_timeout includes the wait.",
 							&gate_queue_timeout, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.max_queue_length",
 							"Sets how many backends may wait in a queue.",
-							"Each pool, each hot spot and each range of long statements has a queue. A statement fails if its queue is full. Zero means that no statement waits, -1 means no limit.",
+							"Each pool, each hot spot and each range of long statements has a queue. A statement fails if its queue is full. Zero means that none may wait, -1 that any number may. A pool can have its own number.",
 							&gate_max_queue_length, -1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes statements queue for the rows and locks that backends contend for.",
-							 "Transactions that want the same row, table or advisory lock work a few at a time if that gets more done. Other statements are not affected.",
+							 "Transactions that want the same row, table or advisory lock work a few at a time, unless that gets less done.",
 							 &hot_spots, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum wait at the gate that is logged.",
-							"Zero logs every wait. -1 turns this off.",
+							"Hot spots are logged when their waits add up to this. Zero logs all, -1 turns this off.",
 							&gate_log_min_wait, -1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.idle_after",
-							"Sets the time without use of a CPU after which a backend is not at work.",
-							"It applies where no wait event tells. -1 means that a backend counts as at work to the end of its transaction, whatever it waits for.",
+							"Sets the time with next to no use of a CPU after which a backend is not at work.",
+							"It applies where no wait event tells. Zero means at the next sample. -1 means that a backend counts as at work as long as it holds its slot, whatever it waits for.",
 							&idle_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",
 							"Sets the expected CPU time from which on a statement is long.",
-							"While CPUs are short, long statements wait before they start, for others that take about as long. Zero means that all are long, -1 that none is.",
+							"While CPUs are short, those that begin a transaction wait before they start, for others that take about as long. Zero means that all are long, -1 that none is.",
 							&gate_long_after, 100, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
