@@ -235,8 +235,8 @@ refuse(bool is_full, bool by_name)
 							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 							  limit->max_active, limited, limit->max_active,
 							  limit->in_use, limit->waiting, ms) :
-			 errdetail_plural("The limit%s is %d backend at work (%d in progress, %d waiting); this backend has waited for %ld ms.",
-							  "The limit%s is %d backends at work (%d in progress, %d waiting); this backend has waited for %ld ms.",
+			 errdetail_plural("The limit%s is %d backend at work (%d in use, %d waiting); this backend has waited for %ld ms.",
+							  "The limit%s is %d backends at work (%d in use, %d waiting); this backend has waited for %ld ms.",
 							  limit->max_active, limited, limit->max_active,
 							  limit->in_use, limit->waiting, ms),
 			 is_hot ? errhint("Try again later, or increase %s.", setting) :

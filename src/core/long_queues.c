@@ -5,8 +5,8 @@
  *
  * Such a statement takes a place before it starts, or waits for one, in the
  * way of a hot spot: first come, first served.  Each decade of expected time
- * has its own queue and places: so nobody waits for what takes ten times as
- * long (size-interval assignment: Harchol-Balter, Crovella and Murta, 1999).
+ * has its own queue and places, the last one all that is longer: so nobody
+ * waits for what takes ten times as long, but there (size-interval assignment: Harchol-Balter, Crovella and Murta, 1999).
  * A place ends with its statement.  A sample withdraws it if that is not at
  * work for idle_after: it waits for its client or a lock, for example.
  *

@@ -12,9 +12,8 @@
  * limit, so "usage < limit" tests both.  Without a limit for all, slots are
  * not counted.  A queue with a limit of its own, of a pool or a hot spot, has
  * its own word: a backend is counted there first, then in the word for all.
- * The queue where it is counted is its place.  The entry's state names a place
- * in a pool; its spot, one at a hot spot, which the backend may take later,
- * and keep longer, than the slot.
+ * What is counted there is its place.  The entry's state names a place in a
+ * pool; its spot, one at a hot spot, which it may take later than the slot.
  *
  * Locking: "the lock" in comments is Slots->mutex, a spinlock, taken by
  * slots_lock().  Slots->pools_lock, an LWLock, is taken before it.

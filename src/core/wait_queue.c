@@ -48,7 +48,7 @@
 
 /* ms.  From 5 to 100 ms, throughput and latency differ by a fifth at most. */
 #define HANDOFF_AFTER	20
-#define AGED_AFTER		1000	/* ms; see queue_has_aged() */
+#define AGED_AFTER		1000	/* ms; see has_aged() */
 #define SEVERAL_CLIENTS	4		/* that gave up: others may, too, */
 #define REMEMBERED_FOR	5000	/* if it was within so many ms */
 #define MAX_AT_ONCE		4		/* backends readmitted in one section */
@@ -205,12 +205,12 @@ exchange_tickets(SlotQueue *queue, SlotEntry *head, SlotEntry *later)
 
 /*
  * A waiter that others may wait for, or that nobody seems to give up, keeps its
- * ticket: its place in the queue, and the time of arrival that counts for the
+ * ticket: its rank in the queue, and the time of arrival that counts for the
  * order.  Of the others, the head exchanges its ticket, when it has used half
  * of its time, with the one that came last, which has all of its time to run;
  * but not if it was called, or if that one is late itself.  Otherwise those
  * would be served first that are about to give up.  Every other turn is for
- * whoever has less time than the line takes.  Lock held.
+ * whoever has less time than the queue takes.  Lock held.
  */
 static void
 pass_over_late(void)
