@@ -36,10 +36,6 @@ Test2::API::test2_add_callback_context_acquire(
 		}
 	});
 
-# After how many seconds without an answer a piece counts as stuck if that is what
-# is expected of it: many samples
-my $stuck_after = 0.3;
-
 # A block that may not wait: it begins with the bypass, which then ends
 our $begins_with_bypass = 'SET admission_gate.bypass = on; BEGIN; RESET admission_gate.bypass';
 
@@ -87,26 +83,21 @@ sub configure
 	return $self->{node}->append_conf('postgresql.conf', join "\n", @lines);
 }
 
-# Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them; but for
-# those that have a fixed value just now.  Returns them as they are.
+# Changes settings by ALTER SYSTEM, which works on a standby, too, and reloads them.
 sub set_soon
 {
 	my ($self, %settings) = @_;
-	my $fixed = $self->{fixed} // {};
-
-	%settings = (%settings, map { $_ => $fixed->{$_} } grep { exists $fixed->{$_} } keys %settings);
-	$self->value((map { 'ALTER SYSTEM SET ' . _full_name($_) . " = '$settings{$_}'" } sort keys %settings),
+	return $self->value((map { 'ALTER SYSTEM SET ' . _full_name($_) . " = '$settings{$_}'" } sort keys %settings),
 		'SELECT pg_reload_conf()');
-	return %settings;
 }
 
 # The same, and waits until the server works by them: new sessions have them, and the
 # worker has published them.
 sub set
 {
-	my ($self, @settings) = @_;
+	my ($self, %settings) = @_;
 
-	my %settings = $self->set_soon(@settings);
+	$self->set_soon(%settings);
 	for my $name (sort keys %settings)
 	{
 		my ($full_name, $value) = (_full_name($name), $settings{$name});
@@ -573,78 +564,17 @@ sub ok_one_slot
 	return $self->ok_quiet('at the end');
 }
 
-# Runs a piece of a test by its own settings; idle_after is 100 unless they say
-# else.  If it gets stuck, it has failed and the next piece starts afresh.
-# Afterwards, everything must be quiet.
-#
-# Then runs it with all holders counted as at work.  That must get it stuck, which proves
-# that it tests who counts, unless passes_if_all_count tells why it does not; then nobody
-# may have entered above the limit.  Or with is_let_in, somebody must have: a waiter that a
-# holder waits for, before the last resort comes after a minute.
+# Runs a piece of a test by its own settings; idle_after is 100 unless they say else.
+# Nothing in it may wait for the last resort, which comes after a minute.  Afterwards,
+# everything must be quiet.
 sub piece
 {
-	my ($self, $what, $settings, $code, %option) = @_;
+	my ($self, $what, $settings, $code) = @_;
+	local $GateClient::patience = 30;
 
-	$settings = { idle_after => 100, %$settings };
-	$self->_try_piece($what, $settings, $code, $GateClient::patience);
-	$self->_ok_cleans_up($what);
-	$self->_try_if_all_count($what, $settings, $code, %option);
-	return $self->_ok_cleans_up("$what, with all counted");
-}
-
-sub _try_piece
-{
-	my ($self, $what, $settings, $code, $patience) = @_;
-
-	return
-	  if eval {
-		$self->set(%$settings);
-		local $GateClient::patience = $patience;
-		$code->();
-		1;
-	  };
-
-	fail("$what: $@");
-	$self->observer->hang_up;    # perhaps it is stuck itself
-	diag $self->report;
-	return;
-}
-
-# What its tests say is not this test's outcome, but whether one of them fails.
-sub _try_if_all_count
-{
-	my ($self, $what, $settings, $code, %option) = @_;
-
-	my $passes = $option{is_let_in} ? 'a holder waits for the one that is let in' : $option{passes_if_all_count};
-	my $sum = 'SELECT sum(stalls) FROM pg_stat_admission_gate';
-	my $stalls = $self->value($sum);
-	my $events = Test2::API::intercept(
-		sub {
-			local $self->{fixed} = { idle_after => -1 };
-			$self->_try_piece($what, $settings, $code,
-				$option{is_let_in} ? 30 : $passes ? $GateClient::patience : $stuck_after);
-		});
-	my @failed = map { $_->name // '' } grep { $_->causes_fail } @$events;
-	my $end =
-		(grep { /: (?:timed out|gave up)/ } @failed) ? 'gets stuck'
-	  : @failed                                      ? "fails: @failed"
-	  : $self->value($sum) > $stalls                 ? 'is let in above the limit'
-	  :                                                'passes';
-	my $expected = $option{is_let_in} ? 'is let in above the limit' : $passes ? 'passes' : 'gets stuck';
-	return is($end, $expected, "with all counted, this $expected" . ($passes ? ", because $passes" : '') . ": $what");
-}
-
-# Ends what a piece may have left behind; then everything must be quiet.
-sub _ok_cleans_up
-{
-	my ($self, $what) = @_;
-
-	if (!eval { $self->end_sessions; $self->set(max_active_backends => 1) if $self->counter('max_active') == 0; 1 })
-	{
-		fail("cleaning up after $what: $@");
-		$self->restart('immediate');
-		$self->await_restart;
-	}
+	$self->set(idle_after => 100, %$settings);
+	$code->();
+	$self->end_sessions;
 	return $self->ok_quiet("after $what");
 }
 

@@ -1,7 +1,6 @@
 # Proves that a limit bounds the backends at work: a holder that is not at work does not
 # keep others out, whether it waits for its client, a timer or one in the queue; and that
 # a transaction which was admitted once never waits at the gate again.
-# Each piece has to get stuck if all holders count, or says why not: see piece in GateTest.pm.
 
 use strict;
 use warnings;
@@ -27,8 +26,8 @@ sub works
 
 # A transaction goes on, though another one that waits for it has the only slot: whether it
 # began before the limit; idle_after; what it does; what the other one does, and what it waits
-# for at last.  Those from before the limit are forced in, though all holders count.  In DO, a
-# table is not locked before the gate.  BufferPin is Buffer from PostgreSQL 19 on.
+# for at last.  Those from before the limit are forced in.  In DO, a table is not locked before
+# the gate.  BufferPin is Buffer from PostgreSQL 19 on.
 my $update = 'UPDATE t SET v = v + 1 WHERE id = 1';
 my $lock = 'SELECT pg_advisory_xact_lock(1)';
 my $do = "DO \$\$ BEGIN $update; END \$\$";
@@ -67,40 +66,24 @@ for (
 			works($owner, "$what: its owner goes on beside the one that waits for it");
 			$owner->query('COMMIT');
 			is($waiter->sqlstate, '00000', 'and the waiter has it when it commits');
-		},
-		$before ? (passes_if_all_count => 'it is forced entry') : ());
+		});
 }
 
-# One in the queue is let in by a holder that waits for its lock, or is not at work.
-my $advisory_lock = 'SELECT pg_advisory_lock';
-for my $case (
-	[ 'an advisory lock', "$advisory_lock(1)", 'SELECT pg_advisory_unlock(1)', 'BEGIN', "$advisory_lock(1)" ],
-	# A lone SERIALIZABLE statement has its snapshot when it enters the queue.
-	[
-		'a safe snapshot',
-		'SET default_transaction_isolation = serializable',
-		$update,
-		'BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE',
-		'SELECT count(*) FROM t'
-	])
-{
-	my ($what, $before, $queued, $begin, $wants) = @$case;
-	$gate->piece(
-		"$what and its queued owner",
-		{ max_active_backends => 1, idle_after => -1 },
-		sub {
-			my ($owner, $holder) = map { $gate->session } 1 .. 2;
-			$owner->query($before);
-			$holder->query($begin);
-			$gate->queue($owner, $queued);
-			# It waits for a moment only: there is no time to see that.
-			$holder->start($wants);
-			$gate->set(idle_after => 100);
-			is($owner->sqlstate, '00000', "$what: its owner in the queue is let in by the holder that wants it");
-			is($holder->sqlstate, '00000', 'and the holder has it');
-		},
-		is_let_in => $what eq 'an advisory lock');
-}
+# A lone SERIALIZABLE statement has its snapshot when it enters the queue.
+$gate->piece(
+	'a safe snapshot and its queued owner',
+	{ max_active_backends => 1, idle_after => -1 },
+	sub {
+		my $owner = $gate->session(session => { default_transaction_isolation => 'serializable' });
+		my $holder = $gate->session;
+		$holder->query('BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
+		$gate->queue($owner, $update);
+		# It waits for a moment only: there is no time to see that.
+		$holder->start('SELECT count(*) FROM t');
+		$gate->set(idle_after => 100);
+		is($owner->sqlstate, '00000', 'one in the queue is let in beside the holder that waits for a safe snapshot');
+		is($holder->sqlstate, '00000', 'and the holder has it');
+	});
 
 # A genuine deadlock is PostgreSQL's to find.
 $gate->piece(
@@ -230,20 +213,6 @@ $gate->piece(
 		is($copy->result->{tags}[0], "COPY $rows", 'the COPY FROM ends well');
 	});
 
-# No wait event tells: the CPU clock does.
-$gate->piece(
-	'a program that sleeps',
-	{ max_active_backends => 1 },
-	sub {
-		my ($copy, $next) = map { $gate->session } 1 .. 2;
-		$gate->value('CREATE TABLE IF NOT EXISTS printed (a text)');
-		# Nothing else ends it.
-		$copy->start("COPY printed FROM PROGRAM 'sleep 10'");
-		$gate->await(sub { $gate->state($copy) eq 'running' }, 'a COPY that runs');
-		works($next, 'a session works beside COPY FROM PROGRAM that waits for the program');
-		is($gate->state($copy), 'running', 'which goes on');
-	});
-
 # Those that come to work again do so at once, above the limit; then none enters.
 $gate->piece(
 	'idle transactions that work again',
@@ -279,22 +248,6 @@ $gate->piece(
 			$most = max($most, $gate->counter('running'));
 		}
 		is($most, 4, 'and it stays so');
-	},
-	passes_if_all_count => 'they all work');
-
-for my $case ([ 'an idle transaction with idle_after = -1', -1, sub { $gate->holder } ],
-	[ 'a session at work', 100, sub { $gate->worker } ])
-{
-	my ($what, $idle_after, $hold) = @$case;
-	$gate->piece(
-		$what,
-		{ max_active_backends => 1, idle_after => $idle_after },
-		sub {
-			my $holder = $hold->();
-			my $next = $gate->session(session => { 'admission_gate.queue_timeout' => '1s' });
-			is($next->start('SELECT 1')->sqlstate, '53000', "$what keeps others out");
-		},
-		passes_if_all_count => 'it counts in any case');
-}
+	});
 
 $gate->finish;
