@@ -131,37 +131,10 @@ is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do client
 	my $crowd = $gate->crowd(24, "BEGIN; SELECT 1;\n$want, pg_sleep(0.01);\nCOMMIT;");
 	$gate->ok_comes('bool_or(max_active > 0 AND waiting > 3) FROM pg_stat_admission_gate_hot_spots', 'a row is hot');
 
-	# From here on, the limit stays as it is; not in a trial, which gives out more places.
-	$gate->await(
-		sub {
-			$gate->stop_gate_worker;
-			my $limited = $gate->value('SELECT bool_or(max_active < 20) FROM pg_stat_admission_gate_hot_spots');
-			$gate->continue_gate_worker if $limited ne 't';
-			return $limited eq 't';
-		},
-		'a limit');
-	$gate->stop_crowd($crowd);
-	$gate->await('SELECT bool_and(waiting = 0 AND running = 0) FROM pg_stat_admission_gate', 'the end of the crowd');
-	my $block = sub { my $session = $gate->session(@_); $session->query('BEGIN', 'SELECT 1'); return $session; };
-	my @holders;
-	$gate->await(
-		sub {
-			push @holders, $block->();
-			$holders[-1]->start($want);
-			$gate->await_true(
-				sub {
-					@holders == 1
-					  ? $holders[0]->done
-					  : $gate->activity($holders[-1], 'wait_event_type') =~ /Lock|Extension/;
-				},
-				'an answer or a wait');
-			return $gate->state($holders[-1]) eq 'waiting';
-		},
-		'all places in use');
-	(pop @holders)->stop;
-
+	my @holders = $gate->take_all_places($crowd, $want, 0);
 	my %soon = (session => { 'admission_gate.queue_timeout' => '8s' });
-	my $in_block = $block->(%soon);
+	my $in_block = $gate->session(%soon);
+	$in_block->query('BEGIN', 'SELECT 1');
 	$gate->queue($in_block, $want);
 	my $lone = $gate->waiter($want, %soon);
 	$gate->await_wait($lone, 4000);

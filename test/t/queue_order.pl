@@ -29,34 +29,7 @@ my $want = 'UPDATE sale SET n = n + 1 WHERE id = 1';
 	$beginner->query('BEGIN', $want, 'COMMIT') foreach 1 .. 8;
 	$_->query('BEGIN', 'SELECT 1') foreach ($first, $second);
 
-	# From here on, the limit stays as it is; not in a trial, which gives out more places.
-	$gate->await(
-		sub {
-			$gate->stop_gate_worker;
-			my $limited = $gate->value('SELECT bool_or(max_active < 20) FROM pg_stat_admission_gate_hot_spots');
-			$gate->continue_gate_worker if $limited ne 't';
-			return $limited eq 't';
-		},
-		'a limit');
-	$gate->stop_crowd($crowd);
-	$gate->await('SELECT waiting = 0 AND running = 2 FROM pg_stat_admission_gate', 'the end of the crowd');
-	my @holders;
-	$gate->await(
-		sub {
-			push @holders, $gate->session;
-			$holders[-1]->query('BEGIN', 'SELECT 1');
-			$holders[-1]->start($want);
-			$gate->await_true(
-				sub {
-					@holders == 1
-					  ? $holders[0]->done
-					  : $gate->activity($holders[-1], 'wait_event_type') =~ /Lock|Extension/;
-				},
-				'an answer or a wait');
-			return $gate->state($holders[-1]) eq 'waiting';
-		},
-		'all places in use');
-	(pop @holders)->stop;
+	my @holders = $gate->take_all_places($crowd, $want, 2);
 	$gate->queue($beginner, 'BEGIN');
 	$gate->await(
 		"SELECT clock_timestamp() > state_change + interval '20 ms' FROM pg_stat_admission_gate_backends
