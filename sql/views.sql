@@ -103,6 +103,11 @@ SELECT count(*) FROM pg_stat_admission_gate_past_hot_spots;
 SELECT count(pid) FROM pg_stat_admission_gate_worker;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, state_change, wait_time
 FROM pg_stat_admission_gate_backends;
+-- Members of a role see its sessions.
+RESET ROLE;
+DO $$ BEGIN EXECUTE format('GRANT %I TO regress_gate_user', current_user); END $$;
+SET LOCAL ROLE regress_gate_user;
+SELECT pid = pg_backend_pid() AS myself, gate_state FROM pg_stat_admission_gate_backends;
 SET LOCAL ROLE regress_gate_monitor;
 SELECT pid = pg_backend_pid() AS myself, pool, gate_state, wait_time
 FROM pg_stat_admission_gate_backends;
