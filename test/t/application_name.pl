@@ -99,21 +99,6 @@ waits($gate->session(user => 'named', application_name => 'another'), "a name in
 	passes($gate->session, 'by "*", no name as well');
 }
 
-# A server that is its own client
 $holder->query('COMMIT');
 $gate->set(bypass_application_names => '');
-SKIP:
-{
-	my $far = $gate->foreign_table('t', 'id int') or skip 'postgres_fdw is not installed', 2;
-	my $session = $gate->session;
-	$session->start("SELECT count(*) FROM $far");
-	$gate->ok_comes(
-		"count(*) = 1 FROM pg_stat_activity JOIN pg_stat_admission_gate_backends b USING (pid)
-		WHERE b.gate_state = 'waiting' AND application_name = 'postgres_fdw'",
-		'postgres_fdw waits for the slot of the session that waits for it');
-	$session->stop;
-	$gate->set(bypass_application_names => 'postgres_fdw');
-	is($session->query("SELECT count(*) FROM $far"), 100, 'and not if it passes by its name');
-	$gate->set(bypass_application_names => '');
-}
 $gate->finish;

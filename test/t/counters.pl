@@ -321,31 +321,6 @@ sub stop_late
 	$gate->set(max_active_backends => 1);
 }
 
-# Beside a holder that is not at work
-{
-	$gate->set(idle_after => 100);
-	my $loop = 'DO $$ BEGIN LOOP END LOOP; END $$';
-	my $holder = $gate->holder;
-	my ($next, $last) = map { $gate->session } 1 .. 2;
-	$gate->ok_comes(sub { $gate->counter('working') eq '0' }, 'an idle holder is not at work');
-	$gate->await_samples(20);
-	$next->start($loop);
-	$gate->ok_comes(sub { $gate->gauges eq '2|0' && $gate->counter('working') eq '1' },
-		'beside it, another one enters at once');
-	grew('an entry beside an idle holder', admitted => 2);
-
-	$holder->start($loop);
-	$gate->ok_comes(sub { $gate->counter('working') eq '2' }, 'the holder goes on beside it');
-	$gate->ok_queues($last, 'SELECT 1', 'while more than the limit are at work, others wait');
-	$gate->await_samples(20);
-	$holder->stop;
-	gauges_are('1|1', 'while as many as the limit are at work, they still wait');
-	$next->stop;
-	is($last->finish, '1', 'when fewer are, the next one enters');
-	grew('the end of both', admitted => 1, completed => 1, failed => 2, queued => 1);
-}
-
-$gate->set(idle_after => -1);
 $gate->ok_quiet('at the end');
 
 # Without preloading

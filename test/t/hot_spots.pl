@@ -325,6 +325,8 @@ my $would_queue = $gate->counter('would_queue');
 await_spot('while it is only observed, it is shown with its limit', 'max_active > 0');
 $gate->await("SELECT would_queue > $would_queue + 100 FROM pg_stat_admission_gate WHERE pool = 'default'");
 is($gate->value("SELECT sum(waiting) FROM pg_stat_admission_gate"), '0', 'nobody waits, but would have');
+my $kept = grep { usleep(500_000); spots('max_active > 0') eq 't' } 1 .. 12;
+cmp_ok($kept, '>', 6, 'it keeps its limit, for longer than one without a queue would last');
 $gate->set(mode => 'enforce');
 await_queue('when it is enforced again, its contenders wait');
 $gate->ok_stops($crowd);

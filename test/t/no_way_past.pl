@@ -114,19 +114,6 @@ my @commands = (
 	$session->query('COMMIT');
 }
 
-# A session that passes by right may hold locks when that ends.
-{
-	my $worker = $gate->worker;
-	my $session = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-	$session->query('BEGIN; LOCK t', 'SET admission_gate.bypass = off');
-	$gate->ok_runs($session, 'SELECT 1', 'a transaction that began with bypass goes on without it');
-	is($gate->counter('forced'), '1', 'above the limit');
-	$session->query('COMMIT');
-	$gate->ok_queues($session, 'SELECT 1', 'and the next one waits');
-	$worker->stop;
-	$session->result;
-}
-
 $gate->ok_quiet('after commands');
 
 # Rights that end during the wait

@@ -97,19 +97,5 @@ $gate->set(idle_after => -1);
 }
 $gate->ok_quiet('after switching');
 
-# A hot spot keeps its limit, for longer than one without a queue would last.
-{
-	$gate->set(mode => 'observe', max_active_backends => -1);
-	$gate->value('CREATE TABLE t (id int PRIMARY KEY, n int)', 'INSERT INTO t VALUES (1, 0)');
-	my $crowd = $gate->crowd(20, 'UPDATE t SET n = n + 1 WHERE id = 1 RETURNING pg_sleep(0.002);');
-	my $limits = "max_active > 0 FROM pg_stat_admission_gate_hot_spots WHERE relation = 't'";
-	$gate->await("SELECT $limits");
-	my $kept = grep { $gate->value('SELECT pg_sleep(0.5)', "SELECT $limits") eq 't' } 1 .. 12;
-	cmp_ok($kept, '>', 6, 'a hot spot keeps its limit');
-	$gate->stop_crowd($crowd);
-	$gate->set(max_active_backends => 1);
-}
-
-$gate->set(mode => 'enforce');
 $gate->ok_one_slot;
 $gate->finish;
