@@ -196,9 +196,6 @@ $gate->ok_quiet('after the worker has been terminated');
 	$gate->continue_gate_worker;
 	ok_comes_to_worker("samples > $samples", 'it goes on when it can');
 	is(of_worker('pid'), $pid, 'and is still the same');
-	$gate->set(idle_after => -1);
-	ok_handed_on($gate, 'when it goes on');
-	$gate->set(idle_after => 100);
 	ok_looks_at_holder('when it goes on');
 }
 $gate->ok_quiet('after the worker was stopped');
