@@ -174,7 +174,7 @@ none is readmitted unless a slot is free       |Unlocker|readmit()|skip|states|H
 no call if a free slot is taken meanwhile      |Unlocker|was_free = true|skip|states|HOT=1 BYSTANDERS=2 WANT=1
 the slot is not given up for the wait          |slots_give_up_for|drop_all()|MySlotEntry.state = SLOT_NONE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 no slot after a wait that failed               |slots_end_readmission|slots_force()|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2 INTERRUPTS=1
-the last of those in the middle leaves unnoted |slots_queue_remove|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+the last of those in the middle leaves unnoted |unlink_entry|LAST_BEFORE(p) = PREV(p)|skip|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 one in the middle passes another                |slots_queue_append|entry_of(p).holds_locks, LAST|entry_of(p).holds_locks && !ok, LAST|states|ONLY_QUEUE=1 BACKENDS=4
 a waiter that may hold locks is passed over    |MAY_EXCHANGE|IS_IMPATIENT(HEAD(i))|true|states|ONLY_QUEUE=1 BACKENDS=3 IMPATIENT=3
 a called waiter is passed over                 |MAY_EXCHANGE|!entry_of(HEAD(i)).wakeup_pending|true|states|IMPATIENT=3
