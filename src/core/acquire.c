@@ -756,6 +756,7 @@ slots_shmem_init(void)
 		if (i >= MAX_HOT_SPOTS)
 			Slots->hot_spots[i].key.kind = HOT_SPOT_LONG;
 		pg_atomic_init_u32(&Slots->hot_spots[i].completed, 0);
+		pg_atomic_init_u32(&Slots->hot_spots[i].passed, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].admitted, 0);
 		pg_atomic_init_u64(&Slots->hot_spots[i].wait_time, 0);
 	}

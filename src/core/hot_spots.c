@@ -236,6 +236,7 @@ form(const HotSpotKey *key, uint64 now)
 	spot->since = Slots->timestamp;
 	limit_control_init(&spot->control, now);
 	pg_atomic_write_u32(&spot->completed, 0);
+	pg_atomic_write_u32(&spot->passed, 0);
 	pg_atomic_write_u64(&spot->admitted, 0);
 	pg_atomic_write_u64(&spot->wait_time, 0);
 	publish_kinds();
@@ -308,23 +309,27 @@ slots_want_hidden(int hot_spot)
 }
 
 /*
- * The transaction has ended: count it for its key, if that is marked.  It has
- * waited for a lock if PostgreSQL has set the timer for deadlocks.
+ * The transaction has ended: count it for its key, if that is marked, or as one
+ * that hid what it wanted and did not queue.  It has waited for a lock if
+ * PostgreSQL has set the timer for deadlocks.
  */
 void
 slots_count_wanted(void)
 {
 	const SlotEntry *me = MySlotEntry;
 	int			hot_spot = me->wanted_of - 1;
+	bool		blocked = get_timeout_start_time(DEADLOCK_TIMEOUT) >= GetCurrentTransactionStartTimestamp();
 	volatile WantedKey *wanted;
 
+	if (blocked && me->hidden_of != 0 && !me->has_habit)
+		pg_atomic_fetch_add_u32(&Slots->hot_spots[me->hidden_of - 1].passed, 1);
 	if (hot_spot < 0 || hot_spot >= MAX_HOT_SPOTS)
 		return;
 	wanted = entry_for(me->wanted_key, hot_spot);
 	if (wanted->key != me->wanted_key || wanted->hot_spot != hot_spot)
 		return;
 	pg_atomic_fetch_add_u32(&wanted->ended, 1);
-	if (get_timeout_start_time(DEADLOCK_TIMEOUT) >= GetCurrentTransactionStartTimestamp())
+	if (blocked)
 		pg_atomic_fetch_add_u32(&wanted->blocked, 1);
 }
 
@@ -515,6 +520,8 @@ adapt(int hot_spot, uint64 now)
 	}
 	sample.now = now;
 	sample.completed = pg_atomic_read_u32(&spot->completed);
+	sample.admitted = (uint32) pg_atomic_read_u64(&spot->admitted);
+	sample.passed = pg_atomic_read_u32(&spot->passed);
 	sample.in_use = places_in_use(index);
 	sample.waiting = *(volatile int *) &queue->nwaiters;
 	sample.contenders += sample.waiting;

@@ -27,7 +27,9 @@
  *	   doubles that time, up to MAX_BELIEVED.
  *	 - The limit ends when nobody has waited in the queue for OPEN_AFTER.  It
  *	   also ends when more contenders than the limit are at work, and their
- *	   number has not fallen for NO_EFFECT: some of them do not queue.
+ *	   number has not fallen for NO_EFFECT: some of them do not queue.  It ends
+ *	   at once when more have passed the queue by than have come from it, by
+ *	   MAX_PASSED: those that queue would wait for these.
  *
  * This file knows nothing of shared memory, locks, processes or clocks.
  * test/simulator tries it on loads whose best limit is known; each constant
@@ -57,6 +59,7 @@
 #define MIN_PLACES		4		/* with fewer, a CPU may idle between two */
 #define OPEN_AFTER		(3 * SECOND)
 #define NO_EFFECT		(16 * SECOND)
+#define MAX_PASSED		100
 
 /* Longer than a disk stalls, shorter than the deadlock detector waits */
 #define STANDSTILL		(700 * MS)
@@ -94,6 +97,7 @@ set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 	control->open_rate = 0;
 	control->contended_for = control->stalled_for = 0;
 	control->quiet_for = control->no_effect_for = 0;
+	control->passed_by = 0;
 	control->fewest = sample->working;
 	control->counted = *sample;
 	memset(&control->seen, 0, sizeof(LoadSample));
@@ -219,9 +223,10 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 	control->no_effect_for = sample->working <= control->limit || sample->working < control->fewest ? 0 :
 		control->no_effect_for + passed;
 	control->fewest = Min(control->fewest, sample->working);
-	if (control->quiet_for >= OPEN_AFTER || control->no_effect_for >= NO_EFFECT)
+	if (control->quiet_for >= OPEN_AFTER || control->no_effect_for >= NO_EFFECT ||
+		control->passed_by > MAX_PASSED)
 	{
-		if (sample->working <= control->limit)
+		if (sample->working <= control->limit && control->passed_by <= MAX_PASSED)
 			set_limit(control, sample, LIMIT_OPEN);
 		else
 			conclude(control, sample, false);
@@ -257,6 +262,9 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 	sample->working > 0 && sample->blocked >= sample->working;
 
 	control->stalled_for = stalled ? control->stalled_for + passed : 0;
+	control->passed_by += (uint32) (sample->passed - control->last.passed);
+	control->passed_by -= (uint32) (sample->admitted - control->last.admitted);
+	control->passed_by = Max(control->passed_by, 0);
 	control->last = *sample;
 
 	if (control->kept > 0)

@@ -200,6 +200,8 @@ typedef struct LoadSample
 	uint32		blocked;		/* of these, the ones that wait */
 	uint32		waiting;
 	uint32		completed;		/* transactions so far, modulo 2^32 */
+	uint32		admitted;		/* places taken so far, likewise */
+	uint32		passed;			/* contenders that did not queue, likewise */
 } LoadSample;
 
 /* What the control remembers; times in us */
@@ -222,6 +224,7 @@ typedef struct LimitControl
 	int64		believed_for;	/* length of that time */
 	int64		halved_until;	/* after a standstill: no step up */
 	int64		halved_for;		/* length of that time */
+	int64		passed_by;		/* more that did not queue than that did */
 } LimitControl;
 
 extern void limit_control_init(LimitControl *control, int64 now);

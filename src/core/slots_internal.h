@@ -183,6 +183,7 @@ typedef struct HotSpot
 	uint64		circles_until;	/* until then: see hot_spots.c */
 	uint32		completed_seen; /* of these: see at_work.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
+	pg_atomic_uint32 passed;	/* that waited for a lock, but did not queue */
 	pg_atomic_uint64 admitted;	/* places taken */
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
