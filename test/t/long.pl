@@ -277,7 +277,7 @@ stop(@busy);
 
 	# What its workers use counts.
 	$session->query('SET max_parallel_workers_per_gather = 2', 'SET parallel_leader_participation = off');
-	my $parallel = q{SELECT count(*) FROM numbers a, numbers b WHERE b.i < 500 AND a.i + b.i > 0};
+	my $parallel = q{SELECT count(*) FROM numbers a, numbers b WHERE b.i < 3000 AND a.i + b.i > 0};
 	$session->query($parallel) foreach 1 .. 2;
 	cmp_ok($expects->($parallel, qr/./), '>', 100, 'what parallel workers use counts');
 }
