@@ -127,7 +127,6 @@ none starves, middle, 2   |served|FOREVER HOT=1 LIMIT=2 BYSTANDERS=2 WANT=1 BACK
 mutants='
 a released place is handed off as a slot       |GRANTABLE|counted &&|true &&|states|HOT=1 BYSTANDERS=2 WANT=1 LIMIT=2
 a place is released without a call             |count_place_out|told = true; calls_owed++|skip|states|HOT=1 LIMIT=NO_LIMIT
-a place is forgotten with the slot             |HAVE_NONE|MySlotEntry.state = SLOT_NONE|MySlotEntry.state = SLOT_NONE; MySlotEntry.spot = NO_QUEUE|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the next is not called when a slot is free     |CALL_NEXT|slot_is_free()|false|states|ROUNDS=2
 a slot is released without a look at the flag  |release|!told && !waiters_flag_is_set()|true|states|ROUNDS=2
 a waiter leaves without a call of the next     |slots_leave_queue|slots_unlock()|d_step { RELEASE_LOCK }|states|INTERRUPTS=2

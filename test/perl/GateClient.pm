@@ -15,7 +15,7 @@ use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
 use PostgreSQL::Test::Utils ();
-use Time::HiRes             qw(time);
+use Time::HiRes             qw(time usleep);
 
 # For how many seconds to wait for an answer, or for anything else in these tests
 our $patience = $PostgreSQL::Test::Utils::timeout_default;
@@ -316,8 +316,21 @@ sub cancel
 	return;
 }
 
-# Cancels what the connection is doing, and waits until that has ended.
-sub stop { my ($self) = @_; $self->cancel; return $self->result; }
+# Cancels what the connection is doing, and waits until that has ended: once a second, as
+# a request that comes before the statement does nothing.
+sub stop
+{
+	my ($self) = @_;
+
+	foreach my $try (1 .. $patience)
+	{
+		my $end = time + 1;
+		$self->cancel;
+		usleep(5_000) until $self->done || time > $end;
+		last if $self->done;
+	}
+	return $self->result;
+}
 
 # Ends the connection as a client should.
 sub quit { my ($self) = @_; return $self->message('X')->hang_up; }
