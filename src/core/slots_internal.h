@@ -101,7 +101,7 @@ typedef struct SlotEntry
 	bool		admitted_before;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
-	bool		grant_pending;	/* the same, with or without a hand-off */
+	bool		grant_pending;	/* the same, without a hand-off, too: likewise */
 	bool		reserved;		/* of the reserve; lock for others */
 	bool		seems_long;		/* a sample has seen it at work for long: the
 								 * worker sets it, its backend clears it */
