@@ -57,6 +57,7 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -84,6 +85,8 @@ static ErrorData *refusal = NULL;
 static int	place_level = 0;
 
 #define MAX_REFUSAL_DELAY	500000	/* us */
+#define DEADLOCK_TIMEOUT_IN_JAM	50	/* ms; longer than a wait in a line that
+									 * moves */
 
 /* The last wait in the queue: when it began, and how many waited there then */
 static uint64 wait_start;		/* by monotonic_us() */
@@ -562,17 +565,10 @@ my_slot_may_want(void)
 	return standing == ADMITTED && place_level == 0 && !bypass_in_force;
 }
 
-/*
- * A statement, at any level, is about to want this key of a hot spot; see
- * slots_want().  If it is hot, take a place, and wait if none is free, unless
- * interrupts are held off.  Call only if my_slot_may_want().  query and
- * errors: as for my_slot_wait().
- */
-void
-my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
+/* A statement is about to want that hot spot: take a place, or wait for one. */
+static void
+take_place(QueryDesc *query, int hot_spot)
 {
-	if (!slots_want(hot_spot, key, shape))
-		return;
 	if (slots_has_place())
 	{
 		/* Of its pool, or taken at BEGIN: it lasts. */
@@ -590,6 +586,31 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 			wait_for_place(query, hot_spot, WAITS_INSIDE);
 	}
 	place_level = GetCurrentTransactionNestLevel();
+}
+
+/* Up to the end of its transaction, like SET LOCAL, this backend does so. */
+static void
+look_for_deadlocks_soon(void)
+{
+	if (DeadlockTimeout > DEADLOCK_TIMEOUT_IN_JAM && !IsInParallelMode())
+		(void) set_config_option("deadlock_timeout", CppAsString2(DEADLOCK_TIMEOUT_IN_JAM),
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * A statement, at any level, is about to want this key of a hot spot; see
+ * slots_want().  If it is hot, take a place, and wait if none is free, unless
+ * interrupts are held off.  Call only if my_slot_may_want().  query and
+ * errors: as for my_slot_wait().
+ */
+void
+my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
+{
+	if (!slots_want(hot_spot, key, shape))
+		return;
+	take_place(query, hot_spot);
+	if (slots_is_jammed(hot_spot, shape))
+		look_for_deadlocks_soon();
 }
 
 /*

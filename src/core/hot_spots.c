@@ -26,7 +26,9 @@
  * If transactions lock several rows in different orders, they come to a
  * standstill.  For a while, all keys of the relation then count as marked, for
  * statements of the shapes that were in line: such transactions queue before
- * they lock the first row.
+ * they lock the first row.  Those that have rows already can only leave as
+ * victims of the deadlock detector: each looks for deadlocks soon (my_slot.c),
+ * while more are at work than have places.
  *
  * A transaction has one place, even if it wants several hot spots.  It keeps
  * the place to its end, like its locks, or until the subtransaction that took
@@ -295,6 +297,16 @@ slots_want(int hot_spot, uint32 key, uint32 shape)
 }
 
 /*
+ * Do statements of this shape wait in circles at that hot spot, more than have
+ * places?  A hint.
+ */
+bool
+slots_is_jammed(int hot_spot, uint32 shape)
+{
+	return (*(volatile uint32 *) &Slots->hot_spots[hot_spot].jammed & shape) != 0;
+}
+
+/*
  * What this backend's statements want of that hot spot does not show before
  * they run.
  */
@@ -543,6 +555,7 @@ adapt(int hot_spot, uint64 now)
 	}
 	else if (now >= spot->circles_until)
 		spot->circles = 0;
+	spot->jammed = sample.working > control->limit ? spot->circles : 0;
 	spot->shapes = 0;
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)

@@ -303,6 +303,7 @@ extern bool slots_have_hot_spots(void);
 extern int	slots_find_hot_spot(const HotSpotKey *key);
 extern void slots_want_relation(Oid relation, bool is_first, bool has_place);
 extern bool slots_want(int hot_spot, uint32 key, uint32 shape);
+extern bool slots_is_jammed(int hot_spot, uint32 shape);
 extern void slots_want_hidden(int hot_spot);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
 extern bool slots_adapt_hot_spots(void);

@@ -181,6 +181,7 @@ typedef struct HotSpot
 	uint32		shapes;			/* of statements in line */
 	uint32		circles;		/* these are all hot after a standstill, */
 	uint64		circles_until;	/* until then: see hot_spots.c */
+	uint32		jammed;			/* circles, if more work than have places */
 	uint32		completed_seen; /* of these: see at_work.c */
 	pg_atomic_uint32 completed; /* transactions of contenders */
 	pg_atomic_uint32 passed;	/* that waited for a lock, but did not queue */

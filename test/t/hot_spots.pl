@@ -234,11 +234,14 @@ $gate->set(deadlock_timeout => 600_000);
 {
 	my @waiters = map { $gate->session } 1 .. 2;
 	my @stuck = map { $gate->holder } 1 .. 8;
+	my @inside = map { $gate->holder } 1 .. 2;
+	$inside[$_]->query('UPDATE sale SET n = 0 WHERE id = ' . (3 + $_)) foreach 0, 1;
 	$stuck[$_]->query("UPDATE sale SET n = 0 WHERE id = $_") foreach 1, 2;
 	$stuck[$_]->start('UPDATE sale SET n = 0 WHERE id = ' . ($_ == 1 ? 2 : 1)) foreach 0 .. 7;
 	my $others = $gate->crowd(1, $other_row, %of_web);    # somebody has to look
 	await_spot('where all wait for each other, there is a limit, too', 'max_active > 0');
 	my ($start, $stalls) = (time, $gate->counter('stalls'));
+
 	foreach my $waiter (@waiters)
 	{
 		# At first, the row need not be known to be hot, or its places are free.
@@ -269,6 +272,12 @@ $gate->set(deadlock_timeout => 600_000);
 	cmp_ok($entered[0], '<', 20, 'the first is let in');
 	cmp_ok($entered[1], '>', $entered[0] + 1.5, 'the next one after two more');
 	is($gate->counter('stalls') - $stalls, 2, 'above the limit');
+
+	# Those that have rows already look for deadlocks sooner than others.
+	$inside[$_]->start('UPDATE sale SET n = 0 WHERE id = ' . (4 - $_)) foreach 0, 1;
+	is(join(',', sort map { $_->sqlstate } @inside), '00000,40P01', 'a deadlock inside is found soon');
+	$_->query('ROLLBACK') foreach @inside;
+	is($inside[$_]->query('SHOW deadlock_timeout'), '10min', 'for that transaction only') foreach 0, 1;
 	$gate->stop_crowd($others);
 	$gate->end_sessions;
 }
