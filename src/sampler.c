@@ -49,10 +49,11 @@
 #define IDLE_PART		20
 
 /*
- * us.  A commit wakes all that wait for its row, and all but one wait again:
- * one that has waited for a lock just now is not at work yet.
+ * us.  A commit wakes all that wait for its row, and all but one wait again,
+ * when each has had a CPU.  So one that has waited for a lock is not at work
+ * for so long, or up to its next statement.
  */
-#define WAKES_FOR		25000
+#define WAKES_FOR		100000
 
 #define GROUPS			512		/* locks that a sample tells apart */
 #define MAX_PROBES		8		/* entries tried for a lock */
@@ -86,6 +87,7 @@ typedef struct BackendSample
 	TimestampTz since;			/* start of that wait; 0 = unknown */
 	uint64		moved;			/* when its group last moved */
 	uint64		blocked;		/* when it was last seen waiting for a lock */
+	uint32		blocked_progress;	/* slots_progress() then */
 	uint64		away_since;		/* with a long place, not at work; 0 = it is */
 	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
@@ -186,7 +188,7 @@ read_backend(int procno)
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
-	BackendSample seen = {.blocked = last->blocked,.sleeps = last->sleeps,
+	BackendSample seen = {.blocked = last->blocked,.blocked_progress = last->blocked_progress,.sleeps = last->sleeps,
 		.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
 	.away_since = slots_has_long_place(procno) ? last->away_since : 0,.pid = last->pid};
 	WaitGroup  *group;
@@ -209,6 +211,7 @@ read_backend(int procno)
 	{
 		seen.since = pg_atomic_read_u64(&proc->waitStart);
 		seen.blocked = sample.now;
+		seen.blocked_progress = slots_progress(procno);
 		seen.failures = slots_failures(procno);
 	}
 	/* A disk does better if many wait for a WAL write at a time. */
@@ -506,7 +509,8 @@ is_at_work(int procno)
 	/* What was granted a slot wants a CPU, to notice that. */
 	if (slots_idle_after() < 0 || !slots_is_awake(procno))
 		return true;
-	if (sample.now - samples[procno].blocked < WAKES_FOR)
+	if (sample.now - samples[procno].blocked < WAKES_FOR &&
+		slots_progress(procno) == samples[procno].blocked_progress)
 		return false;
 	if (is_working_wait(event))
 		return true;
