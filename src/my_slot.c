@@ -84,6 +84,7 @@ static ErrorData *refusal = NULL;
 /* Nesting level that took its place at a hot spot; 0 = none did */
 static int	place_level = 0;
 
+#define NEARLY_ALL			16	/* of its time: one of so many parts is left */
 #define MAX_REFUSAL_DELAY	500000	/* us */
 #define DEADLOCK_TIMEOUT_IN_JAM	50	/* ms; longer than a wait in a line that
 									 * moves */
@@ -206,6 +207,7 @@ refuse(bool is_full, bool by_name)
 	const HotSpotKey *key = &limit->hot_spot;
 	bool		is_hot = key->kind != HOT_SPOT_NONE;
 
+	has_given_up = true;
 	delay_refusal();
 	if (is_full ? pool->max_queue_length != POOLS_QUEUE_LENGTH_UNSET :
 		queue_timeout() != gate_queue_timeout)
@@ -645,17 +647,41 @@ my_slot_end_long(void)
 
 /*
  * This error is about to be reported: count it if a time-out, of the server or
- * by a cancel of the client, ends a statement that was admitted; or if the
- * client has hung up meanwhile.
+ * by a cancel of the client, ends a statement that was admitted, or that was
+ * on its way to the gate and did not wait there; or if the client has hung up
+ * meanwhile.  session_has_begun: this backend has met the gate.
  */
 void
-my_slot_note_error(const ErrorData *error)
+my_slot_note_error(const ErrorData *error, bool session_has_begun)
 {
-	if ((standing == ADMITTED || standing == ENDING) && !has_given_up && error->elevel >= ERROR &&
-		(error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-		 error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
+	bool		was_admitted = standing == ADMITTED || standing == ENDING;
+	bool		comes = standing == NOT_ADMITTED && session_has_begun &&
+	gate_max_active_backends != 0 && !bypass_in_force;
+
+	if (error->elevel < ERROR || has_given_up)
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ? was_admitted || comes :
+		was_admitted &&
+		(error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
 		slots_count_overdue();
+}
+
+/*
+ * Has the statement that ends its transaction used up nearly all of its time?
+ * For its client, whose clock started earlier, it may be late.
+ */
+static bool
+is_nearly_overdue(void)
+{
+	TimestampTz end;
+
+	if (StatementTimeout == 0)
+		return false;
+	end = get_timeout_finish_time(STATEMENT_TIMEOUT);	/* also if it was
+														 * disabled */
+	return end >= GetCurrentStatementStartTimestamp() &&
+		end - GetCurrentTimestamp() < StatementTimeout * (INT64CONST(1000) / NEARLY_ALL);
 }
 
 /*
@@ -666,7 +692,11 @@ void
 my_slot_begin_commit(void)
 {
 	if (standing == ADMITTED)
+	{
+		if (gate_max_active_backends < 0 && is_nearly_overdue())
+			slots_count_nearly_overdue();
 		standing = ENDING;
+	}
 	else if (standing == REFUSED)
 		ReThrowError(refusal);
 	slots_release();

@@ -478,18 +478,29 @@ slots_release(void)
 	}
 }
 
-/*
- * A time-out has ended a statement of this backend, which was admitted.  If it
- * was not counted, that does not speak against the limit.
- */
-void
-slots_count_overdue(void)
+/* Evidence for a limit or, of those that it counts, for a lower one */
+static void
+count_evidence(pg_atomic_uint32 *count)
 {
 	bool		counted = (pg_atomic_read_u32(&MySlotEntry->state) & STATE_COUNTED) != 0;
 
-	add_to_own(TOTAL_OVERDUE, 1);
 	if (counted == slots_are_limited())
-		pg_atomic_fetch_add_u32(&Slots->overdue, 1);
+		pg_atomic_fetch_add_u32(count, 1);
+}
+
+/* A time-out has ended a statement of this backend, but not in a queue. */
+void
+slots_count_overdue(void)
+{
+	add_to_own(TOTAL_OVERDUE, 1);
+	count_evidence(&Slots->overdue);
+}
+
+/* The statement of this holder has ended just before a time-out would end it. */
+void
+slots_count_nearly_overdue(void)
+{
+	count_evidence(&Slots->nearly_overdue);
 }
 
 static inline bool
@@ -733,6 +744,7 @@ slots_shmem_init(void)
 	pg_atomic_init_u32(&Slots->next_priority, (uint32) NO_PRIORITY);
 	pg_atomic_init_u32(&Slots->unknown_logged, 0);
 	pg_atomic_init_u32(&Slots->overdue, 0);
+	pg_atomic_init_u32(&Slots->nearly_overdue, 0);
 	pg_atomic_init_u32(&Slots->attached, 0);
 	pg_atomic_init_u32(&Slots->reserved, 0);
 	SpinLockInit(&Slots->mutex);

@@ -8,8 +8,10 @@
  * is evidence of that: statements that were admitted, but ended by a time-out.
  * Patient clients share the CPUs.
  *
- *	 - There is evidence if at least MIN_OVERDUE statements, and more than one
- *	   of OVERDUE_PART, ended so lately.  It counts anew when the limit changes.
+ *	 - There is evidence if at least MIN_OVERDUE statements ended so lately, and
+ *	   more than one of OVERDUE_PART so, or when its time was nearly used up: its
+ *	   client, whose clock started earlier, may have it too late.  It counts
+ *	   anew when the limit changes.
  *	 - With evidence, and while more than CROWD processes want each CPU, there
  *	   is a limit: CROWD for each CPU.
  *	 - With evidence against the limit, it falls by a quarter, but not below
@@ -53,7 +55,7 @@ static void
 set_limit(CpuControl *control, uint32 limit)
 {
 	control->limit = limit;
-	control->overdue = control->completed = 0;
+	control->overdue = control->nearly = control->completed = 0;
 }
 
 /*
@@ -65,7 +67,7 @@ step(CpuControl *control, const CpuSample *sample, double wanting, double in_use
 {
 	uint32		cpus = sample->cpus;
 	bool		evidence = control->overdue >= MIN_OVERDUE &&
-	control->overdue * OVERDUE_PART > control->completed;
+	(control->overdue + control->nearly) * OVERDUE_PART > control->completed;
 
 	if (sample->waits || wanting > control->limit)
 		control->needed = sample->now;
@@ -106,7 +108,7 @@ step(CpuControl *control, const CpuSample *sample, double wanting, double in_use
 	}
 }
 
-/* Has the period passed?  Then sample.completed and overdue must be known. */
+/* Has the period passed?  Then all of the sample must be known. */
 bool
 cpu_control_is_due(const CpuControl *control, int64 now)
 {
@@ -124,6 +126,7 @@ cpu_control_sample(CpuControl *control, const CpuSample *sample)
 		return;
 
 	control->overdue = FADE * control->overdue + (uint32) (sample->overdue - control->last.overdue);
+	control->nearly = FADE * control->nearly + (uint32) (sample->nearly - control->last.nearly);
 	control->completed = FADE * control->completed + (sample->completed - control->last.completed);
 	if (control->began > 0)
 		step(control, sample, (double) control->wanting / control->samples,

@@ -78,6 +78,7 @@ slots_adapt_cpu_limit(int wanting, uint64 now)
 	{
 		sample.completed = slots_sum_total(TOTAL_COMPLETED);
 		sample.overdue = pg_atomic_read_u32(&Slots->overdue);
+		sample.nearly = pg_atomic_read_u32(&Slots->nearly_overdue);
 	}
 	cpu_control_sample(&control, &sample);
 	set_limit(control.limit, &sample);

@@ -163,6 +163,7 @@ extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern void slots_release(void);
 extern void slots_count_overdue(void);
+extern void slots_count_nearly_overdue(void);
 extern void slots_end_transaction(bool failed);
 extern void slots_end(bool failed, bool was_admitted);
 
@@ -245,6 +246,8 @@ typedef struct CpuSample
 	uint32		overdue;		/* statements that a time-out ended so far,
 								 * but not those that the present limit did
 								 * not count; modulo 2^32 */
+	uint32		nearly;			/* likewise, that had nearly used up their
+								 * time */
 } CpuSample;
 
 /* What the control remembers; times in us.  Begin with zeros. */
@@ -259,6 +262,7 @@ typedef struct CpuControl
 	uint64		in_use;			/* of these, at most all CPUs */
 	uint32		samples;		/* so many */
 	double		overdue;		/* since the limit changed, fading, */
+	double		nearly;
 	double		completed;		/* likewise */
 	int64		needed;			/* when any waited, or many wanted a CPU */
 	int64		calm_since;		/* the last evidence */

@@ -259,6 +259,7 @@ typedef struct SlotShared
 	bool		worker_dozes;	/* call it when a backend queues */
 	pg_atomic_uint32 reserved;	/* slots of the reserve in use */
 	pg_atomic_uint32 overdue;	/* see CpuSample */
+	pg_atomic_uint32 nearly_overdue;	/* likewise */
 	pg_atomic_uint32 attached;	/* backends that have met the gate so far */
 	WorkerStats worker_stats;
 	uint64		sampled;		/* last sample; a hint without lock */

@@ -56,6 +56,10 @@ typedef struct Group
 	double		of_best;		/* and of that with the best fixed one */
 	double		sleep;			/* in the middle, with its slot */
 	bool		disk;			/* it sleeps for a disk: it is at work */
+	double		spread;			/* of the work, at most this part of it more
+								 * or less; 0 = as random_time() */
+	double		lag;			/* until the server's clock starts: an answer
+								 * may be late though the server had the time */
 	double		rate;			/* open: so many per second; 0 = closed */
 	double		from;			/* when it comes and goes, seconds */
 	double		until;
@@ -76,6 +80,7 @@ typedef struct Load
 /* Of a group: name, clients, work and patience, of_open, of_best */
 static const Load loads[] = {
 	{"closed", 2, 25, {{"6 ms in 300 ms", 400, 6, 300, 10, 0.95}}},
+	{"closed, at the edge", 2, 25, {{"6 ms in 1 s", 320, 6, 1000, 1.2, 0.95,.lag = 50,.spread = 0.05}}},
 	{"closed, few", 2, 60, {{"300 ms in 3 s", 20, 300, 3000, 1.1, 0.85}},.warm_up = 10},
 	{"open, 3 times as many", 2, 25, {{"6 ms in 300 ms", 900, 6, 300, 10, 0.95,.rate = 1000}}},
 	{"patient and not", 2, 25, {{"patient", 50, 6, 0, 0, 0.3}, {"6 ms in 300 ms", 200, 6, 300, 0, 0.3}}},
@@ -120,6 +125,7 @@ static uint32 fixed_limit;		/* 0 = the control finds it */
 static double now;
 static int64 completed;
 static int64 overdue;
+static int64 nearly;
 static double in_time[MAX_GROUPS];
 static double limited;			/* part of the time with a limit */
 
@@ -144,7 +150,10 @@ begin(Client *client)
 	client->counted = is_limited();
 	counted += client->counted;
 	client->has_slept = false;
-	client->left = random_time(client->group->work) / (client->group->sleep > 0 ? 2 : 1);
+	if (client->group->spread > 0)
+		client->left = client->group->work * (1 + client->group->spread * (2 * random_number() - 1));
+	else
+		client->left = random_time(client->group->work) / (client->group->sleep > 0 ? 2 : 1);
 }
 
 /* When does it send the next statement? */
@@ -166,8 +175,13 @@ end(Client *client, bool well)
 
 	completed += well;
 	/* What began without a limit is no evidence against it. */
-	overdue += !well && client->counted == is_limited();
-	if (well && now >= (group->from + WARM_UP) * SECOND)
+	if (client->counted == is_limited() && group->patience > 0)
+	{
+		overdue += !well;
+		nearly += well && now - client->arrived > group->patience * 15 / 16;
+	}
+	if (well && now >= (group->from + WARM_UP) * SECOND &&
+		(group->lag == 0 || now - client->arrived + group->lag < group->patience))
 		in_time[group - load->groups]++;
 	counted -= client->counted;
 	go_away(client);
@@ -269,7 +283,7 @@ static void
 take_sample(int working, int asleep)
 {
 	CpuSample	sample = {.now = (int64) (now * 1000),.cpus = load->cpus,.wanting = working,
-	.waits = waiting > 0,.completed = completed,.overdue = overdue};
+	.waits = waiting > 0,.completed = completed,.overdue = overdue,.nearly = nearly};
 
 	cpu_control_sample(&control, &sample);
 	sleeping += (asleep - sleeping) * SMOOTH;
@@ -296,7 +310,7 @@ run(uint32 limit, double rates[MAX_GROUPS])
 		memset(&control, 0, sizeof(control));
 		memset(in_time, 0, sizeof(in_time));
 		memset(clients, 0, sizeof(clients));
-		now = completed = overdue = nclients = waiting = counted = sleeping = 0;
+		now = completed = overdue = nearly = nclients = waiting = counted = sleeping = 0;
 		for (const Group *group = load->groups; group < load->groups + MAX_GROUPS; group++)
 			for (int n = 0; n < group->clients; n++)
 			{

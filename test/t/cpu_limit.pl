@@ -34,6 +34,14 @@ sub grows
 	my $session = $gate->session(session => { statement_timeout => '50ms' });
 	grows(sub { $session->query('SELECT 1') }, 'a statement in time', overdue => 0, completed => 1);
 	grows(sub { $session->start($burn)->sqlstate }, 'one that statement_timeout ends', overdue => 1, failed => 1);
+	$session->query('CREATE TABLE t ()');
+	my $owner = $gate->session;
+	$owner->query('BEGIN; LOCK TABLE t');
+	grows(
+		sub { $session->start('SELECT FROM t')->sqlstate }, 'one that it ends on its way to the gate',
+		overdue => 1,
+		failed => 0);
+	$owner->query('COMMIT');
 	grows(sub { $session->start('SELECT 1/0')->sqlstate }, 'one with another error', overdue => 0, failed => 1);
 	grows(
 		sub { $session->query('BEGIN; SAVEPOINT a'); $session->start($burn)->sqlstate; $session->query('ROLLBACK') },
