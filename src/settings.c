@@ -246,7 +246,7 @@ settings_define(void)
 
 	DefineCustomIntVariable("admission_gate.queue_timeout",
 							"Sets the maximum time a statement waits for a slot, or for a place at a hot spot or among long statements.",
-							"When it expires, the statement fails, or if it is BEGIN, the next one that needs a slot. Zero turns this off, but not the time set for the pool, which a longer one does not exceed. statement_timeout includes the wait.",
+							"When it expires, the statement fails, or if it is BEGIN, the next one that needs a slot, or COMMIT. Zero turns this off, but not the time set for the pool: the shorter one counts. statement_timeout includes the wait.",
 							&gate_queue_timeout, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
@@ -258,12 +258,12 @@ settings_define(void)
 
 	DefineCustomBoolVariable("admission_gate.hot_spots",
 							 "Makes statements queue for the rows and locks that backends contend for.",
-							 "Transactions that want the same row, table or advisory lock work a few at a time, unless that gets less done.",
+							 "Transactions whose statements name the same hot row, table or advisory lock work a few at a time, unless that gets less done.",
 							 &hot_spots, true, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.log_min_wait",
 							"Sets the minimum wait at the gate that is logged.",
-							"Hot spots are logged when their waits add up to this. Zero logs all, -1 turns this off.",
+							"Hot spots are logged when they end, if their waits add up to this. Zero logs all, -1 turns this off, and the log of limits while CPUs are short.",
 							&gate_log_min_wait, -1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
