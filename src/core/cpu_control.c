@@ -13,7 +13,7 @@
  *	   client, whose clock started earlier, may have it too late.  It counts
  *	   anew when the limit changes.
  *	 - With evidence, and while more than CROWD processes want each CPU, there
- *	   is a limit: CROWD for each CPU.
+ *	   is a limit: a quarter less, but at most FIRST_LIMIT for each CPU.
  *	 - With evidence against the limit, it falls by a quarter, but not below
  *	   the number of CPUs.
  *	 - It rises by one for each CPU while CPUs are idle beside waiters.
@@ -44,6 +44,8 @@
 #define MIN_OVERDUE		3
 #define OVERDUE_PART	10
 #define CROWD			4
+#define FIRST_LIMIT		8		/* for each CPU: with fewer, they idle between
+								 * two */
 #define BUSY			0.9		/* part of the CPUs */
 
 #define OPEN_AFTER		(3 * SECOND)
@@ -56,6 +58,13 @@ set_limit(CpuControl *control, uint32 limit)
 {
 	control->limit = limit;
 	control->overdue = control->nearly = control->completed = 0;
+}
+
+/* A quarter less, but at least one for each CPU */
+static uint32
+lower(uint32 limit, uint32 cpus)
+{
+	return Max(limit - Max(limit / 4, 1), cpus);
 }
 
 /*
@@ -75,7 +84,7 @@ step(CpuControl *control, const CpuSample *sample, double wanting, double in_use
 	{
 		if (!evidence || wanting <= CROWD * cpus)
 			return;
-		set_limit(control, CROWD * cpus);
+		set_limit(control, Min(FIRST_LIMIT * cpus, lower((uint32) wanting, cpus)));
 		control->kept = 0;
 		control->calm_since = sample->now;
 		control->believed_for = BELIEVED;
@@ -95,8 +104,7 @@ step(CpuControl *control, const CpuSample *sample, double wanting, double in_use
 	else if (evidence)
 	{
 		control->believed_for = control->kept > 0 ? Min(2 * control->believed_for, MAX_BELIEVED) : BELIEVED;
-		set_limit(control, control->kept > 0 ? control->kept :
-				  Max(control->limit - Max(control->limit / 4, 1), cpus));
+		set_limit(control, control->kept > 0 ? control->kept : lower(control->limit, cpus));
 		control->kept = 0;
 		control->calm_since = sample->now;
 	}

@@ -82,6 +82,7 @@ static const Load loads[] = {
 	{"closed", 2, 25, {{"6 ms in 300 ms", 400, 6, 300, 10, 0.95}}},
 	{"closed, at the edge", 2, 25, {{"6 ms in 1 s", 320, 6, 1000, 1.2, 0.95,.lag = 50,.spread = 0.05}}},
 	{"closed, few", 2, 60, {{"300 ms in 3 s", 20, 300, 3000, 1.1, 0.85}},.warm_up = 10},
+	{"closed, fewer", 2, 60, {{"500 ms in 2 s", 12, 500, 2000, 1.1, 0.85}},.warm_up = 10},
 	{"open, 3 times as many", 2, 25, {{"6 ms in 300 ms", 900, 6, 300, 10, 0.95,.rate = 1000}}},
 	{"patient and not", 2, 25, {{"patient", 50, 6, 0, 0, 0.3}, {"6 ms in 300 ms", 200, 6, 300, 0, 0.3}}},
 	{"a disk", 2, 25, {{"20 ms for a disk", 400, 2, 150, 10, 0.95,.sleep = 20,.disk = true}}},
