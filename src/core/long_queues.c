@@ -6,7 +6,8 @@
  * Such a statement takes a place before it starts, or waits for one, in the
  * way of a hot spot: first come, first served.  Each decade of expected time
  * has its own queue and places, the last one all that is longer: so nobody
- * waits for what takes ten times as long, but there (size-interval assignment: Harchol-Balter, Crovella and Murta, 1999).
+ * waits for what takes ten times as long, but there (size-interval assignment:
+ * Harchol-Balter, Crovella and Murta, 1999).
  * A place ends with its statement.  A sample withdraws it if that is not at
  * work for idle_after: it waits for its client or a lock, for example.
  *
@@ -15,8 +16,9 @@
  * one more every STEP while fewer processes than CPUs want one and somebody
  * waits there; one less, down to that, while more than twice as many do, or it
  * is not used.  Under a limit each decade has at most a quarter of the slots,
- * and all together leave some free for others, as a long statement can keep a
- * slot for minutes.
+ * or as many as CPUs, if that is not more than half of the slots; and all
+ * together leave as many free for others, as a long statement can keep a slot
+ * for minutes.
  *
  * Locking: see slots_internal.h.
  *
@@ -72,9 +74,9 @@ is_served_first(const LongClass *class, const LongClass *other)
  * want are too many, they get those in use; those with waiters get the rest.
  */
 static void
-share(LongClass *classes, int limit)
+share(LongClass *classes, int limit, int cpus)
 {
-	int			part = Max(limit / PART_OF_LIMIT, 1);
+	int			part = Max(Max(limit / PART_OF_LIMIT, Min(limit / 2, cpus)), 1);
 	int			rest = Max(limit - part, 1);
 	int			sum = 0;
 
@@ -206,7 +208,7 @@ slots_adapt_long(int wanting, uint64 now)
 		if (step)
 			step_class(&classes[k], k < HALF_FROM ? Slots->cpus : Slots->cpus / 2, average, Slots->cpus);
 	}
-	share(classes, Max(Slots->max_active, 0));
+	share(classes, Max(Slots->max_active, 0), Slots->cpus);
 	for (int k = 0; k < LONG_CLASSES; k++)
 		raised |= set_places(&classes[k], long_queue(k));
 	slots_unlock();
