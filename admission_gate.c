@@ -339,7 +339,7 @@ gate_ProcessUtility(UTILITY_PARAMS)
 static void
 gate_emit_log(ErrorData *error)
 {
-	my_slot_note_error(error, session_has_begun);
+	my_slot_note_error(error);
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(error);
 }

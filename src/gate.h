@@ -28,7 +28,7 @@ extern bool my_slot_may_want(void);
 extern void my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape);
 extern void my_slot_want_long(QueryDesc *query, uint64 expected);
 extern void my_slot_end_long(void);
-extern void my_slot_note_error(const ErrorData *error, bool session_has_begun);
+extern void my_slot_note_error(const ErrorData *error);
 extern void my_slot_begin_commit(void);
 extern void my_slot_end_transaction(bool failed);
 extern void my_slot_end_inner_transaction(bool failed);

@@ -649,14 +649,13 @@ my_slot_end_long(void)
  * This error is about to be reported: count it if a time-out, of the server or
  * by a cancel of the client, ends a statement that was admitted, or that was
  * on its way to the gate and did not wait there; or if the client has hung up
- * meanwhile.  session_has_begun: this backend has met the gate.
+ * meanwhile.
  */
 void
-my_slot_note_error(const ErrorData *error, bool session_has_begun)
+my_slot_note_error(const ErrorData *error)
 {
 	bool		was_admitted = standing == ADMITTED || standing == ENDING;
-	bool		comes = standing == NOT_ADMITTED && session_has_begun &&
-	gate_max_active_backends != 0 && !bypass_in_force;
+	bool		comes = standing == NOT_ADMITTED && gate_max_active_backends != 0 && !bypass_in_force;
 
 	if (error->elevel < ERROR || has_given_up)
 		return;

@@ -488,10 +488,15 @@ count_evidence(pg_atomic_uint32 *count)
 		pg_atomic_fetch_add_u32(count, 1);
 }
 
-/* A time-out has ended a statement of this backend, but not in a queue. */
+/*
+ * A time-out has ended a statement of this backend, but not in a queue.  Before
+ * it first acquires a slot, there is nothing to count it in.
+ */
 void
 slots_count_overdue(void)
 {
+	if (MySlotEntry == NULL)
+		return;
 	add_to_own(TOTAL_OVERDUE, 1);
 	count_evidence(&Slots->overdue);
 }

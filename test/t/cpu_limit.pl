@@ -41,6 +41,10 @@ sub grows
 		sub { $session->start('SELECT FROM t')->sqlstate }, 'one that it ends on its way to the gate',
 		overdue => 1,
 		failed => 0);
+	# SET needs no slot.
+	my $new = $gate->session;
+	$new->query("SET statement_timeout = '50ms'");
+	is($new->start('SELECT FROM t')->sqlstate, '57014', 'one that it ends before the session had a slot');
 	$owner->query('COMMIT');
 	grows(sub { $session->start('SELECT 1/0')->sqlstate }, 'one with another error', overdue => 0, failed => 1);
 	grows(
