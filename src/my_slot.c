@@ -92,7 +92,6 @@ static int	place_level = 0;
 /* The last wait in the queue: when it began, and how many waited there then */
 static uint64 wait_start;		/* by monotonic_us() */
 static int	wait_queue_length;
-static SlotLimit wait_limit;	/* that kept it waiting, if it was refused */
 static uint64 wait_patience;	/* us: see patience() */
 static bool wait_holds_locks;	/* the transaction has begun before */
 static bool wait_is_long;		/* for a place of a long statement */
@@ -189,63 +188,60 @@ delay_refusal(void)
 	refused = now;
 }
 
+/* A setting of this backend's pool, or of all */
+static const char *
+name_setting(const char *name, bool of_pool)
+{
+	return of_pool ? psprintf("%s of pool \"%s\"", name, slots_my_pool()->name) :
+		psprintf("admission_gate.%s", name);
+}
+
+/* What the limit is of.  by_name: look a relation up, without a lock. */
+static const char *
+name_limited(const SlotLimit *limit, bool by_name)
+{
+	const HotSpotKey *key = &limit->hot_spot;
+	char	   *relation = NULL;
+
+	if (!limit->is_of_queue)
+		return "the server";
+	if (key->kind == HOT_SPOT_NONE)
+		return psprintf("pool \"%s\"", slots_my_pool()->name);
+	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
+		relation = get_rel_name(key->fields[0]);
+	return relation != NULL ? psprintf("relation \"%s\"", relation) : slots_describe_hot_spot(key);
+}
+
 /*
- * Raise the error of a backend that wait_limit keeps out of a full queue, or
- * has kept waiting too long.  by_name: look a hot relation up in the catalog,
- * without a lock.
+ * Raise the error of a backend that finds a full queue, or has left the queue
+ * after too long a wait.  by_name: the catalog may be read.
  */
 static void
 refuse(bool is_full, bool by_name)
 {
-	const PoolDefinition *pool = slots_my_pool();
-	const char *setting = is_full ? "max_queue_length" : "queue_timeout";
-	const char *limit_setting = "admission_gate.max_active_backends";
-	const char *limited = "";
-	char	   *relation = NULL;
+	SlotLimit	limit;
 	long		ms = is_full ? 0 : waited() / 1000;
-	const SlotLimit *limit = &wait_limit;
-	const HotSpotKey *key = &limit->hot_spot;
-	bool		is_hot = key->kind != HOT_SPOT_NONE;
+	const char *setting;
+	const char *limited;
 
 	has_given_up = true;
+	slots_get_my_limit(&limit);
 	delay_refusal();
-	if (is_full ? pool->max_queue_length != POOLS_QUEUE_LENGTH_UNSET :
-		queue_timeout() != gate_queue_timeout)
-		setting = psprintf("%s of pool \"%s\"", setting, pool->name);
-	else
-		setting = psprintf("admission_gate.%s", setting);
-	if (by_name && key->kind == HOT_SPOT_RELATION && key->database == MyDatabaseId)
-		relation = get_rel_name(key->fields[0]);
-	if (relation != NULL)
-		limited = psprintf("relation \"%s\"", relation);
-	else if (is_hot)
-		limited = slots_describe_hot_spot(key);
-	else if (limit->is_of_queue)
-	{
-		limited = psprintf(" of pool \"%s\"", pool->name);
-		limit_setting = psprintf("max_active of pool \"%s\"", pool->name);
-	}
-
-	/* Nobody has set the limit of a hot spot, or of long statements. */
+	setting = is_full ?
+		name_setting("max_queue_length", slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET) :
+		name_setting("queue_timeout", queue_timeout() != gate_queue_timeout);
+	limited = name_limited(&limit, by_name);
 	ereport(ERROR,
 			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg(is_full ? "too many backends are waiting for admission" :
 					"canceling statement due to admission queue timeout"),
-			 key->kind == HOT_SPOT_LONG ?
-			 errdetail_plural("Of the statements that take about as long, %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  "Of the statements that take about as long, %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit->max_active, limit->max_active, limit->in_use, limit->waiting, ms) :
-			 is_hot ?
-			 errdetail_plural("Backends contend for %s: %d is at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  "Backends contend for %s: %d are at work at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit->max_active, limited, limit->max_active,
-							  limit->in_use, limit->waiting, ms) :
-			 errdetail_plural("The limit%s is %d backend at work (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  "The limit%s is %d backends at work (%d in use, %d waiting); this backend has waited for %ld ms.",
-							  limit->max_active, limited, limit->max_active,
-							  limit->in_use, limit->waiting, ms),
-			 is_hot ? errhint("Try again later, or increase %s.", setting) :
-			 errhint("Try again later, or increase %s or %s.", setting, limit_setting)));
+			 errdetail("The limit of %s is %d at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
+					   limited, limit.max_active, limit.in_use, limit.waiting, ms),
+	/* Nobody has set the limit of a hot spot, or of long statements. */
+			 limit.hot_spot.kind != HOT_SPOT_NONE ? errhint("Try again later, or increase %s.", setting) :
+			 errhint("Try again later, or increase %s or %s.", setting,
+					 limit.is_of_queue ? name_setting("max_active", true) :
+					 name_setting("max_active_backends", false))));
 }
 
 /*
@@ -268,12 +264,8 @@ sleep_in_queue(void)
 		long		ms = waited() / 1000;
 		long		wake_at = max_wait > 0 ? Min(max_wait, next_look) : next_look;
 
-		if (max_wait > 0 && ms >= max_wait)
-		{
-			slots_get_my_limit(&wait_limit);
-			if (slots_leave_queue(TOTAL_TIMEOUTS, false))
-				return false;
-		}
+		if (max_wait > 0 && ms >= max_wait && slots_leave_queue(TOTAL_TIMEOUTS, false))
+			return false;
 		wait_for_latch(Max(wake_at - ms, 0), wait_event);
 		if (slots_claim())
 			return true;
@@ -361,7 +353,6 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	state = slots_enqueue(gate_max_queue_length, wait_holds_locks, wait_patience, &wait_queue_length);
 	if (state == SLOT_NONE)
 	{
-		slots_get_my_limit(&wait_limit);
 		if (standing != WAITS_INSIDE)
 			(void) snapshot_release(query, true);
 		refuse(true, !begins_block);

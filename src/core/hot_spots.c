@@ -642,5 +642,5 @@ slots_describe_hot_spot(const HotSpotKey *key)
 		return psprintf("relation %u of database %u", fields[0], key->database);
 	if (key->kind == HOT_SPOT_ADVISORY)
 		return psprintf("advisory lock (%u, %u, %u)", fields[0], fields[1], fields[2]);
-	return pstrdup("other transactions");
+	return pstrdup(key->kind == HOT_SPOT_LONG ? "statements that take about as long" : "a hot spot that has ended");
 }

@@ -345,11 +345,11 @@ extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
 extern void slots_serve_awaited(const int *procnos, int n);
 
-/* The limit that a backend waits for */
+/* The limit that a backend has met */
 typedef struct SlotLimit
 {
 	bool		is_of_queue;	/* of its pool or hot spot, not of all */
-	HotSpotKey	hot_spot;
+	HotSpotKey	hot_spot;		/* HOT_SPOT_NONE = of its pool, or of all */
 	int			max_active;		/* backends at work */
 	int			in_use;			/* slots or places */
 	int			waiting;		/* backends */

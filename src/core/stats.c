@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		Totals, and the limit that a backend waits for.
+ *		Totals, and the limit that a backend has met.
  *
  * A backend keeps its totals in its entry, but for STALLS, which the process that
  * lets it in counts in its pool.  When it changes its pool, they stay with the
@@ -57,14 +57,15 @@ slots_keep_totals(void)
 }
 
 /*
- * Describe the limit that this backend waits for: that of its queue if it is
- * exhausted, else that for all.  limit->waiting excludes this backend.
+ * Describe the limit that keeps this backend out, which is in no queue any
+ * more: that of its last queue if it is exhausted, else that for all.
  */
 void
 slots_get_my_limit(SlotLimit *limit)
 {
 	int			mine;
 
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	memset(limit, 0, sizeof(SlotLimit));
 	slots_lock();
 	mine = MySlotEntry->queue;
@@ -91,8 +92,6 @@ slots_get_my_limit(SlotLimit *limit)
 		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 			limit->waiting += queue_at(queue)->nwaiters;
 	}
-	if (state_of(MySlotEntry) == SLOT_WAITING)
-		limit->waiting--;
 	slots_unlock();
 }
 

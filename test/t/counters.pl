@@ -178,7 +178,7 @@ sub ok_error
 	ok_error(
 		$two, '53000',
 		'canceling statement due to admission queue timeout',
-		qr/^The limit is 1 backend at work \(1 in use, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
+		qr/^The limit of the server is 1 at a time \(1 in use, 0 waiting\); this backend has waited for \d{3,} ms\.$/,
 		'queue_timeout');
 	cmp_ok($gate->counter("total_wait_time - $waited"), '>=', 99, 'waits in vain count in total_wait_time');
 	$one->query('COMMIT');
@@ -194,7 +194,7 @@ sub ok_error
 	ok_error(
 		$three, '53400',
 		'too many backends are waiting for admission',
-		qr/^The limit is 1 backend at work \(1 in use, 1 waiting\); this backend has waited for 0 ms\.$/,
+		qr/^The limit of the server is 1 at a time \(1 in use, 1 waiting\); this backend has waited for 0 ms\.$/,
 		'max_queue_length');
 	grew('a full queue', admitted => 1, queued => 1, rejections => 1);
 	$one->query('COMMIT');

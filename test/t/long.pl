@@ -119,7 +119,7 @@ for my $way (sort keys %ways)
 	is($session->sqlstate_of($result), '53000', 'queue_timeout ends the wait');
 	like(
 		$result->{error}{D} // '',
-		qr/^Of the statements that take about as long, 1 is at work/,
+		qr/^The limit of statements that take about as long is 1 at a time/,
 		'and says what it waited for');
 	my ($left, $terminated) = map { $gate->waiter($endless) } 1 .. 2;
 	my $overdue = $gate->counter('overdue');

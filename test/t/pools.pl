@@ -168,7 +168,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 		[ @$error{qw(C D H)} ],
 		[
 			'53400',
-			'The limit of pool "batch" is 1 backend at work (1 in use, 1 waiting); this backend has waited for 0 ms.',
+			'The limit of pool "batch" is 1 at a time (1 in use, 1 waiting); this backend has waited for 0 ms.',
 			'Try again later, or increase max_queue_length of pool "batch" or max_active of pool "batch".'
 		],
 		"a pool's queue may be full; the error tells how its pool stands and what to set");
@@ -187,7 +187,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 	$error = $waiter->start('SELECT 1')->result->{error};
 	like(
 		$error->{D},
-		qr/^The limit is 2 backends at work \(2 in use,/,
+		qr/^The limit of the server is 2 at a time \(2 in use,/,
 		'the error tells of the limit for all if that is reached');
 	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
 	$_->query('COMMIT') foreach @others;
@@ -316,7 +316,7 @@ $gate->set(max_active_backends => 4, idle_after => 100);
 	is($gate->counter('forced', 'batch'), '1', 'it is counted as forced there');
 	my $error = $gate->session(user => 'batch', session => { 'admission_gate.queue_timeout' => 10 })->start('SELECT 3')
 	  ->result->{error};
-	like($error->{D}, qr/ is 1 backend at work \(2 in use, 0 waiting\)/, 'and others wait');
+	like($error->{D}, qr/ is 1 at a time \(2 in use, 0 waiting\)/, 'and others wait');
 	$two->query('COMMIT');
 
 	$gate->set(mode => 'observe');

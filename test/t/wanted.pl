@@ -81,7 +81,7 @@ sub ok_queues_for
 
 	$session->query($_) foreach @sql;
 	my $error = refusal($session, $last, 300);
-	return like($error && $error->{D}, qr/^Backends contend for relation "sale": /, "$what queues");
+	return like($error && $error->{D}, qr/^The limit of relation "sale" is /, "$what queues");
 }
 
 sub ok_passes_by
@@ -231,8 +231,8 @@ $gate->ok_comes(
 		return $error && $error->{C} eq '53000';
 	},
 	'it can time out');
-my $figures = qr/\d+ (is|are) at work at a time \(\d+ in use, \d+ waiting\); this backend has waited for \d+ ms\.$/;
-like($error->{D}, qr/^Backends contend for relation "sale": $figures/, 'the error tells for what, and how it stands');
+my $figures = qr/\d+ at a time \(\d+ in use, \d+ waiting\); this backend has waited for \d+ ms\.$/;
+like($error->{D}, qr/^The limit of relation "sale" is $figures/, 'the error tells for what, and how it stands');
 is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
 $session->query('RESET admission_gate.queue_timeout', q{SET lock_timeout = '5ms'});
 $gate->ok_comes(
