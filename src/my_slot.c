@@ -89,13 +89,18 @@ static int	place_level = 0;
 #define DEADLOCK_TIMEOUT_IN_JAM	50	/* ms; longer than a wait in a line that
 									 * moves */
 
-/* The last wait in the queue: when it began, and how many waited there then */
-static uint64 wait_start;		/* by monotonic_us() */
-static int	wait_queue_length;
-static uint64 wait_patience;	/* us: see patience() */
-static bool wait_holds_locks;	/* the transaction has begun before */
-static bool wait_is_long;		/* for a place of a long statement */
-static bool has_given_up = false;	/* in the middle of its transaction, too */
+/* The last wait in the queue */
+static struct
+{
+	uint64		start;			/* by monotonic_us() */
+	int			queue_length;	/* on arrival */
+	uint64		patience;		/* us: see patience() */
+	bool		holds_locks;	/* or may: the transaction has begun before */
+	bool		is_long;		/* for a place of a long statement */
+}			my_wait;
+
+/* Has a wait of this transaction ended by an error? */
+static bool has_given_up = false;
 
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
@@ -156,7 +161,7 @@ patience(void)
 static uint64
 waited(void)
 {
-	return monotonic_us() - wait_start;
+	return monotonic_us() - my_wait.start;
 }
 
 /*
@@ -177,7 +182,7 @@ delay_refusal(void)
 	if (wait_event == 0)
 		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateRefusal");
 	streak = refused != 0 && now - refused < 1000000 ? Min(streak + 1, 6) : 0;
-	if (streak > 0 && !wait_holds_locks && INTERRUPTS_CAN_BE_PROCESSED())
+	if (streak > 0 && !my_wait.holds_locks && INTERRUPTS_CAN_BE_PROCESSED())
 	{
 		delay = Min(INT64CONST(8000) << streak, MAX_REFUSAL_DELAY);
 		delay = (int64) pg_prng_uint64_range(&pg_global_prng_state, delay / 2, delay);
@@ -295,8 +300,8 @@ note_wait(const char *end)
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("admission wait ended after %.3f ms: %s%s, pool \"%s\", queue length %d on arrival",
-					us / 1000.0, end, wait_is_long ? " long" : "",
-					slots_my_pool()->name, wait_queue_length)));
+					us / 1000.0, end, my_wait.is_long ? " long" : "",
+					slots_my_pool()->name, my_wait.queue_length)));
 	RESUME_INTERRUPTS();
 }
 
@@ -304,7 +309,7 @@ note_wait(const char *end)
 static bool
 client_left(bool is_exit)
 {
-	if (wait_patience > 0 && waited() >= wait_patience)
+	if (my_wait.patience > 0 && waited() >= my_wait.patience)
 		return false;
 	return is_exit ? ClientConnectionLost : geterrcode() == ERRCODE_QUERY_CANCELED;
 }
@@ -323,12 +328,12 @@ abandon_wait(int code, Datum arg)
 }
 
 /*
- * Is the statement that wants a place the only one of its transaction, called
- * by the client?  Then it holds nothing but relation locks.  Releases its
- * snapshots, if it can.  Above READ COMMITTED, it does not tell.
+ * Release the snapshots of the statement that wants a place, if possible.
+ * Returns whether it is known to be the only one of its transaction, called by
+ * the client, and holds nothing but relation locks: not above READ COMMITTED.
  */
 static bool
-is_lone(QueryDesc *query)
+release_if_lone(QueryDesc *query)
 {
 	return snapshot_release(query, false) && !IsTransactionBlock() && !IsSubTransaction() &&
 		!TransactionIdIsValid(GetTopTransactionIdIfAny());
@@ -346,11 +351,12 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
 
-	wait_start = monotonic_us();
-	wait_patience = patience();
-	wait_holds_locks = standing == WAITS_INSIDE && !is_lone(query);
-	wait_is_long = standing == WAITS_TO_START;
-	state = slots_enqueue(gate_max_queue_length, wait_holds_locks, wait_patience, &wait_queue_length);
+	my_wait.start = monotonic_us();
+	my_wait.patience = patience();
+	my_wait.holds_locks = standing == WAITS_INSIDE && !release_if_lone(query);
+	my_wait.is_long = standing == WAITS_TO_START;
+	state = slots_enqueue(gate_max_queue_length, my_wait.holds_locks, my_wait.patience,
+						  &my_wait.queue_length);
 	if (state == SLOT_NONE)
 	{
 		if (standing != WAITS_INSIDE)
