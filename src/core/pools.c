@@ -52,11 +52,14 @@ warn_of_unknown_pool(void)
 	uint32		generation = pg_atomic_read_u32(&Slots->generation);
 	bool		logged = pg_atomic_exchange_u32(&Slots->unknown_logged, generation) == generation;
 
+	/* A cancel here would make BEGIN itself fail. */
+	HOLD_INTERRUPTS();
 	ereport(logged ? WARNING_CLIENT_ONLY : WARNING,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("admission_gate: pool \"%s\" is not defined", chosen_name),
 			 errdetail("Sessions that belong to it use pool \"%s\".", POOLS_DEFAULT_NAME),
 			 errhint("Add it to admission_gate.pools, or change admission_gate.pool of the role or database.")));
+	RESUME_INTERRUPTS();
 }
 
 /* Join the pool that the setting names, or the default pool. */
