@@ -58,7 +58,7 @@ static int	nesting_level = 0;
 /* Has the present transaction run anything that may have taken locks? */
 static bool has_started = false;
 
-/* If that was a query: this */
+/* Its first query, while that runs; or the one that a command runs first */
 static const QueryDesc *first_query = NULL;
 
 /* Is a command about to plan its query, as the first statement? */
@@ -73,7 +73,7 @@ static emit_log_hook_type prev_emit_log_hook;
 
 /*
  * The previous hooks, or the standard functions.  Never NULL: while the gate
- * is off, a hook costs one branch and one jump.
+ * is off, a hook costs one branch.
  */
 static planner_hook_type next_planner;
 static ExecutorStart_hook_type next_ExecutorStart;
@@ -125,7 +125,10 @@ static pg_noinline bool
 begin_session(void)
 {
 	if (MyBackendType != B_BACKEND)
+	{
+		long_begin_worker();
 		return false;
+	}
 	bypass_look_at_name();
 	RegisterXactCallback(gate_xact_callback, NULL);
 	RegisterSubXactCallback(gate_subxact_callback, NULL);
@@ -149,11 +152,13 @@ enter_statement(QueryDesc *query, bool begins_block)
 		my_slot_wait(query, begins_block);
 }
 
-static pg_noinline PlannedStmt *
-planner_behind_gate(PLANNER_PARAMS)
+static PlannedStmt *
+gate_planner(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
 
+	if (!gate_is_on())
+		return next_planner(PLANNER_ARGS);
 	enter_statement(NULL, false);
 	if (likely(!plans_query))
 		return next_planner(PLANNER_ARGS);
@@ -164,92 +169,46 @@ planner_behind_gate(PLANNER_PARAMS)
 	return result;
 }
 
-static PlannedStmt *
-gate_planner(PLANNER_PARAMS)
-{
-	if (gate_is_on())
-		return planner_behind_gate(PLANNER_ARGS);
-	return next_planner(PLANNER_ARGS);
-}
-
-static pg_noinline void
-ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
-{
-	enter_statement(queryDesc, false);
-	if (unlikely(long_is_open && long_query == NULL))
-		long_query = queryDesc;
-	else if (!has_started)
-	{
-		first_query = queryDesc;
-		if (unlikely(long_may_be(queryDesc->plannedstmt)) && (eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
-			long_begin(queryDesc->plannedstmt, queryDesc, false);
-	}
-	has_started = true;
-	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
-		wanted_begin(queryDesc, eflags);
-	next_ExecutorStart(queryDesc, eflags);
-}
-
-/* ExecutorStart_hook: for cached plans, and at any level for hot spots */
+/* For cached plans, and at any level for hot spots */
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
 	if (gate_is_on())
-		ExecutorStart_behind_gate(queryDesc, eflags);
-	else
-		next_ExecutorStart(queryDesc, eflags);
+	{
+		enter_statement(queryDesc, false);
+		if (!has_started || unlikely(long_is_open && first_query == NULL))
+			first_query = queryDesc;
+		if (!has_started && unlikely(long_may_be(queryDesc->plannedstmt)) &&
+			(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
+			long_begin(queryDesc->plannedstmt, queryDesc, false);
+		has_started = true;
+		if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
+			wanted_begin(queryDesc, eflags);
+	}
+	next_ExecutorStart(queryDesc, eflags);
 }
 
 /*
  * A portal that resumes may have begun while the gate was off, or with the
- * bypass.
+ * bypass.  Nobody queues an uncounted transaction.
  */
-static pg_noinline void
-ExecutorRun_behind_gate(EXECUTOR_RUN_PARAMS)
+static void
+gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 {
-	if (!gate_is_on())
-	{
-		bool		is_worker = long_begin_worker();
-
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-		if (is_worker)
-			long_end_worker();
-		return;
-	}
-	if (nesting_level == 0)
+	if (gate_is_on() && !slots_is_uncounted() && nesting_level == 0)
 		my_slot_resume();
 	next_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
-/* ExecutorRun_hook.  Nobody queues an uncounted transaction. */
-static void
-gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
-{
-	if (likely(gate_max_active_backends == 0) || slots_is_uncounted())
-		next_ExecutorRun(EXECUTOR_RUN_ARGS);
-	else
-		ExecutorRun_behind_gate(EXECUTOR_RUN_ARGS);
-}
-
-/* ExecutorFinish, after which a long statement has ended */
-static pg_noinline void
-ExecutorFinish_long(QueryDesc *queryDesc)
-{
-	next_ExecutorFinish(queryDesc);
-	if (queryDesc == long_query)
-		long_end(false);
-	else if (queryDesc == first_query && *my_slot_seems_long)
-		long_note_surprise(queryDesc->plannedstmt);
-}
-
-/* ExecutorFinish_hook: the statement ends here, after its AFTER triggers */
+/* The statement ends here, after its AFTER triggers. */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (unlikely(queryDesc == long_query || (*my_slot_seems_long && queryDesc == first_query)))
-		ExecutorFinish_long(queryDesc);
-	else
-		next_ExecutorFinish(queryDesc);
+	next_ExecutorFinish(queryDesc);
+	if (likely(queryDesc != first_query))
+		return;
+	first_query = NULL;
+	long_finish(queryDesc->plannedstmt);
 }
 
 /* How does the gate treat this utility command?  Unknown ones are heavy. */
@@ -294,12 +253,18 @@ classify_utility(Node *stmt)
 	}
 }
 
-static pg_noinline void
-ProcessUtility_behind_gate(UTILITY_PARAMS)
+static void
+gate_ProcessUtility(UTILITY_PARAMS)
 {
 	Node	   *stmt = pstmt->utilityStmt;
-	UtilityKind kind = classify_utility(stmt);
+	UtilityKind kind;
 
+	if (!gate_is_on())
+	{
+		next_ProcessUtility(UTILITY_ARGS);
+		return;
+	}
+	kind = classify_utility(stmt);
 	if (kind != UTILITY_LIGHT)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	plans_query = !has_started && nesting_level == 0 &&
@@ -321,15 +286,6 @@ ProcessUtility_behind_gate(UTILITY_PARAMS)
 	}
 	PG_END_TRY();
 	plans_query = false;
-}
-
-static void
-gate_ProcessUtility(UTILITY_PARAMS)
-{
-	if (gate_is_on())
-		ProcessUtility_behind_gate(UTILITY_ARGS);
-	else
-		next_ProcessUtility(UTILITY_ARGS);
 }
 
 /*

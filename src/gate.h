@@ -40,12 +40,10 @@ extern void wanted_lock_table(const LockStmt *statement);
 
 /* long_statements.c */
 extern GATE_HIDDEN bool long_is_open;	/* is a statement measured? */
-extern GATE_HIDDEN const QueryDesc *long_query; /* it; NULL = not started */
 extern void long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor);
 extern void long_end(bool failed);
-extern void long_note_surprise(const PlannedStmt *statement);
-extern bool long_begin_worker(void);
-extern void long_end_worker(void);
+extern void long_finish(const PlannedStmt *statement);
+extern void long_begin_worker(void);
 
 /* sampler.c */
 extern long sampler_sample(void);
@@ -102,6 +100,7 @@ is_idle_wait(uint32 event)
 		wait_class == PG_WAIT_EXTENSION;
 }
 
+extern uint64 own_cpu_time(void);
 extern bool process_cpu_time(int pid, uint64 *used);
 extern int	usable_cpus(void);
 extern bool process_rests(int pid);

@@ -29,6 +29,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
+#include "storage/ipc.h"
 #include "tcop/pquery.h"
 #include "utils/portal.h"
 
@@ -42,13 +43,11 @@ static struct
 {
 	uint64		key;
 	double		cost;
-	bool		by_clock;		/* is its CPU time known? */
 	uint64		cpu;			/* of this process when it began, us */
 	bool		is_cursor;		/* its client may not read all of it */
 }			measured;
 
 bool		long_is_open = false;
-const QueryDesc *long_query = NULL;
 
 /* ---- What is known of a statement before it runs ---- */
 
@@ -112,71 +111,64 @@ long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor)
 	measured.key = key_of(statement);
 	measured.cost = cost_of(statement);
 	measured.is_cursor = is_cursor;
-	measured.by_clock = false;
+	measured.cpu = own_cpu_time();
+	(void) slots_workers_time();
 	long_is_open = true;
-	long_query = query;
 	expected = slots_expect(measured.key, measured.cost);
 	if (expected >= gate_long_after * UINT64CONST(1000))
 		my_slot_want_long(query, expected);
-	(void) slots_workers_time();
-	measured.by_clock = process_cpu_time(MyProcPid, &measured.cpu);
 }
 
 /*
- * The executor has finished with long_query, or the transaction has ended.
- * failed: there is more to it than it has used.
+ * The statement has ended, or the transaction.  failed: there is more to it
+ * than it has used.
  */
 void
 long_end(bool failed)
 {
-	uint64		cpu;
-	uint64		used;
+	uint64		used = own_cpu_time() - measured.cpu + slots_workers_time();
 
-	if (measured.by_clock && process_cpu_time(MyProcPid, &cpu))
-	{
-		used = cpu - measured.cpu + slots_workers_time();
-		if (!(failed || measured.is_cursor) || used > slots_expect(measured.key, measured.cost))
-			slots_learn(measured.key, measured.cost, used);
-	}
+	if (!(failed || measured.is_cursor) || used > slots_expect(measured.key, measured.cost))
+		slots_learn(measured.key, measured.cost, used);
 	long_is_open = false;
-	long_query = NULL;
-	*my_slot_seems_long = false;
 	my_slot_end_long();
 }
 
 /*
- * A sample has seen this backend at work for long.  If that may have been this
- * statement, which ends here, its cost did not tell: measure the next run.
+ * The executor has finished with the first statement of a transaction, or with
+ * that of a command that is measured.  If it was not, but a sample has seen
+ * this backend at work for long, its cost did not tell: measure the next run.
  */
 void
-long_note_surprise(const PlannedStmt *statement)
+long_finish(const PlannedStmt *statement)
 {
-	/* It may have waited at the gate first. */
-	int64		us = GetCurrentTimestamp() - Max(GetCurrentStatementStartTimestamp(), slots_since());
+	TimestampTz since = slots_seemed_long();
 
-	*my_slot_seems_long = false;
-	if (gate_long_after < 0 || us < gate_long_after * INT64CONST(1000) || statement->queryId == 0)
-		return;
-	slots_note_surprise((uint64) statement->queryId);
+	if (long_is_open)
+		long_end(false);
+	else if (unlikely(since != 0) && gate_long_after >= 0 && statement->queryId != 0)
+	{
+		/* It may have waited at the gate first. */
+		since = Max(since, GetCurrentStatementStartTimestamp());
+		if (GetCurrentTimestamp() - since >= gate_long_after * INT64CONST(1000))
+			slots_note_surprise((uint64) statement->queryId);
+	}
 }
 
-/* Does this process, if a parallel worker, begin to run its plan?  Not a query in it. */
-bool
+/* on_shmem_exit callback of a parallel worker */
+static void
+count_for_leader(int code, Datum leader)
+{
+	slots_add_workers_time(DatumGetInt32(leader), own_cpu_time());
+}
+
+/* If this process is a parallel worker, what it uses counts for its leader. */
+void
 long_begin_worker(void)
 {
 	static bool begun = false;
-	bool		begins = IsParallelWorker() && !begun;
 
+	if (!begun && IsParallelWorker())
+		on_shmem_exit(count_for_leader, Int32GetDatum(GATE_PROC_NUMBER(MyProc->lockGroupLeader)));
 	begun = true;
-	return begins;
-}
-
-/* It has run its plan: what it has used counts for its leader. */
-void
-long_end_worker(void)
-{
-	uint64		cpu;
-
-	if (process_cpu_time(MyProcPid, &cpu))
-		slots_add_workers_time(GATE_PROC_NUMBER(MyProc->lockGroupLeader), cpu);
 }

@@ -30,7 +30,17 @@
 
 #include "gate.h"
 
-/* Read the CPU time (us) of a process.  Returns false if it is unknown. */
+/* The CPU time (us) that this process has used */
+uint64
+own_cpu_time(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+	return (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
+/* Read that of any process.  Returns false if it is unknown. */
 bool
 process_cpu_time(int pid, uint64 *used)
 {

@@ -48,8 +48,6 @@
 static Hold next_hold;
 
 static pg_atomic_uint32 no_state;	/* SLOT_NONE */
-static bool never = false;
-bool	   *my_slot_seems_long = &never;
 pg_atomic_uint32 *my_slot_state = &no_state;
 
 /* Does it wait, or has it waited, for a second admission?  It counts as one. */
@@ -70,7 +68,6 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	my_slot_state = &MySlotEntry->state;
-	my_slot_seems_long = &MySlotEntry->seems_long;
 	MySlotEntry->expected = 0;
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process has left, up to wanted_relation */
@@ -656,7 +653,6 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->reserved);
 	MySlotEntry = NULL;
 	my_slot_state = &no_state;
-	my_slot_seems_long = &never;
 }
 
 /* ---- Settings ---- */

@@ -112,11 +112,19 @@ slots_note_at_work(int procno, TimestampTz before)
 		entry->seems_long = true;
 }
 
-/* When this backend got its slot, or its work began */
+/*
+ * If so: since when has this backend had it?  Else 0.  From now on, only later
+ * samples count.
+ */
 TimestampTz
-slots_since(void)
+slots_seemed_long(void)
 {
-	return pg_atomic_read_u64(&MySlotEntry->since);
+	SlotEntry  *me = MySlotEntry;
+
+	if (me == NULL || !me->seems_long)
+		return 0;
+	me->seems_long = false;
+	return pg_atomic_read_u64(&me->since);
 }
 
 void

@@ -322,9 +322,8 @@ extern uint64 slots_expect(uint64 key, double cost);
 extern void slots_learn(uint64 key, double cost, uint64 used);
 extern void slots_note_surprise(uint64 query);
 extern bool slots_may_surprise(uint64 query);
-extern GATE_HIDDEN bool *my_slot_seems_long;
 extern void slots_note_at_work(int procno, TimestampTz before);
-extern TimestampTz slots_since(void);
+extern TimestampTz slots_seemed_long(void);
 extern void slots_add_workers_time(int procno, uint64 used);
 extern uint64 slots_workers_time(void);
 
