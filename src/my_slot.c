@@ -564,9 +564,12 @@ my_slot_may_want(void)
 	return standing == ADMITTED && place_level == 0 && !bypass_in_force;
 }
 
-/* A statement is about to want that hot spot: take a place, or wait for one. */
+/*
+ * A statement is about to want a place there: take it, or wait for it.  query
+ * and errors: as for my_slot_wait(); meanwhile: as for wait_for_place().
+ */
 static void
-take_place(QueryDesc *query, int hot_spot)
+take_place(QueryDesc *query, int place, Standing meanwhile)
 {
 	if (slots_has_place())
 	{
@@ -574,15 +577,15 @@ take_place(QueryDesc *query, int hot_spot)
 		place_level = 1;
 		return;
 	}
-	if (!slots_take_place(hot_spot))
+	if (!slots_take_place(place))
 	{
 		/* It cannot wait, or would fail for lack of privileges anyway. */
 		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress ||
 			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
 			return;
 		sched_yield();
-		if (!slots_take_place(hot_spot))
-			wait_for_place(query, hot_spot, WAITS_INSIDE);
+		if (!slots_take_place(place))
+			wait_for_place(query, place, meanwhile);
 	}
 	place_level = GetCurrentTransactionNestLevel();
 }
@@ -607,31 +610,19 @@ my_slot_want(QueryDesc *query, int hot_spot, uint32 key, uint32 shape)
 {
 	if (!slots_want(hot_spot, key, shape))
 		return;
-	take_place(query, hot_spot);
+	take_place(query, hot_spot, WAITS_INSIDE);
 	if (slots_is_jammed(hot_spot, shape))
 		look_for_deadlocks_soon();
 }
 
 /*
  * The first statement of a transaction is about to start, and expected to use
- * so much CPU time (us): take a place for it, and wait if none is free.  As for
- * my_slot_want().
+ * so much CPU time (us): take a place for it, as in my_slot_want().
  */
 void
 my_slot_want_long(QueryDesc *query, uint64 expected)
 {
-	int			place = slots_expect_long(expected);
-
-	if (place < 0)
-		return;
-	if (!slots_take_place(place))
-	{
-		if (!INTERRUPTS_CAN_BE_PROCESSED() || proc_exit_inprogress || xact_predates_gate() ||
-			(query != NULL && !GATE_HAS_PRIVILEGES(query->plannedstmt)))
-			return;
-		wait_for_place(query, place, WAITS_TO_START);
-	}
-	place_level = 1;
+	take_place(query, slots_expect_long(expected), WAITS_TO_START);
 }
 
 /* That statement has ended: its place is free, unless a sample has taken it. */

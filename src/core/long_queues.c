@@ -116,7 +116,7 @@ long_queue(int class)
 
 /*
  * The statement of this backend is expected to take long.  Returns where it
- * should take a place, as a hot spot, or -1 if it has one anywhere.
+ * should take a place, as a hot spot.
  */
 int
 slots_expect_long(uint64 expected)
@@ -126,7 +126,7 @@ slots_expect_long(uint64 expected)
 	while (class < LONG_CLASSES - 1 && expected >= bounds[class])
 		class++;
 	MySlotEntry->expected = Max(expected, 1);
-	return slots_has_place() ? -1 : MAX_HOT_SPOTS + class;
+	return MAX_HOT_SPOTS + class;
 }
 
 /* It has ended: release its place.  Returns whether this leaves none. */
