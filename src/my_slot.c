@@ -174,13 +174,10 @@ delay_refusal(void)
 {
 	static uint64 refused = 0;	/* the last time */
 	static int	streak = 0;
-	static uint32 wait_event = 0;
 	uint64		now = monotonic_us();
 	uint64		until;
 	int64		delay;
 
-	if (wait_event == 0)
-		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateRefusal");
 	streak = refused != 0 && now - refused < 1000000 ? Min(streak + 1, 6) : 0;
 	if (streak > 0 && !my_wait.holds_locks && INTERRUPTS_CAN_BE_PROCESSED())
 	{
@@ -188,7 +185,8 @@ delay_refusal(void)
 		delay = (int64) pg_prng_uint64_range(&pg_global_prng_state, delay / 2, delay);
 		until = now + Min(delay, time_left() / 2);
 		while ((now = monotonic_us()) < until)
-			wait_for_latch((long) ((until - now) / 1000 + 1), wait_event);
+			wait_for_latch((long) ((until - now) / 1000 + 1),
+						   GATE_WAIT_EVENT_NEW("AdmissionGateRefusal"));
 	}
 	refused = now;
 }
@@ -257,11 +255,8 @@ refuse(bool is_full, bool by_name)
 static bool
 sleep_in_queue(void)
 {
-	static uint32 wait_event = 0;
+	uint32		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateQueue");
 	long		next_look = slots_look_after(my_slot_procno);
-
-	if (wait_event == 0)
-		wait_event = GATE_WAIT_EVENT_NEW("AdmissionGateQueue");
 
 	for (;;)
 	{
