@@ -85,15 +85,14 @@ typedef struct BackendSample
 	HotSpotKey	key;			/* what that is for, if known; or an LWLock */
 	Verdict		verdict;		/* does it contend for that lock? */
 	TimestampTz since;			/* start of that wait; 0 = unknown */
+	SlotLook	slot;			/* what the gate knows of it */
 	uint64		moved;			/* when its group last moved */
 	uint64		blocked;		/* when it was last seen waiting for a lock */
-	uint32		blocked_progress;	/* slots_progress() then */
+	uint16		blocked_progress;	/* its progress then */
 	uint64		away_since;		/* with a long place, not at work; 0 = it is */
-	uint64		failures;		/* its failed transactions until then */
 	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
-	uint32		progress;		/* slots_progress() at that time */
 	bool		sleeps;			/* without a wait event */
-	uint32		clock_progress; /* slots_progress() at clock_since */
+	uint16		clock_progress; /* its progress at clock_since */
 	uint64		clock_since;	/* when its CPU clock was last found running */
 	uint64		cpu;			/* CPU time (us) then */
 	bool		is_awaited;		/* waits at the gate, and others for its locks */
@@ -188,22 +187,22 @@ read_backend(int procno)
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
 	BackendSample *last = &samples[procno];
 	LOCK	   *last_lock = last->lock;
-	BackendSample seen = {.blocked = last->blocked,.blocked_progress = last->blocked_progress,.sleeps = last->sleeps,
+	BackendSample seen = {.slot = slots_look_at(procno),.blocked = last->blocked,
+		.blocked_progress = last->blocked_progress,.sleeps = last->sleeps,
 		.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
-	.away_since = slots_has_long_place(procno) ? last->away_since : 0,.pid = last->pid};
+	.pid = last->pid};
 	WaitGroup  *group;
 	bool		goes_on;
 
 	/* Before 17, a process that has exited keeps its pid. */
 	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
 
+	if (seen.slot.has_long_place)
+		seen.away_since = last->away_since;
 	/* One that waits at the gate shows that event until it is awake. */
-	if (is_idle_wait(event) && slots_state(procno) != SLOT_WAITING && slots_is_awake(procno))
-	{
-		seen.progress = slots_progress(procno);
-		seen.idle_since = last->idle_since != 0 && seen.progress == last->progress ?
+	if (is_idle_wait(event) && seen.slot.state != SLOT_WAITING && seen.slot.is_awake)
+		seen.idle_since = last->idle_since != 0 && seen.slot.progress == last->slot.progress ?
 			last->idle_since : sample.now;
-	}
 
 	/* The wait event may be another one before a check for deadlocks. */
 	seen.lock = *(LOCK *volatile *) &proc->waitLock;
@@ -211,8 +210,7 @@ read_backend(int procno)
 	{
 		seen.since = pg_atomic_read_u64(&proc->waitStart);
 		seen.blocked = sample.now;
-		seen.blocked_progress = slots_progress(procno);
-		seen.failures = slots_failures(procno);
+		seen.blocked_progress = seen.slot.progress;
 	}
 	/* A disk does better if many wait for a WAL write at a time. */
 	else if (is_for_lwlock(event) && event != (PG_WAIT_LWLOCK | WALWriteLock->tranche))
@@ -230,7 +228,7 @@ read_backend(int procno)
 		seen.verdict = last->verdict;
 		seen.moved = last->moved;
 	}
-	else if (last_lock != NULL && slots_failures(procno) == last->failures)
+	else if (last_lock != NULL && seen.slot.failures == last->slot.failures)
 	{
 		group = group_of(last_lock);
 		if (group != NULL)
@@ -370,7 +368,7 @@ find_owner(WaitGroup *group)
 		/* A prepared transaction does nothing. */
 		if (owner >= MaxBackends)
 			group->verdict = VERDICT_STUCK;
-		else if (slots_state(leader) == SLOT_WAITING)
+		else if (slots_look_at(leader).state == SLOT_WAITING)
 			note_awaited(leader);
 		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
@@ -450,7 +448,7 @@ static bool
 is_running(int procno)
 {
 	BackendSample *seen = &samples[procno];
-	uint32		progress = slots_progress(procno);
+	uint16		progress = seen->slot.progress;
 	int64		passed = sample.now - seen->clock_since;
 	uint64		cpu;
 
@@ -507,10 +505,10 @@ is_at_work(int procno)
 	int			n;
 
 	/* What was granted a slot wants a CPU, to notice that. */
-	if (slots_idle_after() < 0 || !slots_is_awake(procno))
+	if (slots_idle_after() < 0 || !samples[procno].slot.is_awake)
 		return true;
 	if (sample.now - samples[procno].blocked < WAKES_FOR &&
-		slots_progress(procno) == samples[procno].blocked_progress)
+		samples[procno].slot.progress == samples[procno].blocked_progress)
 		return false;
 	if (is_working_wait(event))
 		return true;
@@ -629,7 +627,7 @@ sampler_sample(void)
 	for (int i = 0; i < nbackends; i++)
 	{
 		int			procno = backends[i];
-		SlotState	state = slots_state(procno);
+		SlotState	state = samples[procno].slot.state;
 		HotSpotKey	key = {HOT_SPOT_NONE};
 		Activity	activity = ACTIVITY_RESTS;
 
@@ -639,7 +637,7 @@ sampler_sample(void)
 		if (state == SLOT_RUNNING || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		if (slots_has_long_place(procno))
+		if (samples[procno].slot.has_long_place)
 			watch_long_place(procno);
 		else if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);

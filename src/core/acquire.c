@@ -684,24 +684,19 @@ slots_attached(void)
 	return pg_atomic_read_u32(&Slots->attached);
 }
 
-SlotState
-slots_state(int procno)
+SlotLook
+slots_look_at(int procno)
 {
-	return state_of(entry_of(procno));
-}
+	SlotEntry  *entry = entry_of(procno);
 
-/* Changes whenever that backend begins a statement */
-uint32
-slots_progress(int procno)
-{
-	return *(volatile uint16 *) &entry_of(procno)->statement;
-}
-
-/* How many of its transactions have failed in its pool */
-uint64
-slots_failures(int procno)
-{
-	return pg_atomic_read_u64(&entry_of(procno)->totals[TOTAL_FAILED]);
+	return (SlotLook)
+	{
+		.state = state_of(entry),
+			.is_awake = !*(volatile bool *) &entry->grant_pending,
+			.has_long_place = is_of_long(place_of(pg_atomic_read_u32(&entry->spot))),
+			.progress = *(volatile uint16 *) &entry->statement,
+			.failures = pg_atomic_read_u64(&entry->totals[TOTAL_FAILED])
+	};
 }
 
 /* ---- Shared memory ---- */

@@ -66,13 +66,6 @@ slots_idle_after(void)
 	return Slots->settings.idle_after;
 }
 
-/* Has this holder noticed that it was granted its slot?  A hint. */
-bool
-slots_is_awake(int procno)
-{
-	return !*(volatile bool *) &entry_of(procno)->grant_pending;
-}
-
 /* A sample found this holder at work, or not. */
 void
 slots_note_holder(int procno, bool at_work)

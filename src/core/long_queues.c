@@ -136,16 +136,9 @@ slots_end_long(void)
 	bool		was_long = MySlotEntry->expected > 0;
 
 	MySlotEntry->expected = 0;
-	if (slots_has_long_place(my_slot_procno))
+	if (slots_look_at(my_slot_procno).has_long_place)
 		slots_release_place();
 	return was_long && !slots_has_place();
-}
-
-/* A hint, unless it is this backend. */
-bool
-slots_has_long_place(int procno)
-{
-	return is_of_long(place_of(pg_atomic_read_u32(&entry_of(procno)->spot)));
 }
 
 /* A sample finds that it does nothing with its place: take that. */

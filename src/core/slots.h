@@ -136,9 +136,18 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 extern GATE_HIDDEN int my_slot_procno;
 extern GATE_HIDDEN pg_atomic_uint32 *my_slot_state; /* or that of none */
 extern uint32 slots_attached(void);
-extern SlotState slots_state(int procno);
-extern uint32 slots_progress(int procno);
-extern uint64 slots_failures(int procno);
+
+/* What a sample sees of a backend at the gate: a hint */
+typedef struct SlotLook
+{
+	SlotState	state;
+	bool		is_awake;		/* has noticed it if it was granted a slot */
+	bool		has_long_place;
+	uint16		progress;		/* changes whenever it begins a statement */
+	uint64		failures;		/* of its transactions, in its pool */
+} SlotLook;
+
+extern SlotLook slots_look_at(int procno);
 
 /*
  * Does this backend work without being counted?  If so, no other process
@@ -330,14 +339,12 @@ extern uint64 slots_workers_time(void);
 /* long_queues.c: places of long statements */
 extern int	slots_expect_long(uint64 expected);
 extern bool slots_end_long(void);
-extern bool slots_has_long_place(int procno);
 extern void slots_withdraw_long_place(int procno);
 extern void slots_adapt_long(int wanting, uint64 now);
 extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
 extern int	slots_idle_after(void);
-extern bool slots_is_awake(int procno);
 extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
