@@ -64,6 +64,8 @@ extern int	gate_queue_timeout; /* ms; 0 = wait forever */
 extern int	gate_max_queue_length;	/* waiters; -1 = unlimited */
 extern int	gate_log_min_wait;	/* ms; -1 = log none */
 extern GATE_HIDDEN int gate_long_after; /* ms of CPU time; -1 = never */
+extern GATE_HIDDEN int gate_idle_after; /* ms; -1 = never; only the worker
+										 * asks */
 
 /* Also in shared memory, where backends that wait read it */
 extern GATE_HIDDEN int gate_max_active_backends;	/* as in SlotSettings */

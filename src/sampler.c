@@ -314,7 +314,7 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
 static bool
 is_idle(int procno)
 {
-	int64		idle_after = Max(slots_idle_after(), MIN_IDLE) * INT64CONST(1000);
+	int64		idle_after = Max(gate_idle_after, MIN_IDLE) * INT64CONST(1000);
 
 	return samples[procno].idle_since != 0 &&
 		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
@@ -452,9 +452,9 @@ is_running(int procno)
 	int64		passed = sample.now - seen->clock_since;
 	uint64		cpu;
 
-	if (slots_idle_after() < 0)
+	if (gate_idle_after < 0)
 		return true;
-	if (progress == seen->clock_progress && passed < slots_idle_after() * INT64CONST(1000) / 2)
+	if (progress == seen->clock_progress && passed < gate_idle_after * INT64CONST(1000) / 2)
 		return !seen->sleeps;
 	if (!process_cpu_time(GetPGProcByNumber(procno)->pid, &cpu))
 		cpu = 0;
@@ -462,7 +462,7 @@ is_running(int procno)
 	if (progress != seen->clock_progress || cpu < seen->cpu || cpu == 0 ||
 		(cpu - seen->cpu) * IDLE_PART > passed)
 		seen->sleeps = false;
-	else if (passed < slots_idle_after() * INT64CONST(1000))
+	else if (passed < gate_idle_after * INT64CONST(1000))
 		return !seen->sleeps;
 	else
 		seen->sleeps = process_rests(GetPGProcByNumber(procno)->pid);
@@ -505,7 +505,7 @@ is_at_work(int procno)
 	int			n;
 
 	/* What was granted a slot wants a CPU, to notice that. */
-	if (slots_idle_after() < 0 || !samples[procno].slot.is_awake)
+	if (gate_idle_after < 0 || !samples[procno].slot.is_awake)
 		return true;
 	if (sample.now - samples[procno].blocked < WAKES_FOR &&
 		samples[procno].slot.progress == samples[procno].blocked_progress)
@@ -534,7 +534,7 @@ static void
 watch_long_place(int procno)
 {
 	BackendSample *seen = &samples[procno];
-	int64		away_for = Max(slots_idle_after(), MIN_IDLE) * INT64CONST(1000);
+	int64		away_for = Max(gate_idle_after, MIN_IDLE) * INT64CONST(1000);
 
 	if (is_at_work(procno))
 		seen->away_since = 0;

@@ -32,11 +32,11 @@ int			gate_queue_timeout = 0;
 int			gate_max_queue_length = -1;
 int			gate_log_min_wait = -1;
 int			gate_long_after = 100;
+int			gate_idle_after = 100;
 bool		bypass_in_force = false;
 
 static int	max_active_backends = 0;
 static int	mode = MODE_ENFORCE;
-static int	idle_after = 100;
 static bool hot_spots = true;
 static bool bypass = false;
 static char *bypass_application_names;
@@ -66,8 +66,7 @@ settings_publish(void)
 		.max_active = gate_max_active_backends,
 		.observing = mode == MODE_OBSERVE,
 		.hot_spots = hot_spots,
-		.log_min_wait = gate_log_min_wait,
-		.idle_after = idle_after
+		.log_min_wait = gate_log_min_wait
 	};
 
 	slots_set_pools(gate_pools);
@@ -270,7 +269,7 @@ settings_define(void)
 	DefineCustomIntVariable("admission_gate.idle_after",
 							"Sets the time with next to no use of a CPU after which a backend is not at work.",
 							"It applies where no wait event tells. Zero means at the next sample. -1 means that a backend counts as at work as long as it holds its slot, whatever it waits for.",
-							&idle_after, 100, -1, INT_MAX,
+							&gate_idle_after, 100, -1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("admission_gate.long_after",

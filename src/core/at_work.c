@@ -59,13 +59,6 @@ typedef struct IdleCount
 static IdleCount idle;			/* of those that count for the limit of all */
 static IdleCount idle_in[SLOTS_MAX_POOLS];	/* with a place in that pool */
 
-/* ms until a backend that uses no CPU counts as idle; -1 = never */
-int
-slots_idle_after(void)
-{
-	return Slots->settings.idle_after;
-}
-
 /* A sample found this holder at work, or not. */
 void
 slots_note_holder(int procno, bool at_work)

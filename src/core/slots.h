@@ -126,7 +126,6 @@ typedef struct SlotSettings
 	bool		observing;		/* no backend queues */
 	bool		hot_spots;
 	int			log_min_wait;	/* ms; -1 = log no hot spot */
-	int			idle_after;		/* ms; -1 = never */
 } SlotSettings;
 
 extern void slots_set(const SlotSettings *settings);
@@ -344,7 +343,6 @@ extern void slots_adapt_long(int wanting, uint64 now);
 extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
-extern int	slots_idle_after(void);
 extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
