@@ -323,18 +323,6 @@ abandon_wait(int code, Datum arg)
 }
 
 /*
- * Release the snapshots of the statement that wants a place, if possible.
- * Returns whether it is known to be the only one of its transaction, called by
- * the client, and holds nothing but relation locks: not above READ COMMITTED.
- */
-static bool
-release_if_lone(QueryDesc *query)
-{
-	return snapshot_release(query, false) && !IsTransactionBlock() && !IsSubTransaction() &&
-		!TransactionIdIsValid(GetTopTransactionIdIfAny());
-}
-
-/*
  * Wait in the queue for a slot, or acquire one if the limit is only observed.
  * Raises an error if the queue is full or queue_timeout expires; interrupts
  * may, too.
@@ -345,23 +333,21 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	SlotState	state;
 	bool		granted;
 	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
+	bool		is_lone = snapshot_release(query, standing != WAITS_INSIDE) && !IsTransactionBlock() &&
+	!IsSubTransaction() && !TransactionIdIsValid(GetTopTransactionIdIfAny());
 
 	my_wait.start = monotonic_us();
 	my_wait.patience = patience();
-	my_wait.holds_locks = standing == WAITS_INSIDE && !release_if_lone(query);
+	/* A lone statement of the client holds nothing but relation locks. */
+	my_wait.holds_locks = standing == WAITS_INSIDE && !is_lone;
 	my_wait.is_long = standing == WAITS_TO_START;
 	state = slots_enqueue(gate_max_queue_length, my_wait.holds_locks, my_wait.patience,
 						  &my_wait.queue_length);
 	if (state == SLOT_NONE)
-	{
-		if (standing != WAITS_INSIDE)
-			(void) snapshot_release(query, true);
 		refuse(true, !begins_block);
-	}
 	if (state != SLOT_WAITING)
 	{
-		if (standing == WAITS_INSIDE)
-			snapshot_retake();
+		snapshot_retake();
 		standing = ADMITTED;
 		return;
 	}
@@ -369,8 +355,6 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 	{
 		error_context_stack = &context;
-		if (standing != WAITS_INSIDE)
-			(void) snapshot_release(query, true);
 		granted = sleep_in_queue();
 		error_context_stack = context.previous;
 		/* From here on, the end of the transaction releases the slot. */
