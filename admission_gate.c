@@ -178,8 +178,7 @@ gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 		enter_statement(queryDesc, false);
 		if (!has_started || unlikely(long_is_open && first_query == NULL))
 			first_query = queryDesc;
-		if (!has_started && unlikely(long_may_be(queryDesc->plannedstmt)) &&
-			(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
+		if (!has_started && unlikely(long_may_be(queryDesc->plannedstmt)))
 			long_begin(queryDesc->plannedstmt, queryDesc, false);
 		has_started = true;
 		if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))

@@ -115,7 +115,6 @@ static struct
 {
 	uint64		now;			/* by monotonic_us() */
 	int			rows_asked;
-	int			nawaited;
 	int			wanting;		/* processes that use a CPU or wait for one */
 	WaitGroup	groups[GROUPS];
 }			sample;
@@ -123,7 +122,6 @@ static struct
 static BackendSample *samples = NULL;	/* by proc number */
 static int *backends;			/* proc numbers: see find_backends() */
 static int	nbackends = 0;
-static int *awaited;			/* those with is_awaited */
 
 /* Find the backends to read, new ones at once. */
 static void
@@ -320,15 +318,6 @@ is_idle(int procno)
 		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
 }
 
-/* Others wait for what this backend holds, which waits at the gate. */
-static void
-note_awaited(int procno)
-{
-	if (!samples[procno].is_awaited)
-		awaited[sample.nawaited++] = procno;
-	samples[procno].is_awaited = true;
-}
-
 /*
  * Find out what a group's lock is for, and an owner: preferably one that waits
  * itself.  Note those that wait at the gate.  If the lock manager is busy, the
@@ -369,7 +358,7 @@ find_owner(WaitGroup *group)
 		if (owner >= MaxBackends)
 			group->verdict = VERDICT_STUCK;
 		else if (slots_look_at(leader).state == SLOT_WAITING)
-			note_awaited(leader);
+			samples[leader].is_awaited = true;
 		else if (is_idle(owner))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
@@ -617,7 +606,6 @@ sampler_sample(void)
 	{
 		samples = palloc0(MaxBackends * sizeof(BackendSample));
 		backends = palloc(MaxBackends * sizeof(int));
-		awaited = palloc(MaxBackends * sizeof(int));
 	}
 	memset(&sample, 0, sizeof(sample));
 	sample.now = monotonic_us();
@@ -647,7 +635,9 @@ sampler_sample(void)
 	help_replay();
 	slots_adapt_cpu_limit(sample.wanting, sample.now);
 	/* They go first to the slots that come. */
-	slots_serve_awaited(awaited, sample.nawaited);
+	for (int i = 0; i < nbackends; i++)
+		if (samples[backends[i]].is_awaited)
+			slots_serve_awaited(backends[i], sample.now);
 	slots_adapt_to_work(sample.now);
 	if (hot_spots)
 		contended = slots_adapt_hot_spots();

@@ -287,27 +287,22 @@ slots_relieve_stall(void)
 	slots_unlock();
 }
 
-/* Others wait for what these n waiters hold, as a sample finds. */
+/* Others wait for what this waiter holds, as a sample finds. */
 void
-slots_serve_awaited(const int *procnos, int n)
+slots_serve_awaited(int procno, uint64 now)
 {
-	uint64		now = monotonic_us();
+	SlotEntry  *entry = entry_of(procno);
 
-	for (int i = 0; i < n; i++)
+	/* Most have been found before. */
+	if (entry->is_awaited && !may_exceed(entry, &stall_awaited, now))
+		return;
+	slots_lock();
+	if (state_of(entry) == SLOT_WAITING)
 	{
-		SlotEntry  *entry = entry_of(procnos[i]);
-
-		/* Most have been found before. */
-		if (entry->is_awaited && !may_exceed(entry, &stall_awaited, now))
-			continue;
-		slots_lock();
-		if (state_of(entry) == SLOT_WAITING)
-		{
-			slots_queue_first(entry);
-			(void) relieve(entry, &stall_awaited);
-		}
-		slots_unlock();
+		slots_queue_first(entry);
+		(void) relieve(entry, &stall_awaited);
 	}
+	slots_unlock();
 }
 
 /* ---- Without the worker ---- */

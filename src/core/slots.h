@@ -347,7 +347,7 @@ extern void slots_note_holder(int procno, bool at_work);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
-extern void slots_serve_awaited(const int *procnos, int n);
+extern void slots_serve_awaited(int procno, uint64 now);
 
 /* The limit that a backend has met */
 typedef struct SlotLimit
