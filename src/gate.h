@@ -80,28 +80,7 @@ extern void settings_publish(void);
 extern bool pools_check(char **newval, void **extra, GucSource source);
 
 /* process.c */
-extern void wait_error_callback(void *doing);
 extern void wait_for_latch(long timeout, uint32 wait_event);
-
-#define WAIT_CLASS_MASK		0xFF000000	/* of a wait event */
-
-/* The wait event of a backend, or 0.  A hint. */
-static inline uint32
-wait_event_of(const PGPROC *proc)
-{
-	return *(const volatile uint32 *) &proc->wait_event_info;
-}
-
-/* Is this a wait for a client, a timer or an extension? */
-static inline bool
-is_idle_wait(uint32 event)
-{
-	uint32		wait_class = event & WAIT_CLASS_MASK;
-
-	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
-		wait_class == PG_WAIT_EXTENSION;
-}
-
 extern uint64 own_cpu_time(void);
 extern bool process_cpu_time(int pid, uint64 *used);
 extern int	usable_cpus(void);

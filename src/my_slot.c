@@ -322,6 +322,12 @@ abandon_wait(int code, Datum arg)
 	note_wait("canceled");
 }
 
+static void
+wait_error_callback(void *arg)
+{
+	errcontext("while waiting for admission");
+}
+
 /*
  * Wait in the queue for a slot, or acquire one if the limit is only observed.
  * Raises an error if the queue is full or queue_timeout expires; interrupts
@@ -332,7 +338,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 {
 	SlotState	state;
 	bool		granted;
-	ErrorContextCallback context = {error_context_stack, wait_error_callback, "while waiting for admission"};
+	ErrorContextCallback context = {error_context_stack, wait_error_callback, NULL};
 	bool		is_lone = snapshot_release(query, standing != WAITS_INSIDE) && !IsTransactionBlock() &&
 	!IsSubTransaction() && !TransactionIdIsValid(GetTopTransactionIdIfAny());
 

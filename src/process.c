@@ -96,13 +96,6 @@ process_rests(int pid)
 	return state != NULL && state[1] == ' ' && state[2] != '\0' && strchr("STt", state[2]) != NULL;
 }
 
-/* Error context callback of a wait */
-void
-wait_error_callback(void *doing)
-{
-	errcontext("%s", (const char *) doing);
-}
-
 /* As in libpq/libpq.h, which needs GSSAPI headers that may be missing */
 extern PGDLLIMPORT WaitEventSet *FeBeWaitSet;
 #define SOCKET_IN_SET	0		/* FeBeWaitSetSocketPos */

@@ -38,6 +38,8 @@
 
 #include "gate.h"
 
+#define WAIT_CLASS_MASK	0xFF000000	/* of a wait event */
+
 #define STUCK_AFTER		INT64CONST(2000000) /* us; see above */
 #define MIN_IDLE		100		/* ms; no backend contends sooner than it is
 								 * idle */
@@ -146,6 +148,23 @@ find_backends(void)
 		if (pid != 0)
 			backends[nbackends++] = procno;
 	}
+}
+
+/* The wait event of a backend, or 0.  A hint. */
+static inline uint32
+wait_event_of(const PGPROC *proc)
+{
+	return *(const volatile uint32 *) &proc->wait_event_info;
+}
+
+/* Is this a wait for a client, a timer or an extension? */
+static inline bool
+is_idle_wait(uint32 event)
+{
+	uint32		wait_class = event & WAIT_CLASS_MASK;
+
+	return wait_class == PG_WAIT_CLIENT || wait_class == PG_WAIT_TIMEOUT ||
+		wait_class == PG_WAIT_EXTENSION;
 }
 
 /* Is this a wait for a lock inside the server? */
