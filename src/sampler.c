@@ -638,9 +638,6 @@ sampler_sample(void)
 		HotSpotKey	key = {HOT_SPOT_NONE};
 		Activity	activity = ACTIVITY_RESTS;
 
-		if (state == SLOT_RUNNING && gate_long_after >= 0 &&
-			wait_event_of(GetPGProcByNumber(procno)) == 0)
-			slots_note_at_work(procno, long_ago);
 		if (state == SLOT_RUNNING || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
@@ -649,7 +646,7 @@ sampler_sample(void)
 		else if (hot_spots)
 			slots_note_activity(procno, activity, key, sample.now);
 		if (state == SLOT_RUNNING)
-			slots_note_holder(procno, is_at_work(procno));
+			slots_note_holder(procno, is_at_work(procno), long_ago);
 	}
 	help_replay();
 	slots_adapt_cpu_limit(sample.wanting, sample.now);

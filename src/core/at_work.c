@@ -59,15 +59,20 @@ typedef struct IdleCount
 static IdleCount idle;			/* of those that count for the limit of all */
 static IdleCount idle_in[SLOTS_MAX_POOLS];	/* with a place in that pool */
 
-/* A sample found this holder at work, or not. */
+/*
+ * A sample found this holder at work, or not.  If it has had its slot since
+ * before long_ago, it is told when it asks: see expected.c.
+ */
 void
-slots_note_holder(int procno, bool at_work)
+slots_note_holder(int procno, bool at_work, TimestampTz long_ago)
 {
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
 
 	if (entry->is_idle == at_work)
 		entry->is_idle = !at_work;
+	if (at_work && (TimestampTz) pg_atomic_read_u64(&entry->since) < long_ago && !entry->seems_long)
+		entry->seems_long = true;
 	if (at_work || state_in(state) != SLOT_RUNNING)
 		return;
 	if ((state & STATE_COUNTED) != 0)

@@ -102,19 +102,9 @@ slots_learn(uint64 key, double cost, uint64 used)
 
 /* ---- Surprises ---- */
 
-/* A sample finds this holder at work.  Has it had its slot since before then? */
-void
-slots_note_at_work(int procno, TimestampTz before)
-{
-	SlotEntry  *entry = entry_of(procno);
-
-	if ((TimestampTz) pg_atomic_read_u64(&entry->since) < before && !entry->seems_long)
-		entry->seems_long = true;
-}
-
 /*
- * If so: since when has this backend had it?  Else 0.  From now on, only later
- * samples count.
+ * Has a sample found this backend at work for long?  Returns since when it has
+ * had its slot, or 0.  From now on, only later samples count.
  */
 TimestampTz
 slots_seemed_long(void)

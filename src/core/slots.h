@@ -330,7 +330,6 @@ extern uint64 slots_expect(uint64 key, double cost);
 extern void slots_learn(uint64 key, double cost, uint64 used);
 extern void slots_note_surprise(uint64 query);
 extern bool slots_may_surprise(uint64 query);
-extern void slots_note_at_work(int procno, TimestampTz before);
 extern TimestampTz slots_seemed_long(void);
 extern void slots_add_workers_time(int procno, uint64 used);
 extern uint64 slots_workers_time(void);
@@ -343,7 +342,7 @@ extern void slots_adapt_long(int wanting, uint64 now);
 extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
-extern void slots_note_holder(int procno, bool at_work);
+extern void slots_note_holder(int procno, bool at_work, TimestampTz long_ago);
 extern void slots_adapt_cpu_limit(int wanting, uint64 now);
 extern void slots_adapt_to_work(uint64 now);
 extern void slots_relieve_stall(void);
