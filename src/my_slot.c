@@ -102,25 +102,28 @@ static struct
 /* Has a wait of this transaction ended by an error? */
 static bool has_given_up = false;
 
+/* The shorter one of two time-outs, of which 0 is none */
+static int
+shorter(int timeout, int other)
+{
+	return timeout == 0 || (other > 0 && other < timeout) ? other : timeout;
+}
+
 /* The queue_timeout that applies, ms; 0 = none.  It cannot exceed the pool's. */
 static int
 queue_timeout(void)
 {
-	int			of_pool = slots_my_pool()->queue_timeout;
-	bool		is_first = of_pool > 0 && (gate_queue_timeout == 0 || of_pool < gate_queue_timeout);
-
-	return is_first ? of_pool : gate_queue_timeout;
+	return shorter(gate_queue_timeout, slots_my_pool()->queue_timeout);
 }
 
 /*
- * Does lock_timeout end the wait first?  A place, for which a backend waits in
- * the middle of its transaction, stands for a lock.
+ * The same, or lock_timeout if that is shorter: a place, for which a backend
+ * waits in the middle of its transaction, stands for a lock.
  */
-static bool
-lock_timeout_is_first(void)
+static int
+wait_timeout(void)
 {
-	return standing == WAITS_INSIDE && LockTimeout > 0 &&
-		(queue_timeout() == 0 || LockTimeout < queue_timeout());
+	return shorter(queue_timeout(), standing == WAITS_INSIDE ? LockTimeout : 0);
 }
 
 /* In how many us will this time-out end the statement? PG_INT64_MAX = never */
@@ -150,10 +153,8 @@ patience(void)
 {
 	int64		left = time_left();
 
-	if (queue_timeout() > 0)
-		left = Min(left, queue_timeout() * INT64CONST(1000));
-	if (lock_timeout_is_first())
-		left = Min(left, LockTimeout * INT64CONST(1000));
+	if (wait_timeout() > 0)
+		left = Min(left, wait_timeout() * INT64CONST(1000));
 	return left == PG_INT64_MAX ? 0 : left;
 }
 
@@ -260,7 +261,7 @@ sleep_in_queue(void)
 
 	for (;;)
 	{
-		int			max_wait = lock_timeout_is_first() ? LockTimeout : queue_timeout();
+		int			max_wait = wait_timeout();
 		long		ms = waited() / 1000;
 		long		wake_at = max_wait > 0 ? Min(max_wait, next_look) : next_look;
 
@@ -370,7 +371,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_wait, (Datum) 0);
 
 	note_wait(granted ? "admitted" : "timed out");
-	if (!granted && lock_timeout_is_first())
+	if (!granted && wait_timeout() != queue_timeout())
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout")));
