@@ -482,7 +482,7 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 
 	if (!entered && !may_wait)
 	{
-		slots_force(since);
+		(void) slots_force(since);
 		entered = true;
 	}
 	if (!entered)

@@ -198,9 +198,12 @@ slots_try_barge(TimestampTz since)
 	return true;
 }
 
-/* Acquire a slot at once.  Returns true if it is above the limit. */
-static bool
-barge_or_force(TimestampTz since)
+/*
+ * Acquire a slot at once: the backend must not wait, and has tried.  Returns
+ * true if it is above the limit.
+ */
+bool
+slots_force(TimestampTz since)
 {
 	bool		forced = !count_me_in(COUNT_IF_FREE);
 
@@ -214,14 +217,6 @@ barge_or_force(TimestampTz since)
 	return forced;
 }
 
-/* The same for a backend that must not wait, and may not have tried yet */
-void
-slots_force(TimestampTz since)
-{
-	if (!slots_try_acquire(since, false))
-		(void) barge_or_force(since);
-}
-
 /*
  * Acquire a slot, above the limit if necessary, if fewer than size backends
  * hold one of the reserve.
@@ -232,7 +227,7 @@ slots_acquire_reserved(int size, TimestampTz since)
 	if (!count_up(&Slots->reserved, size, COUNT_IF_FREE))
 		return false;
 	MySlotEntry->reserved = true;
-	if (!barge_or_force(since))
+	if (!slots_force(since))
 		leave_reserve(MySlotEntry); /* one was free after all */
 	return true;
 }
@@ -626,7 +621,7 @@ slots_end_readmission(TimestampTz since)
 	if (state_of(MySlotEntry) == SLOT_NONE)
 	{
 		MySlotEntry->hot_spot = 0;
-		(void) barge_or_force(since);
+		(void) slots_force(since);
 	}
 	MySlotEntry->admitted_before = is_readmission = false;
 }

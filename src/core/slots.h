@@ -161,7 +161,7 @@ slots_is_uncounted(void)
 /* Acquire, wait, release */
 extern bool slots_try_acquire(TimestampTz since, bool begins_block);
 extern bool slots_try_barge(TimestampTz since);
-extern void slots_force(TimestampTz since);
+extern bool slots_force(TimestampTz since);
 extern bool slots_acquire_reserved(int size, TimestampTz since);
 extern SlotState slots_enqueue(int max_queue_length, bool holds_locks, uint64 patience,
 							   int *queue_length);

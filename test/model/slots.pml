@@ -591,11 +591,10 @@ inline slots_try_barge()
 	ok = (BARGING || !OTHERS_WAIT); WHEN(ok, count_me_in(COUNT_IF_FREE)); WHEN(ok, become_holder())
 }
 
-inline barge_or_force()
+inline slots_force()
 {
 	count_me_in(COUNT_IF_FREE); WHEN(!ok, count_me_in(COUNT_ALWAYS)); become_holder()
 }
-inline slots_force() { slots_try_acquire(); WHEN(!ok, barge_or_force()) }
 #define MY_QUEUE		MySlotEntry.queue
 #define MAY_OVERTAKE	(!HAS_WAITERS(MY_QUEUE) && next_one == INVALID_PROC_NUMBER)
 
