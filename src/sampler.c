@@ -448,12 +448,12 @@ is_working_wait(uint32 event)
 }
 
 /*
- * Does this backend, which has no wait event, use a CPU or wait for one?  Its
- * CPU clock is read only where it matters: it must have stood still for
- * idle_after.
+ * Watch the CPU clock of this backend, which has no wait event.  Returns
+ * whether it uses a CPU or waits for one.  The clock is read only where it
+ * matters: it must have stood still for idle_after.
  */
 static bool
-is_running(int procno)
+watch_clock(int procno)
 {
 	BackendSample *seen = &samples[procno];
 	uint16		progress = seen->slot.progress;
@@ -521,7 +521,7 @@ is_at_work(int procno)
 	if (is_working_wait(event))
 		return true;
 	if (event == 0)
-		return is_running(procno);
+		return watch_clock(procno);
 	n = processes_of(proc, processes);
 	for (int i = 1; i < n; i++)
 	{
