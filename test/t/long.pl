@@ -227,7 +227,7 @@ stop(@busy);
 
 # Under a limit
 {
-	$gate->set(max_active_backends => 4);
+	$gate->set(max_active_backends => 3);
 	my @sessions = map { begin($endless) } 1 .. 5;
 	$gate->ok_comes(sub { queue_of(100_000, 'running, waiting') eq '1|4' }, 'under a limit, each decade has its part');
 	is($gate->session->query('SELECT 1'), '1', 'short statements pass');
