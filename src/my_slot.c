@@ -227,6 +227,7 @@ refuse(bool is_full, bool by_name)
 	long		ms = is_full ? 0 : waited() / 1000;
 	const char *setting;
 	const char *limited;
+	bool		is_set;
 
 	has_given_up = true;
 	slots_get_my_limit(&limit);
@@ -235,14 +236,15 @@ refuse(bool is_full, bool by_name)
 		name_setting("max_queue_length", slots_my_pool()->max_queue_length != POOLS_QUEUE_LENGTH_UNSET) :
 		name_setting("queue_timeout", queue_timeout() != gate_queue_timeout);
 	limited = name_limited(&limit, by_name);
+	/* Nobody has set the limit of a hot spot, of long statements, or of CPUs. */
+	is_set = limit.hot_spot.kind == HOT_SPOT_NONE && (limit.is_of_queue || gate_max_active_backends > 0);
 	ereport(ERROR,
 			(errcode(is_full ? ERRCODE_CONFIGURATION_LIMIT_EXCEEDED : ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg(is_full ? "too many backends are waiting for admission" :
 					"canceling statement due to admission queue timeout"),
 			 errdetail("The limit of %s is %d at a time (%d in use, %d waiting); this backend has waited for %ld ms.",
 					   limited, limit.max_active, limit.in_use, limit.waiting, ms),
-	/* Nobody has set the limit of a hot spot, or of long statements. */
-			 limit.hot_spot.kind != HOT_SPOT_NONE ? errhint("Try again later, or increase %s.", setting) :
+			 !is_set ? errhint("Try again later, or increase %s.", setting) :
 			 errhint("Try again later, or increase %s or %s.", setting,
 					 limit.is_of_queue ? name_setting("max_active", true) :
 					 name_setting("max_active_backends", false))));
