@@ -73,13 +73,6 @@ slots_have_hot_spots(void)
 	return Slots->settings.hot_spots && Slots->settings.max_active != 0;
 }
 
-/* Can statements queue for this kind? */
-static inline bool
-has_queue(HotSpotKind kind)
-{
-	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
-}
-
 /* Take the place in spot from a backend, if it still has that: only the worker. */
 void
 slots_withdraw_place(SlotEntry *entry, uint32 spot)
@@ -108,31 +101,9 @@ publish_kinds(void)
 	pg_atomic_write_u32(&Slots->hot_kinds, kinds);
 }
 
-/* Describe a hot spot, but do not count its keys.  Lock held. */
-static void
-describe(int hot_spot, HotSpotView *view)
-{
-	HotSpot    *spot = &Slots->hot_spots[hot_spot];
-	int			queue = slots_hot_spot_queue(hot_spot);
-	uint32		limit = pg_atomic_read_u32(&queue_at(queue)->limit);
-
-	view->key = spot->key;
-	view->since = spot->since;
-	view->hot_keys = 0;
-	view->limit = limit == NO_LIMIT ? -1 : (int) limit;
-	view->contenders = spot->control.last.contenders;
-	view->running = places_in_use(queue);
-	view->blocked = spot->control.last.blocked;
-	view->waiting = queue_at(queue)->nwaiters;
-	view->waiter = view->waiting > 0 ? procno_of(first_waiter(queue)) : INVALID_PROC_NUMBER;
-	view->most_in_line = spot->most_in_line;
-	view->admitted = pg_atomic_read_u64(&spot->admitted);
-	view->wait_time = pg_atomic_read_u64(&spot->wait_time);
-}
-
 /* Log a hot spot that has ended, if log_min_wait includes its waits. */
 static void
-log_end(const HotSpotView *past)
+log_end(const PastHotSpot *past)
 {
 	int			log_min_wait = Slots->settings.log_min_wait;
 	char	   *what;
@@ -151,14 +122,16 @@ log_end(const HotSpotView *past)
 static void
 end_hot_spot(int hot_spot)
 {
-	HotSpotView past;
+	HotSpot    *spot = &Slots->hot_spots[hot_spot];
+	PastHotSpot past = {.key = spot->key,.since = spot->since,.most_in_line = spot->most_in_line};
 
+	past.admitted = pg_atomic_read_u64(&spot->admitted);
+	past.wait_time = pg_atomic_read_u64(&spot->wait_time);
 	slots_lock();
-	describe(hot_spot, &past);
 	past.ended = Slots->timestamp;
 	if (has_queue(past.key.kind))
 		Slots->past_hot_spots[Slots->npast++ % MAX_PAST_HOT_SPOTS] = past;
-	Slots->hot_spots[hot_spot].key.kind = HOT_SPOT_NONE;
+	spot->key.kind = HOT_SPOT_NONE;
 	pg_atomic_write_u32(&queue_at(slots_hot_spot_queue(hot_spot))->limit, NO_LIMIT);
 	publish_kinds();
 	slots_unlock();
@@ -602,34 +575,15 @@ slots_end_hot_spots(void)
 			end_hot_spot(i);
 }
 
-/*
- * Describe a hot spot, or a queue of long statements.  Returns false if there
- * is none, or nothing to show.
- */
-bool
-slots_get_hot_spot(int hot_spot, HotSpotView *view)
+/* How many of its keys are hot */
+int
+slots_count_hot_keys(int hot_spot)
 {
-	slots_lock();
-	describe(hot_spot, view);
-	slots_unlock();
+	int			n = 0;
+
 	for (int i = 0; i < WANTED_KEYS; i++)
-		view->hot_keys += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark >= HOT_MARK;
-	return has_queue(view->key.kind) ||
-		(view->key.kind != HOT_SPOT_NONE && view->contenders > 0);
-}
-
-/* Copy a past hot spot, in no order.  Returns false if there are fewer. */
-bool
-slots_get_past_hot_spot(int number, HotSpotView *past)
-{
-	bool		found;
-
-	slots_lock();
-	found = number < Min(Slots->npast, MAX_PAST_HOT_SPOTS);
-	if (found)
-		*past = Slots->past_hot_spots[number];
-	slots_unlock();
-	return found;
+		n += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark >= HOT_MARK;
+	return n;
 }
 
 /* Describe what backends queue for. */

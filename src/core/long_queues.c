@@ -209,12 +209,9 @@ slots_adapt_long(int wanting, uint64 now)
 		slots_grant_free();
 }
 
-/* Describe the queue of a class.  Returns false if none waits or works there. */
-bool
-slots_get_long_queue(int number, HotSpotView *view)
+/* The shortest expected time of a queue's statements, us.  hot_spot: its index */
+uint64
+slots_shortest_of(int hot_spot)
 {
-	(void) slots_get_hot_spot(MAX_HOT_SPOTS + number, view);
-	view->shortest = number == 0 ? 0 : bounds[number - 1];
-	view->contenders = view->running + view->waiting;
-	return view->contenders > 0;
+	return hot_spot <= MAX_HOT_SPOTS ? 0 : bounds[hot_spot - MAX_HOT_SPOTS - 1];
 }

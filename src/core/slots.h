@@ -290,25 +290,6 @@ typedef enum Activity
 	ACTIVITY_RESTS				/* a shorter one, or for a shared lock */
 } Activity;
 
-/* A hot spot, for the views */
-typedef struct HotSpotView
-{
-	HotSpotKey	key;			/* its row: wanted by most of those in line */
-	TimestampTz since;
-	TimestampTz ended;			/* of a past one */
-	int			hot_keys;		/* that are marked */
-	int			limit;			/* places; -1 = no limit */
-	int			contenders;
-	int			running;
-	int			blocked;
-	int			waiting;
-	int			waiter;			/* proc number of the first */
-	int			most_in_line;	/* most backends that waited at a time */
-	uint64		admitted;
-	uint64		wait_time;		/* us */
-	uint64		shortest;		/* of HOT_SPOT_LONG: expected time, us */
-} HotSpotView;
-
 /* Hot spots */
 extern GATE_HIDDEN pg_atomic_uint32 *slots_hot_kinds;	/* bits by HotSpotKind */
 extern bool slots_have_hot_spots(void);
@@ -319,8 +300,6 @@ extern bool slots_is_jammed(int hot_spot, uint32 shape);
 extern void slots_want_hidden(int hot_spot);
 extern void slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now);
 extern bool slots_adapt_hot_spots(void);
-extern bool slots_get_hot_spot(int hot_spot, HotSpotView *view);
-extern bool slots_get_past_hot_spot(int number, HotSpotView *past);
 extern char *slots_describe_hot_spot(const HotSpotKey *key);
 
 /* expected.c: how much CPU time a statement will probably use */
@@ -339,7 +318,6 @@ extern int	slots_expect_long(uint64 expected);
 extern bool slots_end_long(void);
 extern void slots_withdraw_long_place(int procno);
 extern void slots_adapt_long(int wanting, uint64 now);
-extern bool slots_get_long_queue(int number, HotSpotView *view);
 
 /* Who is at work */
 extern void slots_note_holder(int procno, bool at_work, TimestampTz long_ago);

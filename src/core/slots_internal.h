@@ -189,6 +189,17 @@ typedef struct HotSpot
 	pg_atomic_uint64 wait_time; /* us, in the queue */
 } HotSpot;
 
+/* A hot spot that has ended */
+typedef struct PastHotSpot
+{
+	HotSpotKey	key;
+	TimestampTz since;
+	TimestampTz ended;
+	int			most_in_line;
+	uint64		admitted;
+	uint64		wait_time;
+} PastHotSpot;
+
 /*
  * What statements want of a hot spot: see hot_spots.c; written by the worker,
  * except the counts
@@ -273,7 +284,7 @@ typedef struct SlotShared
 	SlotPool	pools[SLOTS_MAX_POOLS];
 	HotSpot		hot_spots[MAX_HOT_SPOTS + LONG_CLASSES];
 	int			npast;			/* hot spots that have ended since the reset */
-	HotSpotView past_hot_spots[MAX_PAST_HOT_SPOTS]; /* a ring */
+	PastHotSpot past_hot_spots[MAX_PAST_HOT_SPOTS]; /* a ring */
 	SlotQueue	queues[SLOTS_QUEUES];
 	SlotEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } SlotShared;
@@ -576,6 +587,13 @@ leave_reserve(SlotEntry *entry)
 	entry->reserved = false;
 }
 
+/* Can statements queue for this kind? */
+static inline bool
+has_queue(HotSpotKind kind)
+{
+	return kind == HOT_SPOT_RELATION || kind == HOT_SPOT_ADVISORY;
+}
+
 /* wait_queue.c */
 extern void slots_lock(void);
 extern void slots_unlock(void);
@@ -594,7 +612,7 @@ extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 
-/* stats.c, pools.c, hot_spots.c */
+/* stats.c, pools.c, hot_spots.c, long_queues.c */
 extern void slots_keep_totals(void);
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
 extern uint64 slots_sum_total(SlotTotal total);
@@ -603,6 +621,8 @@ extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
 extern void slots_withdraw_place(SlotEntry *entry, uint32 spot);
 extern void slots_end_hot_spots(void);
+extern int	slots_count_hot_keys(int hot_spot);
+extern uint64 slots_shortest_of(int hot_spot);
 extern void slots_count_wanted(void);
 extern void slots_return_place(int place);
 

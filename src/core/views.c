@@ -291,32 +291,44 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < MAX_HOT_SPOTS + LONG_CLASSES; i++)
 	{
-		HotSpotView view;
-		HotSpotKind kind;
-		const char *lwlock;
+		HotSpot    *spot = &Slots->hot_spots[i];
+		int			queue = slots_hot_spot_queue(i);
+		uint32		limit = pg_atomic_read_u32(&queue_at(queue)->limit);
+		int			running = places_in_use(queue);
+		int			contenders = spot->control.last.contenders;
+		int			waiting;
 		int			waiter;
+		HotSpotKey	key;
+		bool		is_long;
+		const char *lwlock;
 
-		if (!(i < MAX_HOT_SPOTS ? slots_get_hot_spot(i, &view) :
-			  slots_get_long_queue(i - MAX_HOT_SPOTS, &view)))
+		slots_lock();
+		key = spot->key;
+		waiting = queue_at(queue)->nwaiters;
+		waiter = waiting > 0 ? GetPGProcByNumber(procno_of(first_waiter(queue)))->pid : 0;
+		slots_unlock();
+		is_long = key.kind == HOT_SPOT_LONG;
+		if (is_long)
+			contenders = running + waiting;
+		/* Without a queue, it is shown while it is hot. */
+		if (key.kind == HOT_SPOT_NONE || (contenders == 0 && !has_queue(key.kind)))
 			continue;
-		kind = view.key.kind;
-		lwlock = kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(view.key.fields[0]) : "";
-		waiter = view.waiter >= 0 ? GetPGProcByNumber(view.waiter)->pid : 0;
+		lwlock = key.kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(key.fields[0]) : "";
 		add(&row, Int32GetDatum(i + 1));
-		add_key(&row, &view.key);
-		add_if(&row, kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
-		add_if(&row, view.since != 0, TimestampTzGetDatum(view.since));
-		add_if(&row, kind == HOT_SPOT_RELATION, Int32GetDatum(view.hot_keys));
-		add_tid(&row, &view.key);
-		add_if(&row, view.limit >= 0, Int32GetDatum(view.limit));
-		add(&row, Int32GetDatum(view.contenders));
-		add(&row, Int32GetDatum(view.running));
-		add(&row, Int32GetDatum(view.blocked));
-		add(&row, Int32GetDatum(view.waiting));
-		add_if(&row, view.waiter >= 0, Int32GetDatum(waiter));
-		add(&row, Int64GetDatum(view.admitted));
-		add_milliseconds(&row, view.wait_time);
-		add_if(&row, kind == HOT_SPOT_LONG, Float8GetDatum(view.shortest / 1000.0));
+		add_key(&row, &key);
+		add_if(&row, key.kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
+		add_if(&row, !is_long, TimestampTzGetDatum(spot->since));
+		add_if(&row, key.kind == HOT_SPOT_RELATION, Int32GetDatum(slots_count_hot_keys(i)));
+		add_tid(&row, &key);
+		add_if(&row, limit != NO_LIMIT, Int32GetDatum(limit));
+		add(&row, Int32GetDatum(contenders));
+		add(&row, Int32GetDatum(running));
+		add(&row, Int32GetDatum(spot->control.last.blocked));
+		add(&row, Int32GetDatum(waiting));
+		add_if(&row, waiting > 0, Int32GetDatum(waiter));
+		add(&row, Int64GetDatum(pg_atomic_read_u64(&spot->admitted)));
+		add_milliseconds(&row, pg_atomic_read_u64(&spot->wait_time));
+		add_if(&row, is_long, Float8GetDatum(slots_shortest_of(i) / 1000.0));
 		end_row(&row);
 	}
 	return (Datum) 0;
@@ -328,10 +340,18 @@ Datum
 pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)
 {
 	Row			row = first_row(fcinfo);
-	HotSpotView past;
 
-	for (int number = 0; slots_get_past_hot_spot(number, &past); number++)
+	for (int i = 0; i < MAX_PAST_HOT_SPOTS; i++)
 	{
+		PastHotSpot past;
+		bool		found;
+
+		slots_lock();
+		found = i < Slots->npast;
+		past = Slots->past_hot_spots[i];
+		slots_unlock();
+		if (!found)
+			break;
 		add_key(&row, &past.key);
 		add(&row, TimestampTzGetDatum(past.since));
 		add(&row, TimestampTzGetDatum(past.ended));
