@@ -142,12 +142,12 @@ UNION ALL
 	FROM statements
 UNION ALL
 	SELECT 5, 0, E'\n' || format(:'hot_spot_format', 'hot spot', 'database', 'limit', 'running', 'blocked', 'waiting',
-		'hot keys', 'hottest row')
+		'hot keys', 'last row')
 	WHERE EXISTS (SELECT FROM hot_spots)
 UNION ALL
 	SELECT 5, row_number() OVER (ORDER BY waiting DESC, blocked DESC, hot_spot),
 		format(:'hot_spot_format', left(name, 35), left(datname, 12), max_active, running, blocked, waiting, hot_keys,
-			hottest_row)
+			last_row)
 	FROM hot_spots
 UNION ALL
 	SELECT 6, 0, E'\n' || format(:'past_format', 'past hot spot', 'database', 'times', 'most in line', 'waited s',

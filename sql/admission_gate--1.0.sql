@@ -97,7 +97,7 @@ CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT lwlock text,
     OUT since timestamptz,
     OUT hot_keys int4,
-    OUT hottest_row tid,
+    OUT last_row tid,
     OUT max_active int4,
     OUT contenders int4,
     OUT running int4,
@@ -119,7 +119,7 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
     SELECT h.hot_spot, h.kind, d.datname,
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
-           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys, h.hottest_row, h.max_active,
+           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys, h.last_row, h.max_active,
            h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time,
            h.min_expected_time
     FROM pg_stat_get_admission_gate_hot_spots() h

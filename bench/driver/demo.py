@@ -44,10 +44,10 @@ SESSIONS = """SELECT format('%s sessions have or want a CPU, %s wait for locks, 
 CPU_LIMIT = """SELECT format('short CPUs: %s may work at a time', cpu_limit)
     FROM pg_stat_admission_gate_worker WHERE cpu_limit IS NOT NULL"""
 HOT_SPOT = """WITH spot AS MATERIALIZED (
-        SELECT *, CASE relation WHEN 'stock' THEN currtid2('stock', hottest_row) END AS place
+        SELECT *, CASE relation WHEN 'stock' THEN currtid2('stock', last_row) END AS place
         FROM pg_stat_admission_gate_hot_spots WHERE max_active IS NOT NULL ORDER BY waiting DESC LIMIT 1)
     SELECT format('hot spot: table %s, hot rows: %s, %s may work, %s queue; row %s has the id %s',
-        relation, hot_keys, max_active, waiting, hottest_row, coalesce(id::text, '?'))
+        relation, hot_keys, max_active, waiting, last_row, coalesce(id::text, '?'))
     FROM spot LEFT JOIN stock ON ctid = place"""
 
 

@@ -381,24 +381,6 @@ age_marks(void)
 }
 
 /*
- * A backend is in line for a row of this hot spot.  The row that most of them
- * want is shown: by the vote of Boyer and Moore, it prevails.
- */
-static void
-vote_for_row(HotSpot *spot, const HotSpotKey *key)
-{
-	if (spot->key.block == key->block && spot->key.offset == key->offset)
-		spot->votes++;
-	else if (spot->votes > 0)
-		spot->votes--;
-	else
-	{
-		spot->key = *key;
-		spot->votes = 1;
-	}
-}
-
-/*
  * A sample found this backend contending for that.  Returns the index of the
  * hot spot, formed if necessary, or -1 if the backend cannot queue there.
  */
@@ -426,8 +408,12 @@ find_or_form(int procno, HotSpotKey key, uint64 now)
 		return -1;
 	spot = &Slots->hot_spots[found];
 	spot->seen = now;
+	/* The view shows the last one: where many want one row, mostly that. */
 	if (key.offset != 0)
-		vote_for_row(spot, &key);
+	{
+		spot->key.block = key.block;
+		spot->key.offset = key.offset;
+	}
 	if (has_queue(key.kind))
 		return found;
 	/* Only shown.  It may have a place for what it has locked. */
@@ -557,7 +543,6 @@ slots_adapt_hot_spots(void)
 		if (spot->key.kind != HOT_SPOT_NONE)
 			adapt(i, now);
 		memset(&spot->sample, 0, sizeof(LoadSample));
-		spot->votes /= 2;		/* an update moves the row */
 	}
 	if ((int64) (now - marks_aged) >= MARKS_AGE)
 	{

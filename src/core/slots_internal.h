@@ -176,7 +176,6 @@ typedef struct HotSpot
 	uint64		seen;			/* when a backend was last seen in line */
 	LoadSample	sample;			/* that is being taken */
 	LimitControl control;
-	int			votes;			/* for its row */
 	int			most_in_line;	/* queued and blocked ones */
 	uint32		shapes;			/* of statements in line */
 	uint32		circles;		/* these are all hot after a standstill, */

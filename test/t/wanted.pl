@@ -92,7 +92,7 @@ sub ok_passes_by
 
 await_queue();
 is(spot('hot_keys'), '1', 'one thing is hot there');
-$gate->ok_comes('sum(id) = 1 FROM sale s JOIN pg_stat_admission_gate_hot_spots h ON s.ctid = h.hottest_row',
+$gate->ok_comes('sum(id) = 1 FROM sale s JOIN pg_stat_admission_gate_hot_spots h ON s.ctid = h.last_row',
 	'the view names the row');
 $gate->ok_comes(
 	"count(*) = 1 FROM pg_stat_activity a JOIN pg_stat_admission_gate_hot_spots h ON h.waiter = a.pid
