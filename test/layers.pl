@@ -20,8 +20,8 @@ core/limit_control core/cpu_control
 core/slots_internal
 core/wait_queue
 core/hot_spots core/expected
-core/stats
-core/pools core/at_work core/cpu_limit
+core/pools
+core/at_work core/cpu_limit
 core/acquire
 core/long_queues
 core/views

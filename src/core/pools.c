@@ -1,20 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * pools.c
- *		Which pools there are, and which one a backend belongs to.
+ *		Which pools there are, which one a backend belongs to, and their totals.
  *
  * Each pool has an index in an array; the default pool has the first.  A
  * backend looks up its pool by name at its next statement if the generation has
  * changed.  A pool that is dropped keeps its index, limit and totals until no
  * backend of it has a slot or waits, and another pool needs the index.
  *
- * Locking: see slots_internal.h.
+ * A backend keeps its totals in its entry, but for STALLS, which the process that
+ * lets it in counts in its pool.  When it changes its pool, they stay with the
+ * old one.  Views show the difference from a baseline, which a reset renews.
+ *
+ * Locking: see slots_internal.h.  pools_lock also keeps totals in place while
+ * they are added up: a reader holds it exclusively, a backend that moves its
+ * totals shared.
  *
  * Copyright (c) 2026, admission_gate authors
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "port/pg_bitutils.h"
 
 #include "core/slots_internal.h"
 
@@ -62,6 +70,17 @@ warn_of_unknown_pool(void)
 	RESUME_INTERRUPTS();
 }
 
+/* This backend leaves its pool: move its totals there.  Lock and pools_lock held. */
+static void
+keep_totals(void)
+{
+	for (int t = 0; t < SLOT_TOTALS; t++)
+	{
+		pool_of(MySlotEntry)->totals[t] += pg_atomic_read_u64(&MySlotEntry->totals[t]);
+		pg_atomic_write_u64(&MySlotEntry->totals[t], 0);
+	}
+}
+
 /* Join the pool that the setting names, or the default pool. */
 void
 slots_join_pool(void)
@@ -78,7 +97,7 @@ slots_join_pool(void)
 	if (MySlotEntry->pool != index)
 	{
 		slots_lock();
-		slots_keep_totals();
+		keep_totals();
 		MySlotEntry->pool = index;
 		slots_unlock();
 	}
@@ -104,6 +123,73 @@ slots_my_pool(void)
 {
 	return &pool_of(MySlotEntry)->definition;
 }
+
+/* ---- Totals ---- */
+
+/*
+ * Record a wait of this backend.  The first bucket of the histogram ends at 1
+ * ms, each further one at twice that, the last never.
+ */
+void
+slots_record_wait(uint64 waited)
+{
+	SlotPool   *pool = pool_of(MySlotEntry);
+	uint64		max_wait = pg_atomic_read_u64(&pool->max_wait);
+	int			bucket = waited < 1000 ? 0 : pg_leftmost_one_pos64(waited / 1000) + 1;
+
+	while (max_wait < waited &&
+		   !pg_atomic_compare_exchange_u64(&pool->max_wait, &max_wait, waited))
+		 /* another backend has raised it, or a reset lowered it */ ;
+	pg_atomic_write_u64(&MySlotEntry->last_wait, waited);
+	if (is_of_hot_spot(MySlotEntry->queue))
+		pg_atomic_fetch_add_u64(&hot_spot_at(MySlotEntry->queue)->wait_time, waited);
+	add_to_own(TOTAL_WAIT_TIME, waited);
+	pg_atomic_fetch_add_u64(&pool->wait_counts[Min(bucket, SLOTS_WAIT_BUCKETS - 1)], 1);
+}
+
+/* Add up the totals of a pool.  pools_lock is held exclusively. */
+void
+slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS])
+{
+	slots_lock();
+	memcpy(sums, Slots->pools[pool].totals, sizeof(Slots->pools[pool].totals));
+	slots_unlock();
+	for (int i = 0; i < MaxBackends; i++)
+		for (int t = 0; entry_of(i)->pool == pool && t < SLOT_TOTALS; t++)
+			sums[t] += pg_atomic_read_u64(&entry_of(i)->totals[t]);
+}
+
+/* Add up one total of all pools.  A hint. */
+uint64
+slots_sum_total(SlotTotal total)
+{
+	uint64		sum = 0;
+
+	for (int p = 0; p < Slots->npools; p++)
+		sum += *(volatile uint64 *) &Slots->pools[p].totals[total];
+	for (int i = 0; i < MaxBackends; i++)
+		sum += pg_atomic_read_u64(&entry_of(i)->totals[total]);
+	return sum;
+}
+
+/*
+ * Restart the totals of a pool.  What was admitted and has not ended counts as
+ * admitted since: admitted = completed + failed + what is at work, waits in
+ * the middle of its transaction, or commits.  pools_lock is held exclusively.
+ */
+void
+slots_start_totals(int index)
+{
+	SlotPool   *pool = &Slots->pools[index];
+
+	slots_sum_totals(index, pool->baseline);
+	pool->baseline[TOTAL_ADMITTED] = pool->baseline[TOTAL_COMPLETED] + pool->baseline[TOTAL_FAILED];
+	pg_atomic_write_u64(&pool->max_wait, 0);
+	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
+		pg_atomic_write_u64(&pool->wait_counts[b], 0);
+}
+
+/* ---- The set of pools ---- */
 
 /*
  * Is this pool defined, or is a backend of it at work?  pools_lock is held: in

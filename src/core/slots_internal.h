@@ -108,7 +108,7 @@ typedef struct SlotEntry
 	uint32		wanted_key;		/* what its statement wants: WantedKey.key */
 	uint32		wanted_shape;	/* how that statement names it: one bit */
 	Oid			wanted_relation;	/* whose rows it is about to lock */
-	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see stats.c */
+	pg_atomic_uint64 totals[SLOT_TOTALS];	/* in its pool: see pools.c */
 
 	dlist_node	link;			/* in a queue: lock */
 	pg_atomic_uint64 last_wait; /* us */
@@ -611,8 +611,7 @@ extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
 extern void slots_hand_off(SlotEntry *holder, const Hold *had);
 
-/* stats.c, pools.c, hot_spots.c, long_queues.c */
-extern void slots_keep_totals(void);
+/* pools.c, hot_spots.c, long_queues.c */
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
 extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);

@@ -5,7 +5,7 @@
  *
  * Gauges are counted from the states of all entries.
  *
- * Locking: see slots_internal.h, and stats.c for the totals.
+ * Locking: see slots_internal.h, and pools.c for the totals.
  *
  * Copyright (c) 2026, admission_gate authors
  *

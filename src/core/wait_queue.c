@@ -642,3 +642,42 @@ slots_hand_off(SlotEntry *holder, const Hold *had)
 	else if (had->counted)
 		pg_atomic_fetch_sub_u32(&Slots->usage, 1);
 }
+
+/*
+ * Describe the limit that keeps this backend out, which is in no queue any
+ * more: that of its last queue if it is exhausted, else that for all.
+ */
+void
+slots_get_my_limit(SlotLimit *limit)
+{
+	int			mine;
+
+	Assert(state_of(MySlotEntry) == SLOT_NONE);
+	memset(limit, 0, sizeof(SlotLimit));
+	slots_lock();
+	mine = MySlotEntry->queue;
+	limit->is_of_queue = !queue_has_place_free(mine) || !slots_are_limited();
+	if (limit->is_of_queue)
+	{
+		limit->in_use = places_in_use(mine);
+		limit->max_active = is_of_hot_spot(mine) ? pg_atomic_read_u32(&queue_at(mine)->limit) :
+			pool_of(MySlotEntry)->definition.max_active;
+		if (limit->max_active == NO_LIMIT || limit->max_active <= 0)
+			limit->max_active = Max(limit->in_use, 1);	/* it has just ended */
+		limit->waiting = queue_at(mine)->nwaiters;
+		if (is_of_hot_spot(mine))
+		{
+			limit->hot_spot = hot_spot_at(mine)->key;
+			if (limit->hot_spot.kind == HOT_SPOT_NONE)	/* likewise */
+				limit->hot_spot.kind = HOT_SPOT_TRANSACTION;
+		}
+	}
+	else
+	{
+		limit->max_active = Max(Slots->max_active, 1);
+		limit->in_use = slots_in_use();
+		for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+			limit->waiting += queue_at(queue)->nwaiters;
+	}
+	slots_unlock();
+}
