@@ -24,9 +24,9 @@
  *	 WAITING -> RUNNING				any process, under the lock
  *	 RUNNING -> NONE				its backend
  *
- * A place at a hot spot is counted first, then put into the entry's spot: by its
- * backend, or the process that grants it.  The process that exchanges it out of
- * the spot counts it out: its backend, or the worker.
+ * A place at a hot spot is counted first, then put into the entry: by its
+ * backend, or the process that grants it.  The process that takes it from there
+ * by an exchange counts it out: its backend, or the worker.
  *
  * Locking: see slots_internal.h.
  *
@@ -105,7 +105,7 @@ static inline bool
 needs_place(void)
 {
 	return my_pool.has_limit ||
-		(unlikely(MySlotEntry->hot_spot != 0) && !has_spot(MySlotEntry));
+		(unlikely(MySlotEntry->hot_spot != 0) && !is_at_hot_spot(MySlotEntry));
 }
 
 /* Count this backend in next_hold.  Returns false if it may not be now. */
@@ -148,7 +148,7 @@ try_to_be_counted(TimestampTz since, bool begins_block)
 	if (unlikely(MySlotEntry == NULL))
 		attach_entry();
 	/* A lone statement shows what it wants when it starts (src/wanted.c). */
-	if (!begins_block && !has_spot(MySlotEntry))
+	if (!begins_block && !is_at_hot_spot(MySlotEntry))
 		MySlotEntry->hot_spot = 0;
 	if (unlikely(!my_pool_is_current()) && !is_readmission)
 		slots_join_pool();
@@ -419,14 +419,14 @@ release(Hold had)
 static void
 drop_all(void)
 {
-	int			spot = unlikely(has_spot(MySlotEntry)) ? take_spot(MySlotEntry) : NO_QUEUE;
+	int			place = unlikely(is_at_hot_spot(MySlotEntry)) ? take_place(MySlotEntry) : NO_QUEUE;
 	Hold		had = hold_in(pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE));
 
 	leave_reserve(MySlotEntry);
-	if (unlikely(spot != NO_QUEUE))
+	if (unlikely(place != NO_QUEUE))
 	{
 		slots_return_place(had.place);
-		had.place = spot;
+		had.place = place;
 	}
 	release(had);
 }
@@ -455,12 +455,12 @@ slots_release(void)
 
 	if (me == NULL)
 		return;
-	if (likely(pg_atomic_read_u32(&me->state) == SLOT_RUNNING && !has_spot(me)))
+	if (likely(pg_atomic_read_u32(&me->state) == SLOT_RUNNING && !is_at_hot_spot(me)))
 	{
 		pg_atomic_write_u32(&me->state, SLOT_NONE);
 		leave_reserve(me);
 	}
-	else if (pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me))
+	else if (pg_atomic_read_u32(&me->state) != SLOT_NONE || is_at_hot_spot(me))
 	{
 		/* FATAL may come before the wait has its cleanup. */
 		if (state_of(me) == SLOT_WAITING &&
@@ -566,7 +566,7 @@ slots_end(bool failed, bool was_admitted)
 		return;
 	if (was_admitted)
 		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
-	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || has_spot(me) || has_wanted(me)))
+	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || is_at_hot_spot(me) || has_wanted(me)))
 		end_with_rest(failed);
 }
 
@@ -576,7 +576,7 @@ slots_end(bool failed, bool was_admitted)
 bool
 slots_has_place(void)
 {
-	return has_spot(MySlotEntry) || my_pool.has_limit;
+	return is_at_hot_spot(MySlotEntry) || my_pool.has_limit;
 }
 
 /*
@@ -632,10 +632,10 @@ slots_release_place(void)
 {
 	Hold		had = {.counted = false};
 
-	if (!has_spot(MySlotEntry))
+	if (!is_at_hot_spot(MySlotEntry))
 		return;
 	MySlotEntry->hot_spot = 0;
-	had.place = take_spot(MySlotEntry);
+	had.place = take_place(MySlotEntry);
 	release(had);
 }
 
@@ -688,7 +688,7 @@ slots_look_at(int procno)
 	{
 		.state = state_of(entry),
 			.is_awake = !*(volatile bool *) &entry->grant_pending,
-			.has_long_place = is_of_long(place_of(pg_atomic_read_u32(&entry->spot))),
+			.has_long_place = is_of_long(place_of(entry)),
 			.progress = *(volatile uint16 *) &entry->statement,
 			.failures = pg_atomic_read_u64(&entry->totals[TOTAL_FAILED])
 	};
@@ -776,7 +776,7 @@ slots_shmem_init(void)
 		SlotEntry  *entry = entry_of(i);
 
 		pg_atomic_init_u32(&entry->state, SLOT_NONE);
-		pg_atomic_init_u32(&entry->spot, 0);
+		pg_atomic_init_u32(&entry->place, NO_QUEUE);
 		pg_atomic_init_u64(&entry->since, 0);
 		pg_atomic_init_u64(&entry->last_wait, 0);
 		pg_atomic_init_u64(&entry->workers_time, 0);

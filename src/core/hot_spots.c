@@ -73,13 +73,14 @@ slots_have_hot_spots(void)
 	return Slots->settings.hot_spots && Slots->settings.max_active != 0;
 }
 
-/* Take the place in spot from a backend, if it still has that: only the worker. */
+/* Take this place from a backend, if it still has it: only the worker. */
 void
-slots_withdraw_place(SlotEntry *entry, uint32 spot)
+slots_withdraw_place(SlotEntry *entry, int place)
 {
-	if (place_of(spot) != NO_QUEUE &&
-		pg_atomic_compare_exchange_u32(&entry->spot, &spot, spot_of(NO_QUEUE)))
-		slots_return_place(place_of(spot));
+	uint32		had = place;
+
+	if (place != NO_QUEUE && pg_atomic_compare_exchange_u32(&entry->place, &had, NO_QUEUE))
+		slots_return_place(place);
 }
 
 /* ---- Hot spots ---- */
@@ -431,7 +432,7 @@ void
 slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		had = pg_atomic_read_u32(&entry->spot);
+	int			had = place_of(entry);
 	bool		contends = activity == ACTIVITY_CONTENDS;
 	HotSpot    *spot;
 	int			found = contends ? find_or_form(procno, key, now) : -1;

@@ -146,12 +146,12 @@ void
 slots_withdraw_long_place(int procno)
 {
 	SlotEntry  *entry = entry_of(procno);
-	uint32		spot = pg_atomic_read_u32(&entry->spot);
+	int			place = place_of(entry);
 
-	if (!is_of_long(place_of(spot)))
+	if (!is_of_long(place))
 		return;
 	entry->hot_spot = 0;
-	slots_withdraw_place(entry, spot);
+	slots_withdraw_place(entry, place);
 }
 
 /* ---- The worker ---- */

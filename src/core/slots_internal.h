@@ -13,7 +13,7 @@
  * not counted.  A queue with a limit of its own, of a pool or a hot spot, has
  * its own word: a backend is counted there first, then in the word for all.
  * What is counted there is its place.  The entry's state names a place in a
- * pool; its spot, one at a hot spot, which it may take later than the slot.
+ * pool; its "place", one at a hot spot, which it may take later than the slot.
  *
  * Locking: "the lock" in comments is Slots->mutex, a spinlock, taken by
  * slots_lock().  Slots->pools_lock, an LWLock, is taken before it.
@@ -29,7 +29,7 @@
  *	SlotShared, SlotQueue, SlotPool,	the lock			any process
  *	 where nothing else is said
  *	SlotEntry: state, since				see acquire.c		see acquire.c
- *	 spot								nothing				see acquire.c
+ *	 place								nothing				see acquire.c
  *	 what says "lock"					the lock			any process
  *	 hot_spot, has_wanted, seems_long	nothing				its backend, worker
  *	 is_idle							nothing				the worker
@@ -84,7 +84,7 @@
 typedef struct SlotEntry
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
-	pg_atomic_uint32 spot;		/* place at a hot spot, see spot_of() */
+	pg_atomic_uint32 place;		/* at a hot spot: see place_of() */
 	bool		is_idle;		/* a holder, not at work at the last sample;
 								 * written by the worker */
 	uint16		statement;		/* changes with every statement */
@@ -542,39 +542,33 @@ hold_in(uint32 word)
 	return hold;
 }
 
-/* Convert a place at a hot spot, or NO_QUEUE, to SlotEntry.spot, and back. */
-static inline uint32
-spot_of(int place)
-{
-	return (uint32) (place + 1);
-}
-
+/* Its place at a hot spot, or NO_QUEUE.  A hint, unless it is our own. */
 static inline int
-place_of(uint32 spot)
+place_of(SlotEntry *entry)
 {
-	return (int) spot - 1;
+	return (int) pg_atomic_read_u32(&entry->place);
 }
 
-static inline int
-take_spot(SlotEntry *entry)
-{
-	return place_of(pg_atomic_exchange_u32(&entry->spot, spot_of(NO_QUEUE)));
-}
-
-/* Does it have a place at a hot spot?  A hint, unless it is our own. */
 static inline bool
-has_spot(SlotEntry *entry)
+is_at_hot_spot(SlotEntry *entry)
 {
-	return pg_atomic_read_u32(&entry->spot) != 0;
+	return place_of(entry) != NO_QUEUE;
+}
+
+/* Take it from the entry, to count it out. */
+static inline int
+take_place(SlotEntry *entry)
+{
+	return (int) pg_atomic_exchange_u32(&entry->place, NO_QUEUE);
 }
 
 /* Record the place at a hot spot for which an entry that has none was counted. */
 static inline void
 slots_occupy(SlotEntry *entry, int place)
 {
-	Assert(!has_spot(entry));
+	Assert(!is_at_hot_spot(entry));
 	pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
-	pg_atomic_write_u32(&entry->spot, spot_of(place));
+	pg_atomic_write_u32(&entry->place, place);
 }
 
 /* Return the entry's slot of the reserve, if it has one. */
@@ -617,7 +611,7 @@ extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);
 extern bool slots_pool_is_in_use(int index);
 extern void slots_join_pool(void);
-extern void slots_withdraw_place(SlotEntry *entry, uint32 spot);
+extern void slots_withdraw_place(SlotEntry *entry, int place);
 extern void slots_end_hot_spots(void);
 extern int	slots_count_hot_keys(int hot_spot);
 extern uint64 slots_shortest_of(int hot_spot);

@@ -145,7 +145,7 @@ a slot is handed off above a lowered limit     |GRANTABLE|slots_in_use() <= Slot
 a refused grant is not released                |slots_refuse_grant|drop_all()|MySlotEntry.state = SLOT_NONE|states|INTERRUPTS=2
 a backend leaves without a look if it waits    |slots_leave_queue|IS_WAITING(me)|true|states|INTERRUPTS=2
 a slot that was not counted is counted out     |SET_STATE|counted = counted;|counted = true;|states|LIMIT=NO_LIMIT BACKENDS=2
-a place is released where the mark says        |drop_all|take_spot(me)|take_spot(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a place is released where the mark says        |drop_all|take_place(me)|take_place(me); place = my_queue()|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
 the worker that dozes is not called            |slots_queue_append|Slots.worker_dozes = false|skip|finish|HOLDER=STAYS
 nobody is let in without a worker              |sleep_in_queue|slots_move_queue_of(me)|skip|finish|HOLDER=WAITS GONE=1
 others barge before the next for ever          |may_hand_off|overdue|false|served|FOREVER
@@ -162,8 +162,8 @@ a backend queues although the gate is off      |enter_queue|!ok && Slots.max_act
 no call after a limit rose for one not at work |set_limit|slots_unlock()|d_step { RELEASE_LOCK }|states|SAMPLES=1 DO=1
 the limit does not rise for one not at work    |set_limit|more = idle|more = 0|finish|HOLDER=WAITS
 the limit of a pool does not                   |slots_adapt_to_work|NOT_AT_WORK(place == DEFAULT_POOL)|0|finish|HOLDER=WAITS LIMIT=2 POOL_LIMIT=1
-a place is taken by a look and then a store    |take_spot|place = entry_of(p).spot;|place = entry_of(p).spot }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
-a backend does not return its place at the end |drop_all|HAS_SPOT(me)|false|states|HOT=1 LIMIT=NO_LIMIT
+a place is taken by a look and then a store    |take_place|place = entry_of(p).place;|place = entry_of(p).place }; atomic {|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=1 DO=8
+a backend does not return its place at the end |drop_all|IS_AT_HOT_SPOT(me)|false|states|HOT=1 LIMIT=NO_LIMIT
 no call after a hot spot has a higher limit    |adapt|slots_unlock()|d_step { RELEASE_LOCK }|states|HOT=1 LIMIT=2 BACKENDS=2 SAMPLES=1 DO=16
 a hot spot that is gone has a limit            |end_hot_spot|limit = NO_LIMIT|limit = 1|states|HOT=1 LIMIT=NO_LIMIT BACKENDS=2 SAMPLES=2 DO=16
 no waiter is let in for which a holder waits   |slots_serve_awaited|IS_WAITING(p)|false|finish|HOLDER=WAITS HOT=1 LIMIT=NO_LIMIT
@@ -179,7 +179,7 @@ a waiter that may hold locks is passed over    |MAY_EXCHANGE|IS_IMPATIENT(HEAD(i
 a called waiter is passed over                 |MAY_EXCHANGE|!entry_of(HEAD(i)).wakeup_pending|true|states|IMPATIENT=3
 an exchange leaves the end of the first as it is|exchange_tickets|queue_at(i).last_before == next_one|false|states|ONLY_QUEUE=1 BACKENDS=3 IMPATIENT=3
 those in the middle go last                    |slots_queue_append|entry_of(p).holds_locks && slots_are_limited()|false|states|HOT=1 BYSTANDERS=1 WANT=1 LIMIT=2
-a failed subtransaction does not count out     |slots_release_place|take_spot(me)|MySlotEntry.spot = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
+a failed subtransaction does not count out     |slots_release_place|take_place(me)|MySlotEntry.place = NO_QUEUE|states|HOT=1 BYSTANDERS=2 WANT=1 BACKENDS=2 LIMIT=2
 a failed subtransaction does not call          |slots_release_place|release()|count_place_out(place); calls_owed = calls_owed - told; told = false|states|HOT=1 BYSTANDERS=2 WANT=1
 a failed subtransaction does not hand off      |slots_release_place|release()|slots_return_place()|served|FOREVER HOT=1 LIMIT=NO_LIMIT BYSTANDERS=2 WANT=1 BACKENDS=2
 '

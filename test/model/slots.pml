@@ -113,8 +113,8 @@ typedef SlotQueue {
 	byte last_awaited = INVALID_PROC_NUMBER
 };
 typedef SlotEntry {
-	byte state; bool counted; byte place = NO_QUEUE;	/* one word; the place in a pool */
-	byte spot = NO_QUEUE;	/* another one; here, the queue of the hot spot, or none */
+	byte state; bool counted; byte pool = NO_QUEUE;	/* one word; the place in a pool */
+	byte place = NO_QUEUE;	/* another one: at a hot spot */
 	byte queue, hot_spot; bool admitted_before, holds_locks, is_awaited, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
@@ -168,7 +168,7 @@ byte handoff_pending = INVALID_PROC_NUMBER;	/* FOREVER: whose; if any, handoffs_
 #define SET_FLAG(usage)	usage = usage | USAGE_WAITERS
 #define CLEAR_FLAG(usage) usage = usage & ~USAGE_WAITERS
 #define HAS_SLOT(p)	(IS_RUNNING(p) && entry_of(p).counted)
-#define HAS_SPOT(p)		(entry_of(p).spot != NO_QUEUE)
+#define IS_AT_HOT_SPOT(p)		(entry_of(p).place != NO_QUEUE)
 #define SUM(f)			(f(0) + f(1) + f(2) + f(3))
 #define ALL_QUEUES(f)	(f(0) && f(1) && f(2))
 #define ANY_QUEUE(f)	(f(0) || f(1) || f(2))
@@ -249,7 +249,7 @@ inline count_in(i, when, p)
 #define COUNT_SLOT_OUT(p) \
 	Slots.usage--; counted = false; above = above - (above > 0 && !IS_EXEMPT(p)); \
 	exempt = exempt & ~BIT(p)
-inline take_spot(p) { atomic { place = entry_of(p).spot; entry_of(p).spot = NO_QUEUE } }
+inline take_place(p) { atomic { place = entry_of(p).place; entry_of(p).place = NO_QUEUE } }
 
 /* ---- PostgreSQL's lists, without the circle ---- */
 #define PREV(p)			entry_of(p).prev
@@ -400,7 +400,7 @@ inline slots_unlock()
 #define SET_STATE(p) \
 	d_step { \
 		entry_of(p).state = SLOT_RUNNING; entry_of(p).counted = counted; \
-		entry_of(p).place = place; counted = false; place = NO_QUEUE \
+		entry_of(p).pool = place; counted = false; place = NO_QUEUE \
 	}
 #define BEHIND(p)		((p) != INVALID_PROC_NUMBER -> NEXT(p) : INVALID_PROC_NUMBER)
 #define MAY_BE_PASSED(p) \
@@ -473,7 +473,7 @@ inline slots_queue_remove(p)
 	}
 }
 
-inline slots_occupy(p) { d_step { assert(!HAS_SPOT(p)); entry_of(p).spot = place; place = NO_QUEUE } }
+inline slots_occupy(p) { d_step { assert(!IS_AT_HOT_SPOT(p)); entry_of(p).place = place; place = NO_QUEUE } }
 inline slots_make_holder(p)
 {
 	slots_queue_remove(p); WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(p)); SET_STATE(p)
@@ -565,7 +565,7 @@ inline slots_hand_off(p)
 
 /* ---- acquire.c: acquire ---- */
 #define slots_is_uncounted() \
-	(IS_RUNNING(me) && !MySlotEntry.counted && MySlotEntry.place == NO_QUEUE)
+	(IS_RUNNING(me) && !MySlotEntry.counted && MySlotEntry.pool == NO_QUEUE)
 #define MARK_OF(p)		entry_of(p).hot_spot
 #define slots_hot_spot_queue(h)	(HOT_SPOT_QUEUE + (h))
 #define my_queue() \
@@ -578,7 +578,7 @@ inline occupy() { WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(me)) }
 inline count_me_in(when)
 {
 	WHEN(HOT > 0, index = my_queue());
-	EITHER(HAS_SPOT(me), ok = true, count_place(index, when));
+	EITHER(IS_AT_HOT_SPOT(me), ok = true, count_place(index, when));
 	WHEN(ok, count_slot(when, me); WHEN(!ok, slots_return_place()))
 }
 inline become_holder() { occupy(); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
@@ -669,14 +669,14 @@ inline release()
 	had_place = NO_QUEUE
 }
 #define HAVE_NONE \
-	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.place = NO_QUEUE
+	MySlotEntry.state = SLOT_NONE; MySlotEntry.counted = false; MySlotEntry.pool = NO_QUEUE
 
 inline drop_all()
 {
-	WHEN(HAS_SPOT(me), take_spot(me));
+	WHEN(IS_AT_HOT_SPOT(me), take_place(me));
 	atomic {
 		counted = MySlotEntry.counted;
-		WHEN(MySlotEntry.place != NO_QUEUE, place = MySlotEntry.place); HAVE_NONE
+		WHEN(MySlotEntry.pool != NO_QUEUE, place = MySlotEntry.pool); HAVE_NONE
 	};
 	release()
 }
@@ -687,15 +687,15 @@ inline slots_refuse_grant() { finish_handoff(); drop_all() }
 inline slots_release()
 {
 	if
-	:: slots_is_uncounted() && !HAS_SPOT(me) -> d_step { HAVE_NONE }
-	:: else -> WHEN(MySlotEntry.state != SLOT_NONE || HAS_SPOT(me), drop_all())
+	:: slots_is_uncounted() && !IS_AT_HOT_SPOT(me) -> d_step { HAVE_NONE }
+	:: else -> WHEN(MySlotEntry.state != SLOT_NONE || IS_AT_HOT_SPOT(me), drop_all())
 	fi
 }
 
 /* ---- acquire.c: places in the middle of a transaction ---- */
 inline slots_take_place(h)
 {
-	ok = (!IS_RUNNING(me) || HAS_SPOT(me));
+	ok = (!IS_RUNNING(me) || IS_AT_HOT_SPOT(me));
 	WHEN(!ok,
 		 count_place(slots_hot_spot_queue(h), BARGING);
 		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
@@ -706,14 +706,14 @@ inline slots_end_readmission()
 	WHEN(MySlotEntry.state == SLOT_NONE, MARK_OF(me) = 0; slots_force());
 	MySlotEntry.admitted_before = false
 }
-inline slots_release_place() { WHEN(HAS_SPOT(me), MARK_OF(me) = 0; take_spot(me); release()) }
+inline slots_release_place() { WHEN(IS_AT_HOT_SPOT(me), MARK_OF(me) = 0; take_place(me); release()) }
 
 /* ---- hot_spots.c ---- */
-/* "from": what was in the spot */
+/* "from": the place that it had */
 inline slots_withdraw_place(p)
 {
 	WHEN(from != NO_QUEUE,
-		 atomic { WHEN(entry_of(p).spot == from, entry_of(p).spot = NO_QUEUE; place = from) };
+		 atomic { WHEN(entry_of(p).place == from, entry_of(p).place = NO_QUEUE; place = from) };
 		 WHEN(place != NO_QUEUE, slots_return_place()))
 }
 
@@ -752,12 +752,12 @@ inline find_or_form(h) { WHEN(IS_FREE(h), form(h)) }
 
 /*
  * A sample finds a holder contending for h, or doing nothing.  Between its look and the
- * exchange of the spot, the backend may get anywhere.
+ * exchange of the place, the backend may get anywhere.
  */
 inline slots_note_activity(p, h)
 {
-	WHEN(IS_RUNNING(p) || HAS_SPOT(p),
-		 from = entry_of(p).spot;
+	WHEN(IS_RUNNING(p) || IS_AT_HOT_SPOT(p),
+		 from = entry_of(p).place;
 		 if
 		 :: true -> find_or_form(h); atomic { WHEN(IS_THERE(h), MARK_OF(p) = h + 1) }
 		 :: MARK_OF(p) = 0; slots_withdraw_place(p)
@@ -971,7 +971,7 @@ proctype Worker()
 		if
 		:: slots_serve_awaited(1)
 		:: slots_adapt_to_work();
-			WHEN(HOT > 0, from = entry_of(0).spot; slots_withdraw_place(0))
+			WHEN(HOT > 0, from = entry_of(0).place; slots_withdraw_place(0))
 		fi
 #else
 	:: atomic { MAY_DO(DO_HOLDERS) -> samples-- }; slots_adapt_to_work()
@@ -1021,7 +1021,7 @@ init
 	 calls_owed == 0 && exempt == 0 && ALL_QUEUES(NOTHING_IS_LEFT))
 
 /* (b) */
-#define HAS(p, i)		(entry_of(p).place == i || entry_of(p).spot == i)
+#define HAS(p, i)		(entry_of(p).pool == i || entry_of(p).place == i)
 #define IS_COUNTED(i)	(places_in_use(i) >= HAS(0, i) + HAS(1, i) + HAS(2, i) + HAS(3, i))
 #define ALL_COUNTED \
 	(slots_in_use() >= SUM(HAS_SLOT) && ALL_QUEUES(IS_COUNTED) && \
