@@ -243,7 +243,7 @@ enter_queue(int max_queue_length, bool holds_locks, uint64 patience)
 	 * waiters of lower priority.
 	 */
 	if (queue->nwaiters == 0 &&
-		((MySlotEntry->admitted_before &&
+		((MySlotEntry->needs_only_place &&
 		  count_place(MySlotEntry->queue, COUNT_IF_FREE, &next_hold.place) &&
 		  count_slot(COUNT_ALWAYS, &next_hold.counted)) ||
 		 (slots_my_pool()->priority > slots_priority_of(slots_next_waiter()) &&
@@ -611,7 +611,7 @@ slots_give_up_for(int hot_spot, bool has_begun)
 	MySlotEntry->hot_spot = hot_spot + 1;
 	drop_all();
 	is_readmission = true;
-	MySlotEntry->admitted_before = has_begun;
+	MySlotEntry->needs_only_place = has_begun;
 }
 
 /* The wait has ended.  If it failed, acquire a slot without a place. */
@@ -623,7 +623,7 @@ slots_end_readmission(TimestampTz since)
 		MySlotEntry->hot_spot = 0;
 		(void) slots_force(since);
 	}
-	MySlotEntry->admitted_before = is_readmission = false;
+	MySlotEntry->needs_only_place = is_readmission = false;
 }
 
 /* Release the place, but keep the slot. */

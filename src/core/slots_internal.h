@@ -98,7 +98,7 @@ typedef struct SlotEntry
 	uint8		history;		/* did its last transactions want one? */
 	bool		has_wanted;		/* did the present one? */
 	bool		has_habit;		/* its next transaction queues at BEGIN */
-	bool		admitted_before;	/* waits in the middle of its transaction */
+	bool		needs_only_place;	/* waits in the middle of its transaction */
 	bool		wakeup_pending; /* called, not answered yet: lock */
 	bool		handoff_pending;	/* granted, not awake yet: lock to set */
 	bool		grant_pending;	/* the same, without a hand-off, too: likewise */

@@ -456,9 +456,9 @@ publish_next(const SlotEntry *next)
 }
 
 /*
- * While no slot is free, let in waiters that need none: heads with
- * admitted_before whose queue has a free place.  If there are many, later
- * sections let in the rest.  Lock held.
+ * While no slot is free, let in waiters that need only a place, if they are the
+ * first of their queue and it has one free.  If there are many, later sections
+ * let in the rest.  Lock held.
  */
 static void
 readmit(void)
@@ -471,7 +471,7 @@ readmit(void)
 		Hold		hold;
 
 		while (readmitted < MAX_AT_ONCE &&
-			   (head = first_waiter(queue)) != NULL && head->admitted_before &&
+			   (head = first_waiter(queue)) != NULL && head->needs_only_place &&
 			   count_place(queue, COUNT_IF_FREE, &hold.place) &&
 			   count_slot(COUNT_ALWAYS, &hold.counted))
 		{

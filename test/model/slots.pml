@@ -115,7 +115,7 @@ typedef SlotQueue {
 typedef SlotEntry {
 	byte state; bool counted; byte pool = NO_QUEUE;	/* one word; the place in a pool */
 	byte place = NO_QUEUE;	/* another one: at a hot spot */
-	byte queue, hot_spot; bool admitted_before, holds_locks, is_awaited, wakeup_pending;
+	byte queue, hot_spot; bool needs_only_place, holds_locks, is_awaited, wakeup_pending;
 	byte prev = INVALID_PROC_NUMBER, next = INVALID_PROC_NUMBER
 };
 typedef SlotShared {
@@ -353,7 +353,7 @@ inline wake_next()
 #define RELEASE_LOCK \
 	Slots.mutex = false; latches = latches | wakes; wakes = 0; \
 	calls_owed = calls_owed - told; told = false
-#define MAY_READMIT(i)	(CAN(i) && entry_of(HEAD(i)).admitted_before)
+#define MAY_READMIT(i)	(CAN(i) && entry_of(HEAD(i)).needs_only_place)
 #define READMIT(i) \
 	:: d_step { \
 			MAY_READMIT(i) -> \
@@ -601,14 +601,14 @@ inline slots_force()
 /* ok: acquired; queued: waits; else the queue is full. */
 inline enter_queue()
 {
-	EITHER(MySlotEntry.admitted_before && !HAS_WAITERS(MY_QUEUE),
+	EITHER(MySlotEntry.needs_only_place && !HAS_WAITERS(MY_QUEUE),
 		   count_place(MY_QUEUE, COUNT_IF_FREE); WHEN(ok, count_slot(COUNT_ALWAYS, me)), ok = false);
 	WHEN(!ok, slots_next_waiter(); WHEN(MAY_OVERTAKE, count_in(MY_QUEUE, COUNT_IF_FREE, me)));
 	WHEN(RESIZE, WHEN(!ok && Slots.max_active == 0, count_in(MY_QUEUE, COUNT_ALWAYS, me)));
 	atomic {
 		queued = (!ok && queue_at(MY_QUEUE).waiters.length < MAX_QUEUE);
 		WHEN(queued,
-			 MySlotEntry.state = SLOT_WAITING; MySlotEntry.holds_locks = MySlotEntry.admitted_before;
+			 MySlotEntry.state = SLOT_WAITING; MySlotEntry.holds_locks = MySlotEntry.needs_only_place;
 			 if :: IMPATIENT > 0 -> MySlotEntry.holds_locks = false :: true fi;	/* is_lone() */
 			 slots_queue_append(me); ok = false);
 		WHEN(!HAS_WAITERS(MY_QUEUE), CLEAR_FLAG(queue_at(MY_QUEUE).usage))
@@ -700,11 +700,11 @@ inline slots_take_place(h)
 		 count_place(slots_hot_spot_queue(h), BARGING);
 		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
 }
-inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.admitted_before = !EARLY }
+inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.needs_only_place = !EARLY }
 inline slots_end_readmission()
 {
 	WHEN(MySlotEntry.state == SLOT_NONE, MARK_OF(me) = 0; slots_force());
-	MySlotEntry.admitted_before = false
+	MySlotEntry.needs_only_place = false
 }
 inline slots_release_place() { WHEN(IS_AT_HOT_SPOT(me), MARK_OF(me) = 0; take_place(me); release()) }
 
