@@ -150,24 +150,15 @@ slots_find_hot_spot(const HotSpotKey *key)
 	return -1;
 }
 
-/* Is there less contention for one without a limit, or is it longer ago? */
-static bool
-is_colder(const HotSpot *spot, const HotSpot *other)
-{
-	int64		more = spot->control.contended_for - other->control.contended_for;
-
-	return more < 0 || (more == 0 && spot->seen < other->seen);
-}
-
 /*
- * A free index, or else that of the coldest hot spot, which ends; -1 if samples
- * have seen all lately, or they have limits or places in use.  Contenders of
- * the former hot spot may be left there.
+ * A free index, or else that of the hot spot that was seen the longest time ago,
+ * which ends; -1 if samples have seen all lately, or they have limits or places in
+ * use.  Contenders of the former hot spot may be left there.
  */
 static int
 make_room(uint64 now)
 {
-	HotSpot    *coldest = NULL;
+	int			oldest = -1;
 
 	for (int i = 0; i < MAX_HOT_SPOTS; i++)
 	{
@@ -179,13 +170,12 @@ make_room(uint64 now)
 		if (spot->key.kind == HOT_SPOT_NONE)
 			return i;
 		if (passed_since(spot->seen, COLD_AFTER, now) && spot->control.limit == LIMIT_OPEN &&
-			(coldest == NULL || is_colder(spot, coldest)))
-			coldest = spot;
+			(oldest < 0 || spot->seen < Slots->hot_spots[oldest].seen))
+			oldest = i;
 	}
-	if (coldest == NULL)
-		return -1;
-	end_hot_spot(coldest - Slots->hot_spots);
-	return coldest - Slots->hot_spots;
+	if (oldest >= 0)
+		end_hot_spot(oldest);
+	return oldest;
 }
 
 /* Form a hot spot.  Returns its index, or -1 if there is no room. */
