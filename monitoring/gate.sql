@@ -89,7 +89,7 @@ UNION
 	ORDER BY n DESC, seconds DESC
 	LIMIT :rows
 ), hot_spots AS (
-	SELECT *, concat_ws(' ', kind, coalesce(relation, lwlock, 'from ' || min_expected_time || ' ms',
+	SELECT *, concat_ws(' ', kind, coalesce(relation, 'from ' || min_expected_time || ' ms',
 			concat_ws(',', classid, objid, objsubid))) AS name
 	FROM pg_stat_admission_gate_hot_spots
 	WHERE contenders > 0

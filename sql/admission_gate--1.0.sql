@@ -94,7 +94,6 @@ CREATE FUNCTION pg_stat_get_admission_gate_hot_spots(
     OUT classid oid,
     OUT objid oid,
     OUT objsubid int2,
-    OUT lwlock text,
     OUT since timestamptz,
     OUT hot_keys int4,
     OUT last_row tid,
@@ -119,7 +118,7 @@ CREATE VIEW pg_stat_admission_gate_hot_spots AS
     SELECT h.hot_spot, h.kind, d.datname,
            CASE WHEN d.datname = current_database() THEN h.relid::regclass::text
                 ELSE h.relid::text END AS relation,
-           h.classid, h.objid, h.objsubid, h.lwlock, h.since, h.hot_keys, h.last_row, h.max_active,
+           h.classid, h.objid, h.objsubid, h.since, h.hot_keys, h.last_row, h.max_active,
            h.contenders, h.running, h.blocked, h.waiting, h.waiter, h.admitted, h.total_wait_time,
            h.min_expected_time
     FROM pg_stat_get_admission_gate_hot_spots() h

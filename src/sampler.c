@@ -84,7 +84,7 @@ typedef enum Verdict
 typedef struct BackendSample
 {
 	LOCK	   *volatile lock;	/* the heavyweight lock it waits for, or NULL */
-	HotSpotKey	key;			/* what that is for, if known; or an LWLock */
+	HotSpotKey	key;			/* what that is for, if known */
 	Verdict		verdict;		/* does it contend for that lock? */
 	TimestampTz since;			/* start of that wait; 0 = unknown */
 	SlotLook	slot;			/* what the gate knows of it */
@@ -229,12 +229,6 @@ read_backend(int procno)
 		seen.blocked = sample.now;
 		seen.blocked_progress = seen.slot.progress;
 	}
-	/* A disk does better if many wait for a WAL write at a time. */
-	else if (is_for_lwlock(event) && event != (PG_WAIT_LWLOCK | WALWriteLock->tranche))
-	{
-		seen.key.kind = HOT_SPOT_LWLOCK;
-		seen.key.fields[0] = event;
-	}
 
 	/* The start of a wait is not always known. */
 	goes_on = last_lock != NULL && last_lock == seen.lock &&
@@ -281,9 +275,11 @@ key_of_tag(const LOCKTAG *tag)
 		case LOCKTAG_TUPLE:
 			key.kind = HOT_SPOT_RELATION;
 			break;
-		case LOCKTAG_ADVISORY:
 		case LOCKTAG_OBJECT:
-			key.kind = tag->locktag_type == LOCKTAG_OBJECT ? HOT_SPOT_OBJECT : HOT_SPOT_ADVISORY;
+			key.kind = HOT_SPOT_NONE;	/* none can queue for it */
+			return key;
+		case LOCKTAG_ADVISORY:
+			key.kind = HOT_SPOT_ADVISORY;
 			key.fields[1] = tag->locktag_field3;
 			key.fields[2] = tag->locktag_field4;
 			break;
@@ -416,12 +412,14 @@ activity_of(int procno, HotSpotKey *key)
 	BackendSample *seen = &samples[procno];
 	WaitGroup  *group = group_of(seen->lock);
 	LOCKMODE	mode = proc->waitLockMode;
+	uint32		event = wait_event_of(proc);
 	bool		is_shared = false;
 
 	*key = seen->key;
-	if (seen->lock == NULL && key->kind == HOT_SPOT_NONE)
+	/* A disk does better if many wait for a WAL write at a time. */
+	if (seen->lock == NULL && (!is_for_lwlock(event) || event == (PG_WAIT_LWLOCK | WALWriteLock->tranche)))
 		return is_idle(procno) ? ACTIVITY_IDLE :
-			is_idle_wait(wait_event_of(proc)) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
+			is_idle_wait(event) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
 	seen->verdict = judge(group);

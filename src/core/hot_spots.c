@@ -5,8 +5,8 @@
  *
  * Where backends wait for each other, a hot spot forms: a relation or an
  * advisory lock.  It has its own queue and limit (limit_control.c), for
- * statements that want it.  Other things, like LWLocks, are only shown: what a
- * statement wants of them is unknown before it runs.
+ * statements that want it.  If backends wait for transactions, and it is unknown
+ * for which rows, that is only shown.  Other things, like LWLocks, form none.
  *
  * Before a backend runs a statement on a hot relation, it publishes a key for
  * what the statement wants there (src/wanted.c).  A sample (src/sampler.c) that

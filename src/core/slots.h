@@ -80,8 +80,6 @@ typedef enum HotSpotKind
 	HOT_SPOT_NONE,
 	HOT_SPOT_RELATION,			/* the relation, its pages or rows */
 	HOT_SPOT_ADVISORY,			/* an advisory lock */
-	HOT_SPOT_OBJECT,			/* another object of a database */
-	HOT_SPOT_LWLOCK,			/* a lock inside the server */
 	HOT_SPOT_TRANSACTION,		/* another transaction's end */
 	HOT_SPOT_LONG				/* CPUs: the queue of statements that take
 								 * long */
@@ -95,7 +93,7 @@ typedef struct HotSpotKey
 {
 	HotSpotKind kind;
 	Oid			database;
-	uint32		fields[3];		/* LOCKTAG fields 2 to 4, or an LWLock's event */
+	uint32		fields[3];		/* LOCKTAG fields 2 to 4 */
 	uint16		offset;			/* of the row; 0 = unknown */
 	uint32		block;			/* likewise */
 } HotSpotKey;

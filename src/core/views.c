@@ -25,7 +25,7 @@
 /* In the order of SlotState and HotSpotKind */
 static const char *const state_names[] = {"none", "waiting", "running"};
 static const char *const kind_names[] = {
-	"none", "relation", "advisory", "object", "lwlock", "transaction", "long"
+	"none", "relation", "advisory", "transaction", "long"
 };
 
 /* A row of a function's result, which grows column by column */
@@ -264,7 +264,7 @@ pg_stat_get_admission_gate_backends(PG_FUNCTION_ARGS)
 static void
 add_key(Row *row, const HotSpotKey *key)
 {
-	bool		has_fields = key->kind == HOT_SPOT_ADVISORY || key->kind == HOT_SPOT_OBJECT;
+	bool		has_fields = key->kind == HOT_SPOT_ADVISORY;
 
 	add(row, CStringGetTextDatum(kind_names[key->kind]));
 	add_if(row, OidIsValid(key->database), ObjectIdGetDatum(key->database));
@@ -300,7 +300,6 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		int			waiter;
 		HotSpotKey	key;
 		bool		is_long;
-		const char *lwlock;
 
 		slots_lock();
 		key = spot->key;
@@ -313,10 +312,8 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		/* Without a queue, it is shown while it is hot. */
 		if (key.kind == HOT_SPOT_NONE || (contenders == 0 && !has_queue(key.kind)))
 			continue;
-		lwlock = key.kind == HOT_SPOT_LWLOCK ? pgstat_get_wait_event(key.fields[0]) : "";
 		add(&row, Int32GetDatum(i + 1));
 		add_key(&row, &key);
-		add_if(&row, key.kind == HOT_SPOT_LWLOCK, CStringGetTextDatum(lwlock));
 		add_if(&row, !is_long, TimestampTzGetDatum(spot->since));
 		add_if(&row, key.kind == HOT_SPOT_RELATION, Int32GetDatum(slots_count_hot_keys(i)));
 		add_tid(&row, &key);
@@ -334,7 +331,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* One row per remembered hot spot that has ended; none is an LWLock. */
+/* One row per remembered hot spot that has ended */
 GATE_FUNCTION_INFO_V1(pg_stat_get_admission_gate_past_hot_spots);
 Datum
 pg_stat_get_admission_gate_past_hot_spots(PG_FUNCTION_ARGS)

@@ -85,8 +85,8 @@ is(spots('count(*)', 'max_active > 0'), '0', 'nor is there a limit');
 
 my $crowd = $gate->crowd(24, $hot_row);
 await_queue('where all want the same row, its table is a hot spot with a limit and a queue');
-is(spots('ROW(datname, relation, classid, objid, objsubid, lwlock, since <= now())'),
-	'(postgres,sale,,,,,t)', 'it is shown as what it is');
+is(spots('ROW(datname, relation, classid, objid, objsubid, since <= now())'),
+	'(postgres,sale,,,,t)', 'it is shown as what it is');
 await_spot('it lets fewer in than want it', 'max_active < 24 AND contenders > max_active AND running < 24');
 await_spot('it counts admissions and waits', 'admitted > 100 AND total_wait_time > 0');
 my $event = $gate->value('SHOW server_version_num') >= 170000 ? 'AdmissionGateQueue' : 'Extension';
@@ -150,17 +150,8 @@ $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'nobody has kept a place');
 ok_ends('the hot spot ends');
 
-# Another kind, and several at a time
+# Several at a time
 #
-# What commits with NOTIFY lock is shown, but nobody queues for it: they last 2 ms.
-$gate->set(fsync => 'on', commit_delay => 2000, commit_siblings => 0);
-$crowd = $gate->crowd(24, q{SELECT pg_notify('sale', ''), pg_logical_emit_message(true, '', '')});
-await_spot('what commits with NOTIFY lock is shown', 'blocked > 10', q{kind = 'object'});
-is(spots('ROW(datname, classid, objid, objsubid, max_active, waiting)', q{kind = 'object'}),
-	'(,1262,0,0,,0)', 'with its key, and without a limit');
-$gate->ok_stops($crowd);
-$gate->set(fsync => 'off', commit_delay => 0, commit_siblings => 5);
-
 # Two of few rows of two tables, in any order
 $crowd = $gate->crowd(
 	24, '\set a random(1, 4)
