@@ -169,7 +169,7 @@ step_up(LimitControl *control, const LoadSample *sample)
 
 /* Has COUNT_FOR passed?  Then set *rate, completed per us, and count anew. */
 static bool
-has_counted(LimitControl *control, const LoadSample *sample, double *rate)
+finish_count(LimitControl *control, const LoadSample *sample, double *rate)
 {
 	int64		passed = sample->now - control->counted.now;
 
@@ -186,7 +186,7 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 {
 	double		rate;
 
-	if (!has_counted(control, sample, &rate))
+	if (!finish_count(control, sample, &rate))
 		return;
 	if (is_loss(rate, control->limited_rate) ||
 		(control->limit == LIMIT_OPEN && !is_loss(control->limited_rate, rate)))
@@ -249,7 +249,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 
 	if (!has_effect)
 		control->counted = *sample;
-	else if (has_counted(control, sample, &control->limited_rate))
+	else if (finish_count(control, sample, &control->limited_rate))
 		judge(control, sample);
 }
 
