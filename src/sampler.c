@@ -600,7 +600,7 @@ next_interval(int at_work, bool contended)
 
 	if (slots_any_waits())
 		interval = WAITING_INTERVAL;
-	else if (!contended && at_work <= FEW_AT_WORK && slots_may_doze())
+	else if (!contended && at_work <= FEW_AT_WORK && slots_try_to_doze())
 		interval = IDLE_INTERVAL;
 	return Max(interval, Min(nbackends / BACKENDS_PER_MS, MOST_FOR_BACKENDS));
 }

@@ -23,8 +23,8 @@
  * for.  Even that does not enter at once: a strong lock on a table waits for all
  * lone statements in the queue that read it.
  *
- * Locking: see slots_internal.h.  The counts of idle holders are local to the
- * worker.
+ * Locking: see slots_internal.h.  The counts of holders that are not at
+ * work are local to the worker.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -50,14 +50,14 @@
 #define MAX_LOOK		60000	/* or this, beyond that of stall_unsampled */
 
 /* Holders that are not at work, in one sample and smoothed */
-typedef struct IdleCount
+typedef struct AwayCount
 {
 	int			now;
 	double		smooth;
-} IdleCount;
+} AwayCount;
 
-static IdleCount idle;			/* of those that count for the limit of all */
-static IdleCount idle_in[SLOTS_MAX_POOLS];	/* with a place in that pool */
+static AwayCount away;			/* of those that count for the limit of all */
+static AwayCount away_in[SLOTS_MAX_POOLS];	/* with a place in that pool */
 
 /*
  * A sample found this holder at work, or not.  If it has had its slot since
@@ -69,16 +69,16 @@ slots_note_holder(int procno, bool at_work, TimestampTz long_ago)
 	SlotEntry  *entry = entry_of(procno);
 	uint32		state = pg_atomic_read_u32(&entry->state);
 
-	if (entry->is_idle == at_work)
-		entry->is_idle = !at_work;
+	if (entry->is_away == at_work)
+		entry->is_away = !at_work;
 	if (at_work && (TimestampTz) pg_atomic_read_u64(&entry->since) < long_ago && !entry->seems_long)
 		entry->seems_long = true;
 	if (at_work || state_in(state) != SLOT_RUNNING)
 		return;
 	if ((state & STATE_COUNTED) != 0)
-		idle.now++;
-	if (place_in(state) != NO_QUEUE && place_in(state) < SLOTS_MAX_POOLS)
-		idle_in[place_in(state)].now++;
+		away.now++;
+	if (pool_in(state) != NO_QUEUE)
+		away_in[pool_in(state)].now++;
 }
 
 /*
@@ -86,7 +86,7 @@ slots_note_holder(int procno, bool at_work, TimestampTz long_ago)
  * the smoothed count of those that are not at work.  Returns whether it rose.
  */
 static bool
-adapt_limit(pg_atomic_uint32 *limit, const int *max_active, IdleCount *count, uint64 passed)
+adapt_limit(pg_atomic_uint32 *limit, const int *max_active, AwayCount *count, uint64 passed)
 {
 	uint32		old = pg_atomic_read_u32(limit);
 	uint32		new = old;
@@ -118,10 +118,10 @@ slots_adapt_to_work(uint64 now)
 	bool		rose;
 
 	adapted = now;
-	rose = adapt_limit(&Slots->limit, &Slots->max_active, &idle, passed);
+	rose = adapt_limit(&Slots->limit, &Slots->max_active, &away, passed);
 	for (int i = 0; i < Slots->npools; i++)
 		rose |= adapt_limit(&queue_at(i)->limit, &Slots->pools[i].definition.max_active,
-							&idle_in[i], passed);
+							&away_in[i], passed);
 	/* What is given back meanwhile, slots_hand_off() decides about. */
 	if (rose)
 		slots_grant_free();
@@ -192,12 +192,12 @@ slots_note_sample(uint64 took)
 }
 
 /*
- * May the worker doze?  If so, the next backend that queues, or first meets
- * the gate, calls it.  Not just after a call: others may follow, and each call
- * costs a sample.  Nor while a limit is reached.
+ * Let the worker doze, if it may.  Then the next backend that queues, or first
+ * meets the gate, calls it.  Not just after a call: others may follow, and each
+ * call costs a sample.  Nor while a limit is reached.
  */
 bool
-slots_may_doze(void)
+slots_try_to_doze(void)
 {
 	static bool dozed = false;
 

@@ -184,7 +184,7 @@ extern void slots_release_place(void);
 extern void slots_begin_sampling(int cpus);
 extern bool slots_any_waits(void);
 extern void slots_note_sample(uint64 took);
-extern bool slots_may_doze(void);
+extern bool slots_try_to_doze(void);
 extern long slots_look_after(int procno);
 extern void slots_move_queue_of(int procno);
 

@@ -32,7 +32,7 @@
  *	 place								nothing				see acquire.c
  *	 what says "lock"					the lock			any process
  *	 hot_spot, has_wanted, seems_long	nothing				its backend, worker
- *	 is_idle							nothing				the worker
+ *	 is_away							nothing				the worker
  *	 the others, but workers_time		nothing				its backend
  *	HotSpot: key, but for its row		the lock			the worker
  *	 atomics							nothing				any process
@@ -78,14 +78,14 @@
 /* SlotEntry.state: one exchange tells what to count out. */
 #define STATE_MASK		0x0F	/* SlotState */
 #define STATE_COUNTED	0x80	/* in SlotShared.usage */
-#define PLACE_SHIFT		8		/* place in a pool, plus 1 */
+#define POOL_SHIFT		8		/* place in a pool, plus 1 */
 
 /* One backend.  The hot path writes one cache line: up to TOTAL_FAILED. */
 typedef struct SlotEntry
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint32 state;
 	pg_atomic_uint32 place;		/* at a hot spot: see place_of() */
-	bool		is_idle;		/* a holder, not at work at the last sample;
+	bool		is_away;		/* a holder, not at work at the last sample;
 								 * written by the worker */
 	uint16		statement;		/* changes with every statement */
 	pg_atomic_uint64 since;		/* TimestampTz of the state; written with it */
@@ -382,9 +382,9 @@ state_of(SlotEntry *entry)
 }
 
 static inline int
-place_in(uint32 word)
+pool_in(uint32 word)
 {
-	return (int) (word >> PLACE_SHIFT) - 1;
+	return (int) (word >> POOL_SHIFT) - 1;
 }
 
 /* What a backend is counted for */
@@ -401,7 +401,7 @@ state_with(SlotState state, const Hold *hold)
 	int			pool = is_of_hot_spot(hold->place) ? NO_QUEUE : hold->place;
 
 	return (uint32) state | (hold->counted ? STATE_COUNTED : 0) |
-		(uint32) (pool + 1) << PLACE_SHIFT;
+		(uint32) (pool + 1) << POOL_SHIFT;
 }
 
 /* Add to a total of this backend, which is the only writer. */
@@ -537,7 +537,7 @@ count_in(int queue, CountWhen when, Hold *hold)
 static inline Hold
 hold_in(uint32 word)
 {
-	Hold		hold = {(word & STATE_COUNTED) != 0, place_in(word)};
+	Hold		hold = {(word & STATE_COUNTED) != 0, pool_in(word)};
 
 	return hold;
 }

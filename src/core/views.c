@@ -139,7 +139,7 @@ copy_pool(int index, PoolView *view)
 		if (entry_of(i)->pool != index)
 			continue;
 		view->backends[state]++;
-		view->working += state == SLOT_RUNNING && !entry_of(i)->is_idle;
+		view->working += state == SLOT_RUNNING && !entry_of(i)->is_away;
 	}
 	view->max_wait = pg_atomic_read_u64(&pool->max_wait);
 	for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)

@@ -540,7 +540,8 @@ slots_return_place(int place)
 
 /*
  * The setting, or the limit of the CPUs, has changed: publish the limit that
- * holds, with as many slots for idle holders as before.  Lock held.
+ * holds, with as many more slots as before for holders that are not at work.
+ * Lock held.
  */
 void
 slots_set_max_active(void)

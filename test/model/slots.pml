@@ -437,7 +437,7 @@ inline close_limits()
 	 (POOL_LIMIT != NO_LIMIT && places_in_use(DEFAULT_POOL) >= POOL_LIMIT))
 #define MAY_DOZE		(!ANY_QUEUE(HAS_WAITERS) && !any_limit_is_reached())
 
-inline slots_may_doze()
+inline slots_try_to_doze()
 {
 	slots_lock(); WHEN(MAY_DOZE, Slots.worker_dozes = true; close_limits()); slots_unlock()
 }
@@ -964,7 +964,7 @@ proctype Worker()
 	:: resizes > 0 -> slots_set((resizes == 2 -> RESIZE_1 : RESIZE_2)); resizes--
 #endif
 #if HOLDER
-	:: !Slots.worker_dozes && MAY_DOZE -> slots_may_doze()
+	:: !Slots.worker_dozes && MAY_DOZE -> slots_try_to_doze()
 	:: HOLDER == STAYS && timeout && !Slots.worker_dozes -> slots_relieve_stall()
 	:: HOLDER == WAITS && timeout && !Slots.worker_dozes && blocked ->
 		/* What keeps 0 is found to be a lock of 1; or else it is found doing nothing. */
