@@ -361,9 +361,10 @@ age_marks(void)
 			forget_counts(wanted);
 		else if (ended >= MIN_ENDED)
 		{
-			wanted->is_doubted = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
-			pg_atomic_write_u32(&wanted->ended, 0);
-			pg_atomic_write_u32(&wanted->blocked, 0);
+			bool		is_doubted = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
+
+			forget_counts(wanted);
+			wanted->is_doubted = is_doubted;
 		}
 		if (wanted->is_doubted)
 			wanted->mark = 0;
