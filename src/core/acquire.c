@@ -410,7 +410,7 @@ release(Hold had)
 	if (had.counted || others_wait)
 	{
 		slots_lock();
-		slots_hand_off(MySlotEntry, &had);
+		slots_hand_off(&had);
 		slots_unlock();
 	}
 }

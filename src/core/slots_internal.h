@@ -603,7 +603,7 @@ extern void slots_queue_remove(SlotEntry *entry);
 extern void slots_make_holder(SlotEntry *entry, const Hold *hold);
 extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
-extern void slots_hand_off(SlotEntry *holder, const Hold *had);
+extern void slots_hand_off(const Hold *had);
 
 /* pools.c, hot_spots.c, long_queues.c */
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);

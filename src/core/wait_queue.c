@@ -256,20 +256,21 @@ slots_priority_of(const SlotEntry *next)
 }
 
 /*
- * A backend of this priority has had a slot since then.  A queue begins to age
- * if its head has a lower priority and could have used the slot.  Lock held.
+ * A backend of this priority gets a slot, or has had one: it may have taken that
+ * without the lock.  A queue begins to age if its head has a lower priority and
+ * could use the slot.  Lock held.
  */
 static void
-note_passed_over(int priority, uint64 since)
+note_passed_over(int priority)
 {
 	for (int index = NO_QUEUE; (index = slots_next_queue(index)) != NO_QUEUE;)
 	{
 		SlotQueue  *queue = queue_at(index);
 		SlotEntry  *head = first_waiter(index);
 
-		if (queue->passed_over_since == 0 && since > head->queued &&
+		if (queue->passed_over_since == 0 &&
 			pool_of(head)->definition.priority < priority && queue_has_place_free(index))
-			queue->passed_over_since = since;
+			queue->passed_over_since = Slots->now;
 	}
 }
 
@@ -375,7 +376,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 
 	Assert(state_of(entry) == SLOT_WAITING);
 	slots_queue_remove(entry);
-	note_passed_over(pool_of(entry)->definition.priority, Slots->now);
+	note_passed_over(pool_of(entry)->definition.priority);
 	queue->is_odd_turn = !queue->is_odd_turn;
 	queue->passed_over_since = 0;
 	queue->moved = Slots->now;
@@ -614,20 +615,19 @@ may_hand_off(const SlotEntry *next)
 }
 
 /*
- * Release what a holder had: its slot, if had->counted, which Slots->usage
+ * Release what this backend had: its slot, if had->counted, which Slots->usage
  * still counts; and its place, which is counted out.  Hand the slot off to the
  * next waiter if that is allowed.  Lock held.
  */
 void
-slots_hand_off(SlotEntry *holder, const Hold *had)
+slots_hand_off(const Hold *had)
 {
-	int64		held = Slots->timestamp - (TimestampTz) pg_atomic_read_u64(&holder->since);
 	bool		limited = slots_are_limited();
 	SlotEntry  *next;
 	Hold		hold = *had;
 
 	/* First: a queue that has aged goes before others. */
-	note_passed_over(pool_of(holder)->definition.priority, Slots->now - Min(Max(held, 0), (int64) Slots->now));
+	note_passed_over(pool_of(MySlotEntry)->definition.priority);
 	next = had->place != NO_QUEUE && !limited ?
 		first_waiter(had->place) : slots_next_waiter();
 	if (next != NULL &&
