@@ -92,14 +92,6 @@ my_queue(void)
 	return slots_hot_spot_queue(hot_spot - 1);
 }
 
-/* Record the place for which this backend was counted, if at a hot spot. */
-static inline void
-occupy(int place)
-{
-	if (unlikely(is_of_hot_spot(place)))
-		slots_occupy(MySlotEntry, place);
-}
-
 /* Must this backend be counted in its queue?  One that has a place is. */
 static inline bool
 needs_place(void)
@@ -137,7 +129,7 @@ become_holder(TimestampTz since)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE);
 	count_admission();
 	pg_atomic_write_u64(&MySlotEntry->since, since);
-	occupy(next_hold.place);
+	slots_occupy(MySlotEntry, next_hold.place);
 	pg_atomic_write_u32(&MySlotEntry->state, state_with(SLOT_RUNNING, &next_hold));
 }
 
@@ -420,7 +412,8 @@ static void
 drop_all(void)
 {
 	int			place = unlikely(is_at_hot_spot(MySlotEntry)) ? take_place(MySlotEntry) : NO_QUEUE;
-	Hold		had = hold_in(pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE));
+	uint32		state = pg_atomic_exchange_u32(&MySlotEntry->state, SLOT_NONE);
+	Hold		had = {(state & STATE_COUNTED) != 0, pool_in(state)};
 
 	leave_reserve(MySlotEntry);
 	if (unlikely(place != NO_QUEUE))
@@ -596,7 +589,7 @@ slots_take_place(int hot_spot)
 	if (!count_place(queue, when, &place))
 		return false;
 	MySlotEntry->hot_spot = hot_spot + 1;
-	occupy(place);
+	slots_occupy(MySlotEntry, place);
 	return true;
 }
 

@@ -533,15 +533,6 @@ count_in(int queue, CountWhen when, Hold *hold)
 	return false;
 }
 
-/* The hold in a state word, which has no place at a hot spot */
-static inline Hold
-hold_in(uint32 word)
-{
-	Hold		hold = {(word & STATE_COUNTED) != 0, pool_in(word)};
-
-	return hold;
-}
-
 /* Its place at a hot spot, or NO_QUEUE.  A hint, unless it is our own. */
 static inline int
 place_of(SlotEntry *entry)
@@ -562,10 +553,12 @@ take_place(SlotEntry *entry)
 	return (int) pg_atomic_exchange_u32(&entry->place, NO_QUEUE);
 }
 
-/* Record the place at a hot spot for which an entry that has none was counted. */
+/* Record the place for which an entry was counted, if that is at a hot spot. */
 static inline void
 slots_occupy(SlotEntry *entry, int place)
 {
+	if (likely(!is_of_hot_spot(place)))
+		return;
 	Assert(!is_at_hot_spot(entry));
 	pg_atomic_fetch_add_u64(&hot_spot_at(place)->admitted, 1);
 	pg_atomic_write_u32(&entry->place, place);

@@ -381,8 +381,7 @@ slots_make_holder(SlotEntry *entry, const Hold *hold)
 	queue->passed_over_since = 0;
 	queue->moved = Slots->now;
 	queue->stall = 0;
-	if (is_of_hot_spot(hold->place))
-		slots_occupy(entry, hold->place);
+	slots_occupy(entry, hold->place);
 	pg_atomic_write_u64(&entry->since, Slots->timestamp);
 	pg_write_barrier();			/* it reads its state without the lock */
 	pg_atomic_write_u32(&entry->state, state_with(SLOT_RUNNING, hold));

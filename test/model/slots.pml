@@ -473,10 +473,15 @@ inline slots_queue_remove(p)
 	}
 }
 
-inline slots_occupy(p) { d_step { assert(!IS_AT_HOT_SPOT(p)); entry_of(p).place = place; place = NO_QUEUE } }
+inline slots_occupy(p)
+{
+	WHEN(HOT > 0 && place != NO_QUEUE,
+		 d_step { assert(!IS_AT_HOT_SPOT(p)); entry_of(p).place = place; place = NO_QUEUE })
+}
+
 inline slots_make_holder(p)
 {
-	slots_queue_remove(p); WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(p)); SET_STATE(p)
+	slots_queue_remove(p); slots_occupy(p); SET_STATE(p)
 }
 
 inline grant(p)
@@ -572,7 +577,6 @@ inline slots_hand_off(p)
 	(MARK_OF(me) == 0 -> DEFAULT_POOL : slots_hot_spot_queue(MARK_OF(me) - 1))
 
 inline slots_return_place() { count_place_out(place); WHEN(told, slots_lock(); slots_unlock()) }
-inline occupy() { WHEN(HOT > 0 && place != NO_QUEUE, slots_occupy(me)) }
 
 /* needs_place() comes to the same where there are no places */
 inline count_me_in(when)
@@ -581,7 +585,7 @@ inline count_me_in(when)
 	EITHER(IS_AT_HOT_SPOT(me), ok = true, count_place(index, when));
 	WHEN(ok, count_slot(when, me); WHEN(!ok, slots_return_place()))
 }
-inline become_holder() { occupy(); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
+inline become_holder() { slots_occupy(me); assert(MySlotEntry.state == SLOT_NONE); SET_STATE(me) }
 inline slots_try_acquire() { count_me_in(COUNT_IF_NONE_WAITS); WHEN(ok, become_holder()) }
 #define OTHERS_WAIT \
 	(waiters_flag_is_set() || (queue_at(my_queue()).usage & USAGE_WAITERS) != 0)
@@ -698,7 +702,7 @@ inline slots_take_place(h)
 	ok = (!IS_RUNNING(me) || IS_AT_HOT_SPOT(me));
 	WHEN(!ok,
 		 count_place(slots_hot_spot_queue(h), BARGING);
-		 WHEN(ok, MARK_OF(me) = h + 1; occupy()))
+		 WHEN(ok, MARK_OF(me) = h + 1; slots_occupy(me)))
 }
 inline slots_give_up_for(h) { MARK_OF(me) = h + 1; drop_all(); MySlotEntry.needs_only_place = !EARLY }
 inline slots_end_readmission()
