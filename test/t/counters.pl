@@ -1,5 +1,6 @@
-# Proves that every figure of the views means what it says: each is followed
-# through a known sequence of events, and the errors tell the same figures.
+# Proves that every figure of the views means what it says: each is followed through a known
+# sequence of events, and the errors tell the same figures; and that a wait can be told of once
+# it is over, in the server log and in the histogram.
 
 use strict;
 use warnings;
@@ -9,7 +10,7 @@ use GateTest;
 
 my $gate = GateTest->new('counters', max_active_backends => 1, idle_after => -1);
 
-my @totals = qw(admitted completed failed queued would_queue barged forced timeouts
+my @totals = qw(admitted completed failed overdue queued would_queue barged forced timeouts
   rejections cancels);
 
 # What the totals should be by now
@@ -53,6 +54,15 @@ sub histogram_has
 		"the histogram has $what");
 }
 
+# A time-out ends a statement that waits for a table, in a session that never had a slot: SET
+# needs none.
+sub ends_before_its_slot
+{
+	my $new = $gate->session;
+	$new->query("SET statement_timeout = '50ms'");
+	return is($new->start('SELECT FROM skew')->sqlstate, '57014', 'a time-out before the session had a slot');
+}
+
 # state_change of a session is after this test began.
 sub shown_since
 {
@@ -70,6 +80,7 @@ is($gate->value('SELECT stats_reset BETWEEN t AND clock_timestamp() FROM pg_stat
 grew('reset');
 
 my $skew = 'BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO skew SELECT count(*) FROM skew';
+my $burn = 'DO $$ BEGIN LOOP END LOOP; END $$';
 # admitted, completed, failed: what runs, and how many are running afterwards
 for (
 	[ 'SELECT 1', 0, admitted => 1, completed => 1 ],
@@ -87,7 +98,27 @@ for (
 	# Another session, which passes the gate, commits what does not fit what the first has read.
 	[ sub { $gate->value("$skew; COMMIT") }, 1 ],
 	[ 'COMMIT', 0, failed => 1 ],
-	[ 'SET work_mem = 1024', 0 ])
+	[ 'SET work_mem = 1024', 0 ],
+	# Ended by a time-out; transaction_timeout, which is new in PostgreSQL 17, ends the session.
+	[ 'SET statement_timeout = 500', 0 ],
+	[ $burn, 0, admitted => 1, failed => 1, overdue => 1 ],
+	# On its way to the gate
+	[ sub { $gate->value('BEGIN; LOCK TABLE skew') }, 0 ],
+	[ 'SELECT FROM skew', 0, overdue => 1 ],
+	[ \&ends_before_its_slot, 0 ],
+	[ sub { $gate->value('COMMIT') }, 0 ],
+	[ 'BEGIN; SAVEPOINT a', 1, admitted => 1 ],
+	[ $burn, 1, overdue => 1 ],
+	[ 'ROLLBACK', 0, failed => 1 ],
+	[ 'SET statement_timeout = 0', 0 ],
+	$gate->value('SHOW server_version_num') < 170000
+	? ()
+	: [
+		sub { $two->query('SET transaction_timeout = 50'); $two->start($burn)->result; $two = $gate->session }, 0,
+		admitted => 1,
+		failed => 1,
+		overdue => 1
+	])
 {
 	my ($sql, $running, %growth) = @$_;
 	ref $sql ? $sql->() : $one->start($sql)->result;
@@ -217,15 +248,27 @@ sub ok_error
 	$two->stop;
 	my $other = $gate->waiter('SELECT 1');
 	$gate->value('SELECT pg_terminate_backend(' . $other->pid . ')');
+	$gate->session(session => { statement_timeout => 50 })->start('SELECT 1')->result;
 	$gate->await_waiting(0);
 	$one->query('COMMIT');
-	grew('a cancel and a termination in the queue', admitted => 1, completed => 1, queued => 2, cancels => 2);
+	grew(
+		'a cancel, a termination and a time-out in the queue',
+		admitted => 1,
+		completed => 1,
+		queued => 3,
+		cancels => 3);
 
-	# A cancel of what runs is a failure of that.
+	# A cancel of what runs is a failure of that, in vain.
 	$one->start('SELECT pg_sleep(1000)');
 	$gate->await_wait_event_type($one, 'Timeout');
 	$one->stop;
-	grew('a cancel of what runs', admitted => 1, failed => 1);
+	grew('a cancel of what runs', admitted => 1, failed => 1, overdue => 1);
+	my $quitter = $gate->session(session => { client_connection_check_interval => 10 });
+	$quitter->start('SELECT pg_sleep(1000)');
+	$gate->await_wait_event_type($quitter, 'Timeout');
+	$quitter->hang_up;
+	$gate->await('SELECT running = 0 FROM pg_stat_admission_gate');
+	grew('a client that hangs up', admitted => 1, failed => 1, overdue => 1);
 
 	$gate->holder->quit;
 	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
@@ -321,6 +364,111 @@ sub stop_late
 	$gate->set(max_active_backends => 1);
 }
 
+# What is told of a wait once it is over
+#
+# With a holder in the only slot, the session starts a statement and queues; then the code ends
+# the wait, if not the holder's COMMIT.  Returns the result.
+sub wait_that_ends_by
+{
+	my ($session, $sql, $code) = @_;
+
+	my $holder = $gate->holder;
+	$gate->queue($session, $sql);
+	$code->() if $code;
+	$holder->query('COMMIT');
+	return $session->result;
+}
+
+# log_min_wait
+my $wait_line = qr/LOG:  admission wait ended after (\d+\.\d{3}) ms: (.*)/;
+
+# What the code adds to the server log
+sub logged_by
+{
+	my ($code) = @_;
+
+	my $before = -s $gate->node->logfile;
+	$code->();
+	return slurp_file($gate->node->logfile, $before);
+}
+
+# How the waits of the code end, by the server log
+sub ok_logged
+{
+	my ($code, $expected, $what) = @_;
+	my %ends = logged_by($code) =~ /$wait_line/g;
+	return is(join("\n", sort values %ends), $expected, $what);
+}
+
+reset_totals();
+my $session = $gate->session;
+my $wait = sub { wait_that_ends_by($session, 'SELECT 1') };
+ok_logged($wait, '', 'by default, no wait is logged');
+$gate->set(log_min_wait => 3_600_000);
+ok_logged($wait, '', 'a shorter wait than log_min_wait is not logged');
+$gate->set(log_min_wait => 0);
+ok_logged(sub { $session->query('SELECT 1') },
+	'', 'with log_min_wait = 0, a statement that does not wait is not logged');
+{
+	my $begin = time;
+	my $log = logged_by(sub { wait_that_ends_by($session, 'SELECT 1 AS marked') });
+	my $took = 1000 * (time - $begin);
+	my ($pid, $waited, $end) = $log =~ /\[(\d+)\] client backend $wait_line/;
+	is( $end,
+		'admitted, pool "default", queue length 0 on arrival',
+		'with log_min_wait = 0, a wait is logged with its end, pool and the length of the queue');
+	is($pid, $session->pid, 'by the process that waited');
+	like($log, qr/\[$pid\] client backend STATEMENT:  SELECT 1 AS marked\n/, 'its statement is added');
+	cmp_ok($waited, '<=', $took, 'and the time, which is not more than it took');
+	$session->query('BEGIN');
+	cmp_ok(abs($waited - $gate->state($session, 'wait_time')), '<', 0.001, 'but what the view has');
+	$session->query('COMMIT', 'SET log_min_error_statement = fatal');
+	unlike(logged_by($wait), qr/STATEMENT/, 'without its statement, if log_min_error_statement says so');
+}
+
+# All ends, and the second in the queue
+my $canceled = 'canceled, pool "default", queue length 0 on arrival';
+my $next = $gate->session;
+my $cancel = sub { $gate->queue($next, 'SELECT 1'); $session->cancel; $gate->await_waiting(1) };
+ok_logged(
+	sub { wait_that_ends_by($session, 'SELECT 1', $cancel); $next->finish },
+	'admitted, pool "default", queue length 1 on arrival' . "\n$canceled",
+	'a wait that is cancelled, and one behind it');
+for ([ 'admission_gate.queue_timeout', $canceled =~ s/canceled/timed out/r ], [ 'statement_timeout', $canceled ])
+{
+	my ($setting, $end) = @$_;
+	my $holder = $gate->holder;
+	my $impatient = $gate->session(session => { $setting => '500ms' });
+	ok_logged(sub { $impatient->start('SELECT 1')->result }, $end, "a wait that $setting ends");
+	$holder->query('COMMIT');    # else the next one may have to wait for its end
+}
+my $waited_before = $gate->counter('total_wait_time');
+my $terminate = sub { $gate->value('SELECT pg_terminate_backend(' . $session->pid . ')'); $gate->await_waiting(0) };
+ok_logged(sub { wait_that_ends_by($session, 'SELECT 1', $terminate) }, $canceled, 'a wait that ends with the session');
+cmp_ok($gate->counter('total_wait_time'), '>', $waited_before, 'which counts in total_wait_time, too');
+
+$gate->value('CREATE ROLE plain LOGIN', 'ALTER ROLE plain SET admission_gate.log_min_wait = -1');
+$session = $gate->session(user => 'plain');
+ok_logged($wait, '', 'log_min_wait can be set for a role');
+
+# What a wait changes for an application
+{
+	my $begun = $gate->value('SELECT clock_timestamp()');
+	my $after;
+	$session->query('CREATE TEMP TABLE arrived (at timestamptz)');
+	wait_that_ends_by(
+		$session,
+		'INSERT INTO arrived VALUES (now())',
+		sub { $after = $gate->value('SELECT clock_timestamp()') });
+	is($session->query("SELECT at BETWEEN '$begun' AND '$after' FROM arrived"), 't', 'now() is the time of arrival');
+}
+
+# However they ended, and without a slot as well
+is( $gate->value(
+		'SELECT queued = (SELECT sum(waits) FROM pg_stat_admission_gate_histogram) FROM pg_stat_admission_gate'),
+	't',
+	'every wait is in the histogram');
+
 $gate->ok_quiet('at the end');
 
 # Without preloading
@@ -341,7 +489,7 @@ sub ok_refuse
 
 $gate->configure(shared_preload_libraries => '');
 $gate->node->restart;
-my $session = $gate->session;
+$session = $gate->session;
 is($session->query("LOAD 'admission_gate'"), '', 'a library that was not preloaded loads quietly');
 ok_refuse($session, qr/^55000 .*$not_preloaded.* Add it to shared_preload_libraries/);
 $session->query('DROP EXTENSION admission_gate');

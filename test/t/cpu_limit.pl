@@ -1,7 +1,6 @@
-# Proves that the gate counts what was admitted and then ended by a time-out; that with a
-# limit of -1 there is none while clients are patient, or while few want a CPU; that one
-# begins while time-outs end statements and CPUs are short, is shown and logged, and ends
-# when nobody needs it; and that a dry run shows it, but nobody queues.
+# Proves that with a limit of -1 there is none while clients are patient, or while few want a
+# CPU; that one begins while time-outs end statements and CPUs are short, is shown and logged,
+# and ends when nobody needs it; and that a dry run shows it, but nobody queues.
 
 use strict;
 use warnings;
@@ -13,76 +12,6 @@ my $short = 'DO $$ BEGIN FOR i IN 1..100000 LOOP END LOOP; END $$';
 
 GateTest::use_two_cpus();
 my $gate = GateTest->new('cpu_limit', max_active_backends => -1, log_min_wait => '1h');
-my $version = $gate->value('SHOW server_version_num');
-
-# The columns grow by so much.
-sub grows
-{
-	my ($code, $what, %growth) = @_;
-	my @columns = sort keys %growth;
-	my $sql = 'SELECT ' . join(', ', @columns) . ' FROM pg_stat_admission_gate';
-
-	my @before = split /\|/, $gate->value($sql);
-	$code->();
-	my $after = join '|', map { $before[$_] + $growth{ $columns[$_] } } 0 .. $#columns;
-	return $gate->ok_comes(sub { $gate->value($sql) eq $after }, "$what: " . join ', ', %growth)
-	  || diag "expected $after";
-}
-
-# What counts as overdue
-{
-	my $session = $gate->session(session => { statement_timeout => '50ms' });
-	grows(sub { $session->query('SELECT 1') }, 'a statement in time', overdue => 0, completed => 1);
-	grows(sub { $session->start($burn)->sqlstate }, 'one that statement_timeout ends', overdue => 1, failed => 1);
-	$session->query('CREATE TABLE t ()');
-	my $owner = $gate->session;
-	$owner->query('BEGIN; LOCK TABLE t');
-	grows(
-		sub { $session->start('SELECT FROM t')->sqlstate }, 'one that it ends on its way to the gate',
-		overdue => 1,
-		failed => 0);
-	# SET needs no slot.
-	my $new = $gate->session;
-	$new->query("SET statement_timeout = '50ms'");
-	is($new->start('SELECT FROM t')->sqlstate, '57014', 'one that it ends before the session had a slot');
-	$owner->query('COMMIT');
-	grows(sub { $session->start('SELECT 1/0')->sqlstate }, 'one with another error', overdue => 0, failed => 1);
-	grows(
-		sub { $session->query('BEGIN; SAVEPOINT a'); $session->start($burn)->sqlstate; $session->query('ROLLBACK') },
-		'one in a savepoint',
-		overdue => 1);
-	$session->query("SET statement_timeout = 0");
-	grows(sub { $session->start($burn)->stop }, 'one that its client cancels', overdue => 1, failed => 1);
-	grows(
-		sub {
-			$session->query('BEGIN');
-			my $quitter = $gate->session(session => { client_connection_check_interval => 10 });
-			$quitter->start($burn);
-			$gate->await(sub { $gate->activity($quitter, 'state') eq 'active' });
-			$quitter->hang_up;
-			$session->query('COMMIT');
-		},
-		'one whose client hangs up',
-		overdue => 1,
-		failed => 1,
-		completed => 1);
-	grows(
-		sub { $session->query("SET transaction_timeout = 50"); $session->start($burn)->sqlstate },
-		'one that transaction_timeout ends',
-		overdue => 1,
-		failed => 1) if $version >= 170000;
-}
-{
-	$gate->set(max_active_backends => 1);
-	my $holder = $gate->worker;
-	my $other = $gate->session(session => { statement_timeout => '50ms' });
-	grows(
-		sub { $other->start('SELECT 1')->sqlstate }, 'one that statement_timeout ends in the queue',
-		overdue => 0,
-		cancels => 1);
-	$holder->stop;
-	$gate->set(max_active_backends => -1);
-}
 
 # Sessions that send a statement over and over, as long as somebody looks
 sub crowd
