@@ -1,10 +1,10 @@
 #
 # A crowd of sessions that do mixed work at random, and can be disturbed.
 #
-# Each session runs scripts one after the other.  A script is a list of steps:
-# SQL text with placeholders; a function that sends something by itself; a
-# reference to such a function, if there is no answer to wait for yet; or a
-# number, a pause in ms in which the client does nothing, nor reads.
+# Each session runs scripts one after the other.  A script is a list of steps: SQL text with
+# placeholders, or a function that sends something by itself and returns whether an answer
+# will come; after any of them a number, for how many ms the client then does nothing, nor
+# reads.
 #
 # GATE_SEED in the environment repeats a sequence of random numbers.
 #
@@ -97,8 +97,8 @@ SET admission_gate.queue_timeout = 20 // SELECT count(*) FROM t // RESET admissi
 SELECT * FROM pg_stat_admission_gate // SELECT * FROM pg_stat_admission_gate_backends
 SELECT * FROM pg_stat_admission_gate_histogram // SELECT * FROM pg_stat_admission_gate_hot_spots
 SET client_connection_check_interval = 50 // SELECT pg_sleep(1) // RESET client_connection_check_interval
+SELECT repeat('x', 1000) FROM generate_series(1, 3000) // 300
 END
-	[ sub { $_[0]->start("SELECT repeat('x', 1000) FROM generate_series(1, 3000)") }, 300 ],
 	[ sub { $_[0]->start_extended('SELECT v FROM t WHERE id = $1', 5) } ]);
 
 # What it is all about
@@ -153,11 +153,14 @@ SET jit_above_cost = 0 // SELECT sum(v + 1) FROM t // RESET jit_above_cost
 BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // COMMIT PREPARED 'g:pid'
 BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'g:pid' // 300 // ROLLBACK PREPARED 'g:pid'
 BEGIN; UPDATE t SET v = v + 1 WHERE id = 9; PREPARE TRANSACTION 'f:pid'
+COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT // 300
 END
 	[ 'REINDEX INDEX CONCURRENTLY u_id', $drop_leftovers ],
 	[ $parallel, 'BEGIN', 'SELECT sum(v) FROM t', 50, 'COMMIT', 'RESET ALL' ],
-	[ sub { $_[0]->start("COPY (SELECT repeat('x', 1000) FROM generate_series(1, 3000)) TO STDOUT") }, 300 ],
-	[ \sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n") }, 200, sub { $_[0]->copy_data("2\n")->copy_done } ],
+	[
+		sub { $_[0]->start('COPY log FROM STDIN')->copy_data("1\n"); 0 },
+		200, sub { $_[0]->copy_data("2\n")->copy_done }
+	],
 	[ sub { $_[0]->start_extended('UPDATE t SET v = v + 1 WHERE id = $1', 5) } ],
 	[
 		sub {
@@ -209,34 +212,6 @@ sub _gather
 }
 
 sub gate { return $_[0]->{gate}; }
-
-# Has the crowd work over connections to the same server, too, as far as there
-# are extensions for it.
-#
-# These write to a table of their own: nobody finds a deadlock of two sessions
-# if one waits for the other outside the server.
-sub connect_to_itself
-{
-	my ($self) = @_;
-	my $gate = $self->{gate};
-
-	$gate->value('CREATE TABLE near AS SELECT id, 0 AS v FROM generate_series(1, 100) id');
-	if (my $far = $gate->foreign_table('near', 'id int, v int', "keep_connections 'off'"))
-	{
-		push @{ $self->{scripts} },
-		  ["SELECT count(*) FROM $far"],
-		  ["UPDATE $far SET v = v + 1 WHERE id = :few"],
-		  [ 'BEGIN', "SELECT count(*) FROM $far", 50, "SELECT v FROM $far WHERE id = :few", 'COMMIT' ];
-	}
-	if ($gate->has_contrib('dblink'))
-	{
-		my $connection = sprintf 'host=%s port=%s dbname=postgres', $gate->node->host, $gate->node->port;
-		push @{ $self->{scripts} },
-		  ["SELECT * FROM dblink('$connection', 'SELECT count(*) FROM near') AS (n int)"],
-		  ["SELECT dblink_exec('$connection', 'UPDATE near SET v = v + 1 WHERE id = :few')"];
-	}
-	return;
-}
 
 # Lets all sessions work for so many seconds, and calls the function about every
 # 5 ms in between.
@@ -388,7 +363,7 @@ sub _step
 		$session = GateClient->new($self->{gate}->node, may_fail => 1);
 		if ($session->closed)
 		{
-			$self->_note_end($session);
+			$self->_note_end($one, $session);
 			$one->{pause} = time + 0.2;
 			return 1;
 		}
@@ -397,7 +372,7 @@ sub _step
 	elsif ($one->{busy})
 	{
 		return 1 if !$session->done;
-		$self->_note_end($session);
+		$self->_note_end($one, $session);
 		$one->{busy} = 0;
 	}
 	if ($session->closed)
@@ -419,47 +394,24 @@ sub _step
 	}
 
 	my $step = shift @{ $one->{steps} };
+	my %value = (id => 1 + int rand 1000, few => 1 + int rand 10, pid => $session->pid);
+	$step =~ s/:(id|few|pid)\b/$value{$1}/g if !ref $step;
 	$one->{asked} = time;
-	if (ref $step eq 'REF')
-	{
-		$$step->($session);
-	}
-	elsif (ref $step)
-	{
-		$step->($session);
-		$one->{busy} = 1;
-		$one->{pause} = time + (shift @{ $one->{steps} }) / 1000
-		  if @{ $one->{steps} } && $one->{steps}[0] =~ /^\d+$/;
-	}
-	elsif ($step =~ /^\d+$/)
-	{
-		$one->{pause} = time + $step / 1000;
-	}
-	else
-	{
-		$step =~ s/:id\b/1 + int rand 1000/e;
-		$step =~ s/:few\b/1 + int rand 10/e;
-		$step =~ s/:pid\b/$session->pid/e;
-		$session->start($step);
-		$one->{busy} = 1;
-	}
+	$one->{busy} = ref $step ? $step->($session) : $session->start($step);
+	$one->{pause} = time + (shift @{ $one->{steps} }) / 1000 if ($one->{steps}[0] // '') =~ /^\d+$/;
 	return 1;
 }
 
 # Takes the answer of a session, or what it was told at its end.
 sub _note_end
 {
-	my ($self, $session) = @_;
+	my ($self, $one, $session) = @_;
 
 	my $result = $session->result;
 	my $sqlstate = $session->sqlstate_of($result);
 	$self->{ends}{$sqlstate}++;
 	$self->{texts}{$sqlstate} = $result->{error}{M} if $result->{error};
-	foreach my $one (@{ $self->{sessions} })
-	{
-		$one->{in_block} = ($result->{status} // 'I') ne 'I'
-		  if $one->{session} && $one->{session} == $session;
-	}
+	$one->{in_block} = ($result->{status} // 'I') ne 'I';
 	return;
 }
 

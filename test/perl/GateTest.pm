@@ -313,33 +313,6 @@ sub activity
 	return $self->value("SELECT $what FROM pg_stat_activity WHERE pid = " . $session->pid);
 }
 
-# Creates an extension of PostgreSQL's contrib.  Returns false if there is none.
-sub has_contrib
-{
-	my ($self, $extension) = @_;
-
-	return 0 if $self->value("SELECT count(*) FROM pg_available_extensions WHERE name = '$extension'") eq '0';
-	$self->value("CREATE EXTENSION IF NOT EXISTS $extension");
-	return 1;
-}
-
-# Makes a foreign table, far, of a table of this same server, and returns its name; false
-# if there is no postgres_fdw.  options: of the foreign server.
-sub foreign_table
-{
-	my ($self, $table, $columns, $options) = @_;
-	my ($host, $port) = ($self->node->host, $self->node->port);
-	$options = $options ? ", $options" : '';
-
-	return if !$self->has_contrib('postgres_fdw');
-	$self->value(
-		"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw
-		OPTIONS (host '$host', port '$port', dbname 'postgres'$options)",
-		'CREATE USER MAPPING FOR PUBLIC SERVER loop',
-		"CREATE FOREIGN TABLE far ($columns) SERVER loop OPTIONS (table_name '$table')");
-	return 'far';
-}
-
 # Waiting for something
 #
 # Waits until the function returns true.  Returns whether it did.

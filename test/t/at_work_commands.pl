@@ -178,19 +178,22 @@ for my $workers (4, 0)
 # Connections to the same server: what each of so many sessions reads or writes, at that limit,
 # and what comes of it
 my $connection = "host=$host port=$port dbname=postgres";
-my @loops;
-if (my $far = $gate->foreign_table('t', 'id int, v int'))
-{
-	my $write = "BEGIN; UPDATE $far SET v = 3 WHERE id < 4; SELECT count(*) FROM $far WHERE v = 3; COMMIT";
-	my $join = "SELECT count(*) FROM $far a JOIN $far b USING (id)";
-	push @loops, [ 'postgres_fdw writes', 1, 1, $write, '3' ],
-	  map { [ "postgres_fdw reads twice, in $_->[0] sessions", @$_, $join, '1000' ] }[ 2, 1 ], [ 3, 2 ];
-}
-if ($gate->has_contrib('dblink'))
-{
-	push @loops,
-	  [ 'dblink writes', 1, 1, "SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')", 'UPDATE 4' ];
-}
+my $write = 'BEGIN; UPDATE far SET v = 3 WHERE id < 4; SELECT count(*) FROM far WHERE v = 3; COMMIT';
+my $join = 'SELECT count(*) FROM far a JOIN far b USING (id)';
+my @loops = (
+	[ 'postgres_fdw writes', 1, 1, $write, '3' ],
+	[ 'postgres_fdw reads twice, in two sessions', 2, 1, $join, '1000' ],
+	[ 'postgres_fdw reads twice, in three sessions', 3, 2, $join, '1000' ],
+	[ 'dblink writes', 1, 1, "SELECT dblink_exec('$connection', 'UPDATE t SET v = 4 WHERE id < 5')", 'UPDATE 4' ]);
+my $contrib = q{FROM pg_available_extensions WHERE name IN ('dblink', 'postgres_fdw')};
+@loops = () if $gate->value("SELECT count(*) $contrib") ne '2';
+$gate->value(
+	'CREATE EXTENSION dblink',
+	'CREATE EXTENSION postgres_fdw',
+	"CREATE SERVER loop FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '$host', port '$port', dbname 'postgres')",
+	'CREATE USER MAPPING FOR PUBLIC SERVER loop',
+	q{CREATE FOREIGN TABLE far (id int, v int) SERVER loop OPTIONS (table_name 't')}) if @loops;
+
 for (@loops)
 {
 	my ($what, $n, $limit, $sql, $answer) = @$_;

@@ -31,7 +31,6 @@ my $primary = GateTest->new(
 	wal_receiver_status_interval => '100ms',
 	init => { allows_streaming => 1 });
 my $crowd = GateCrowd->new($primary, 200);
-$crowd->connect_to_itself;
 
 $primary->node->backup('b');
 my $node = PostgreSQL::Test::Cluster->new('standby');
