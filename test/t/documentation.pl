@@ -129,13 +129,14 @@ is_deeply([ grep { $changelog !~ /`\Q$_\E`/ } keys %expected_setting, grep { !/\
 # What a heading is called in a link
 sub anchor { return lc($_[0]) =~ s/[^\w\s-]//gr =~ s/ /-/gr; }
 
+# An alert names its page as from here.
 my @broken;
-for my $page (@pages)
+for my $page (@pages, 'monitoring/alerts.yaml')
 {
-	for my $link (slurp_file($page) =~ /\]\((?!https?:)([^)\s]+)\)/g)
+	for my $link (slurp_file($page) =~ /(?:\]\((?!https?:)|runbook: )([^)\s]+)/g)
 	{
 		my ($file, $heading) = split /#/, $link;
-		$file = $file eq '' ? $page : dirname($page) . "/$file";
+		$file = $file eq '' ? $page : $page =~ /yaml$/ ? $file : dirname($page) . "/$file";
 		# make dist leaves these out.
 		next if $file =~ m{\bbench/results\b} && !-d 'bench/results';
 		push @broken, "$page: $link"
