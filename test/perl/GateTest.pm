@@ -225,42 +225,6 @@ sub crowd
 	return IPC::Run::start($self->pgbench(@arguments, '-f', $self->script($script)), '>', '/dev/null');
 }
 
-# At a hot row, ends its crowd, beside which so many sessions hold slots; others take all
-# places there and are returned.  From here on, the limit stays as it is, for the worker is
-# stopped; not in a trial, which gives out more places.
-sub take_all_places
-{
-	my ($self, $crowd, $want, $holders) = @_;
-
-	$self->await(
-		sub {
-			$self->stop_gate_worker;
-			return 1 if $self->value('SELECT bool_or(max_active < 20) FROM pg_stat_admission_gate_hot_spots') eq 't';
-			$self->continue_gate_worker;
-			return 0;
-		},
-		'a limit');
-	$self->stop_crowd($crowd);
-	$self->await(sub { $self->gauges eq "$holders|0" }, 'the end of the crowd');
-
-	# The first one has the row, the last one queues.
-	my @owners;
-	until (@owners && $self->state($owners[-1]) eq 'waiting')
-	{
-		my $session = $self->session;
-		$session->query('BEGIN', 'SELECT 1');
-		$session->start($want);
-		$self->await(
-			sub {
-				@owners ? $self->activity($session, 'wait_event_type') =~ /Lock|Extension/ : $session->done;
-			},
-			'an answer or a wait');
-		push @owners, $session;
-	}
-	(pop @owners)->stop;
-	return @owners;
-}
-
 sub stop_crowd
 {
 	my ($self, @crowds) = @_;
