@@ -206,19 +206,20 @@ is($session->sqlstate, '00000', 'and has its turn');
 is($session->query("UPDATE other SET n = n + 1 WHERE id = 7; $want RETURNING true"), 't', 'it goes on');
 $session->query('COMMIT');
 
-$gate->ok_comes(
-	sub {
-		waits_for_place($session) or return 0;
-		# A cancel request may signal twice, and so cancel what follows as well.
-		$gate->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-		return 1 if $session->sqlstate eq '57014';
-
-		# Its turn came first, and the signal may find a later statement.
-		$session->quit;
-		$session = $gate->session(%waits);
-		return 0;
-	},
-	'such a wait can be cancelled');
+# Its turn may come first, and the signal find a later statement.
+for my $end ([ pg_terminate_backend => '57P01' ], [ pg_cancel_backend => '57014' ])
+{
+	my ($function, $sqlstate) = @$end;
+	$gate->ok_comes(
+		sub {
+			$session->quit;
+			$session = $gate->session(%waits);
+			waits_for_place($session) or return 0;
+			$gate->value("SELECT $function(" . $session->pid . ')');
+			return $session->sqlstate eq $sqlstate;
+		},
+		"$function ends such a wait");
+}
 is($session->start('SELECT 1')->sqlstate, '25P02', 'then the transaction has failed');
 $session->query('ROLLBACK');
 is($session->query('SELECT 1'), '1', 'and the session goes on');
@@ -244,15 +245,6 @@ $gate->ok_comes(
 		return $state eq '55P03' && $gate->counter('timeouts', 'waits') > $timeouts;
 	},
 	'as for the lock itself, lock_timeout counts');
-$session->query('RESET lock_timeout');
-# Its turn may come first.
-$gate->ok_comes(
-	sub {
-		waits_for_place($session);
-		$gate->value('SELECT pg_terminate_backend(' . $session->pid . ')');
-		return $session->sqlstate eq '57P01' || !($session = $gate->session(%waits));
-	},
-	'it can be terminated');
 $session = $gate->session(%waits);
 ok(waits_for_place($session), 'another waits');
 $session->hang_up;
