@@ -543,7 +543,7 @@ sub ok_one_slot
 sub piece
 {
 	my ($self, $what, $settings, $code) = @_;
-	local $GateClient::patience = 30;
+	local $GateClient::patience = 50;
 
 	$self->set(idle_after => 100, %$settings);
 	$code->();

@@ -398,8 +398,6 @@ for my $workers (4, 0)
 				'SET min_parallel_table_scan_size = 0',
 				'SET parallel_setup_cost = 0',
 				'SET parallel_tuple_cost = 0',
-				'SET jit = on',
-				'SET jit_above_cost = 0',
 				'SET parallel_leader_participation = ' . ($workers ? 'off' : 'on'));
 			my $query = 'SELECT count(*) FROM t WHERE read_locked(id) = 1';
 			my $plan = $session->query("EXPLAIN (ANALYZE, COSTS off) $query");
