@@ -306,11 +306,6 @@ $gate->set(max_active_backends => 4, idle_after => 100);
 	like($error->{D}, qr/ is 1 at a time \(2 in use, 0 waiting\)/, 'and others wait');
 	$two->query('COMMIT');
 
-	$gate->set(mode => 'observe');
-	is($two->query('SELECT 2'), '2', 'nobody waits where limits are only observed');
-	is($gate->counter('would_queue', 'batch'), '1', 'what would have queued is counted in its pool');
-	$gate->set(mode => 'enforce');
-
 	$one->query('COMMIT');
 }
 

@@ -96,15 +96,6 @@ for my $what (sort keys %refusals)
 	$session->call_function($gate->value(q{SELECT 'txid_current()'::regprocedure::oid}))->result;
 	is($session->start('COMMIT')->sqlstate, $refusal->{sqlstate}, "$what: its COMMIT fails");
 
-	# The message as it would have been, with where it happened
-	is(answers($session, $refusal, 'start', 'BEGIN'), 'BEGIN T', "$what, message: a block");
-	my $error = $session->start('SELECT 1')->result->{error};
-	like($error->{W} // '', qr/^while waiting for admission/, 'the error tells where it happened')
-	  if $refusal->{sqlstate} eq '57014';
-	like($error->{H} // '', qr/admission_gate\./, 'the error tells which setting to change')
-	  if $refusal->{sqlstate} =~ /^53/;
-	$session->query('ROLLBACK');
-
 	$gate->set(max_queue_length => -1) if $refusal->{server};
 	$holder->query('COMMIT');
 	$gate->ok_quiet("after $what");
