@@ -53,7 +53,7 @@ no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE NODE_EXTRA_CA_CERTS"
 # Whether nothing else is asked for, and what further versions are tested with then
 DEFAULT=$([ -n "${TESTS:-}${VALGRIND:-}${REGRESS:-}${ISOLATION:-}${TAP_FILES:-}${NEIGHBOURS:-}${MODEL:-}" ] || echo yes)
 OTHER_TESTS=${TESTS:-regress isolation tap}
-OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,at_work,short_cpus,refused_begin}.pl)}
+OTHER_TAP_FILES=${TAP_FILES:-$(cd "$ROOT" && echo test/t/{limit,snapshot,endings,at_work,short_cpus}.pl)}
 
 [ -z "${VALGRIND:-}" ] || TESTS=${TESTS:-regress isolation}
 TESTS=${TESTS:-regress isolation tap simulator model}

@@ -203,18 +203,6 @@ $gate->set(max_active_backends => 3);
 }
 $gate->ok_quiet('after the limit was set anew');
 
-# A transaction that begins without BEGIN waits before a lock or triggers, and at a savepoint
-# and not inside it.
-{
-	my $session = $gate->session;
-	foreach my $sql ('SAVEPOINT a', 'LOCK t', 'SET CONSTRAINTS ALL IMMEDIATE')
-	{
-		$session->query('BEGIN', 'COMMIT AND CHAIN');
-		waits_for_its_turn("after COMMIT AND CHAIN, $sql", $session, "$sql; COMMIT");
-	}
-}
-$gate->ok_quiet('after the chains');
-
 # Under load: each session in this function holds an advisory lock, and counts the others'.
 $gate->set(max_active_backends => 2);
 $gate->value(
