@@ -223,29 +223,24 @@ for my $end ([ pg_terminate_backend => '57P01' ], [ pg_cancel_backend => '57014'
 is($session->start('SELECT 1')->sqlstate, '25P02', 'then the transaction has failed');
 $session->query('ROLLBACK');
 is($session->query('SELECT 1'), '1', 'and the session goes on');
-$session->query(q{SET admission_gate.queue_timeout = '1ms'});
-$gate->ok_comes(
-	sub {
-		$session->query('BEGIN', 'SELECT 1');
-		$error = $session->start($want)->result->{error};
-		end_without_habit($session);
-		return $error && $error->{C} eq '53000';
-	},
-	'it can time out');
+for my $end ([ lock_timeout => '55P03' ], [ 'admission_gate.queue_timeout' => '53000' ])
+{
+	my ($setting, $sqlstate) = @$end;
+	$session->query("SET $setting = '5ms'");
+	$gate->ok_comes(
+		sub {
+			my $timeouts = $gate->counter('timeouts', 'waits');
+			$session->query('BEGIN', 'SELECT 1');
+			$error = $session->start($want)->result->{error};
+			end_without_habit($session);
+			return $error && $error->{C} eq $sqlstate && $gate->counter('timeouts', 'waits') > $timeouts;
+		},
+		"$setting ends it, too");
+	$session->query("RESET $setting");
+}
 my $figures = qr/\d+ at a time \(\d+ in use, \d+ waiting\); this backend has waited for \d+ ms\.$/;
 like($error->{D}, qr/^The limit of relation "sale" is $figures/, 'the error tells for what, and how it stands');
 is($error->{H}, 'Try again later, or increase admission_gate.queue_timeout.', 'and what to do');
-$session->query('RESET admission_gate.queue_timeout', q{SET lock_timeout = '5ms'});
-$gate->ok_comes(
-	sub {
-		my $timeouts = $gate->counter('timeouts', 'waits');
-		$session->query('BEGIN', 'SELECT 1');
-		my $state = $session->start($want)->sqlstate;
-		end_without_habit($session);
-		return $state eq '55P03' && $gate->counter('timeouts', 'waits') > $timeouts;
-	},
-	'as for the lock itself, lock_timeout counts');
-$session = $gate->session(%waits);
 ok(waits_for_place($session), 'another waits');
 $session->hang_up;
 
