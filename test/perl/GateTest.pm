@@ -364,10 +364,7 @@ sub ok_comes
 sub ok_all_done
 {
 	my ($self, $what, @sessions) = @_;
-	my $all_done = sub {
-		!grep { !$_->done } @sessions;
-	};
-	return $self->ok_comes($all_done, $what);
+	return $self->ok_comes(sub { !grep !$_->done, @sessions }, $what);
 }
 
 # Waits until the session's statement is in a wait of that type, such as Lock; it is

@@ -67,7 +67,6 @@ my %expected_setting = map { shift @$_ => setting_line(@$_) } rows(
 		FROM pg_settings WHERE name LIKE 'admission\_gate.%'});
 my %settings_section = sections('docs/settings.md', '###');
 
-cmp_ok(scalar keys %expected_setting, '>', 0, 'there are settings');
 for my $name (sort keys %expected_setting)
 {
 	like(
@@ -97,7 +96,6 @@ my %views_section = sections('docs/views.md', '##');
 my ($index) = slurp_file('docs/views.md') =~ /\A(.*?)^## /ms;
 my %index = table($index);
 
-cmp_ok(scalar keys %comment, '>', 0, 'there are objects');
 is_deeply(\%index, \%comment, 'docs/views.md begins with all objects and their comments');
 
 for my $name (sort grep { !/\)$/ } keys %comment)

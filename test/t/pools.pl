@@ -304,9 +304,7 @@ $gate->set(max_active_backends => 4, idle_after => 100);
 	my $error = $gate->session(user => 'batch', session => { 'admission_gate.queue_timeout' => 10 })->start('SELECT 3')
 	  ->result->{error};
 	like($error->{D}, qr/ is 1 at a time \(2 in use, 0 waiting\)/, 'and others wait');
-	$two->query('COMMIT');
-
-	$one->query('COMMIT');
+	$_->query('COMMIT') foreach ($one, $two);
 }
 
 # A row of the views that cannot be kept fails, and its session is stuck with the error, since

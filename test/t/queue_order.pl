@@ -73,11 +73,7 @@ sub goes_first
 	$gate->await_wait($late, 0.6 * $patience);
 	my $newest = $gate->waiter($work, session => { %in_pool, %for_long });
 	$holder->stop;
-	$gate->await(
-		sub {
-			grep { $gate->state($_) eq 'running' } $late, $newest;
-		},
-		'the next one');
+	$gate->await(sub { $gate->state($late) . $gate->state($newest) =~ /running/ }, 'the next one');
 	my $first = $gate->state($newest) eq 'running' ? 'the newest' : 'the first';
 	$gate->end_sessions;
 	return $first;
