@@ -119,13 +119,8 @@ $gate->set(idle_after => -1);
 }
 $gate->ok_quiet('after the reserve');
 
-local %ENV = (
-	%ENV,
-	PATH => $node->config_data('--bindir') . ":$ENV{PATH}",
-	PGHOST => $node->host,
-	PGPORT => $node->port,
-	PGDATABASE => 'postgres',
-	PGDATA => $node->data_dir);
+local @ENV{qw(PATH PGHOST PGPORT PGDATABASE PGDATA)} =
+  ($node->config_data('--bindir') . ":$ENV{PATH}", $node->host, $node->port, 'postgres', $node->data_dir);
 
 # Runs a program as people do, and returns what it says.
 sub output_of

@@ -88,10 +88,7 @@ is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do client
 	$gate->set(max_queue_length => 0);
 	my $holder = $gate->worker;
 	my $refused = $gate->session;
-	my $event =
-	  $gate->value(q{SELECT current_setting('server_version_num')::int >= 170000}) eq 't'
-	  ? 'AdmissionGateRefusal'
-	  : 'Extension';
+	my $event = $gate->value('SHOW server_version_num') >= 170000 ? 'AdmissionGateRefusal' : 'Extension';
 	my $waits = sub { $gate->activity($refused, "wait_event = '$event' AND backend_xmin IS NULL") eq 't' };
 
 	# Waits there, if it does before it has its answer
