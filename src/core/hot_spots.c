@@ -506,7 +506,7 @@ adapt(int hot_spot, uint64 now)
 	}
 	else if (now >= spot->circles_until)
 		spot->circles = 0;
-	spot->jammed = sample.working > control->limit ? spot->circles : 0;
+	spot->jammed = sample.working > control->limit && !Slots->settings.observing ? spot->circles : 0;
 	spot->shapes = 0;
 	limit = Min(control->limit, NO_LIMIT);
 	if (limit != old_limit)
