@@ -73,7 +73,7 @@ static emit_log_hook_type prev_emit_log_hook;
 
 /*
  * The previous hooks, or the standard functions.  Never NULL: while the gate
- * is off, a hook costs one branch.
+ * is off, a hook costs one branch and one jump.
  */
 static planner_hook_type next_planner;
 static ExecutorStart_hook_type next_ExecutorStart;
@@ -152,13 +152,11 @@ enter_statement(QueryDesc *query, bool begins_block)
 		my_slot_wait(query, begins_block);
 }
 
-static PlannedStmt *
-gate_planner(PLANNER_PARAMS)
+static pg_noinline PlannedStmt *
+planner_behind_gate(PLANNER_PARAMS)
 {
 	PlannedStmt *result;
 
-	if (!gate_is_on())
-		return next_planner(PLANNER_ARGS);
 	enter_statement(NULL, false);
 	if (likely(!plans_query))
 		return next_planner(PLANNER_ARGS);
@@ -169,22 +167,36 @@ gate_planner(PLANNER_PARAMS)
 	return result;
 }
 
+static PlannedStmt *
+gate_planner(PLANNER_PARAMS)
+{
+	if (gate_is_on())
+		return planner_behind_gate(PLANNER_ARGS);
+	return next_planner(PLANNER_ARGS);
+}
+
+static pg_noinline void
+ExecutorStart_behind_gate(QueryDesc *queryDesc, int eflags)
+{
+	enter_statement(queryDesc, false);
+	if (!has_started || unlikely(long_is_open && first_query == NULL))
+		first_query = queryDesc;
+	if (!has_started && unlikely(long_may_be(queryDesc->plannedstmt)))
+		long_begin(queryDesc->plannedstmt, queryDesc, false);
+	has_started = true;
+	if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
+		wanted_begin(queryDesc, eflags);
+	next_ExecutorStart(queryDesc, eflags);
+}
+
 /* For cached plans, and at any level for hot spots */
 static void
 gate_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
 	if (gate_is_on())
-	{
-		enter_statement(queryDesc, false);
-		if (!has_started || unlikely(long_is_open && first_query == NULL))
-			first_query = queryDesc;
-		if (!has_started && unlikely(long_may_be(queryDesc->plannedstmt)))
-			long_begin(queryDesc->plannedstmt, queryDesc, false);
-		has_started = true;
-		if (unlikely(pg_atomic_read_u32(slots_hot_kinds) != 0))
-			wanted_begin(queryDesc, eflags);
-	}
-	next_ExecutorStart(queryDesc, eflags);
+		ExecutorStart_behind_gate(queryDesc, eflags);
+	else
+		next_ExecutorStart(queryDesc, eflags);
 }
 
 /*
@@ -199,15 +211,22 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 	next_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
-/* The statement ends here, after its AFTER triggers. */
+/* The first statement ends here, after its AFTER triggers. */
+static pg_noinline void
+ExecutorFinish_first(QueryDesc *queryDesc)
+{
+	next_ExecutorFinish(queryDesc);
+	first_query = NULL;
+	long_finish(queryDesc->plannedstmt);
+}
+
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	next_ExecutorFinish(queryDesc);
-	if (likely(queryDesc != first_query))
-		return;
-	first_query = NULL;
-	long_finish(queryDesc->plannedstmt);
+	if (unlikely(queryDesc == first_query))
+		ExecutorFinish_first(queryDesc);
+	else
+		next_ExecutorFinish(queryDesc);
 }
 
 /* How does the gate treat this utility command?  Unknown ones are heavy. */
@@ -252,18 +271,12 @@ classify_utility(Node *stmt)
 	}
 }
 
-static void
-gate_ProcessUtility(UTILITY_PARAMS)
+static pg_noinline void
+ProcessUtility_behind_gate(UTILITY_PARAMS)
 {
 	Node	   *stmt = pstmt->utilityStmt;
-	UtilityKind kind;
+	UtilityKind kind = classify_utility(stmt);
 
-	if (!gate_is_on())
-	{
-		next_ProcessUtility(UTILITY_ARGS);
-		return;
-	}
-	kind = classify_utility(stmt);
 	if (kind != UTILITY_LIGHT)
 		enter_statement(NULL, kind == UTILITY_BEGIN);
 	plans_query = !has_started && nesting_level == 0 &&
@@ -285,6 +298,15 @@ gate_ProcessUtility(UTILITY_PARAMS)
 	}
 	PG_END_TRY();
 	plans_query = false;
+}
+
+static void
+gate_ProcessUtility(UTILITY_PARAMS)
+{
+	if (gate_is_on())
+		ProcessUtility_behind_gate(UTILITY_ARGS);
+	else
+		next_ProcessUtility(UTILITY_ARGS);
 }
 
 /*
