@@ -17,6 +17,7 @@
  */
 #include <libpq-fe.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,19 @@ check(const Session *session, int succeeded)
 		return;
 	fprintf(stderr, "%s", PQerrorMessage(session->conn));
 	exit(1);
+}
+
+/* Waits until this connection stands.  status: what it waits for now */
+static void
+finish_connecting(PGconn * conn, PostgresPollingStatusType status)
+{
+	while (status == PGRES_POLLING_READING || status == PGRES_POLLING_WRITING)
+	{
+		struct pollfd socket = {PQsocket(conn), status == PGRES_POLLING_READING ? POLLIN : POLLOUT};
+
+		poll(&socket, 1, -1);
+		status = PQconnectPoll(conn);
+	}
 }
 
 static void
@@ -130,7 +144,7 @@ int
 main(int argc, char **argv)
 {
 	int			nsessions = atoi(argv[1]);
-	int			poll = epoll_create1(0);
+	int			events = epoll_create1(0);
 
 	timeout = atof(argv[2]) / 1000;
 	rate = atof(argv[3]);
@@ -139,13 +153,19 @@ main(int argc, char **argv)
 	sessions = calloc(nsessions, sizeof(Session));
 	idle = calloc(nsessions, sizeof(Session *));
 	signal(SIGALRM, stop);
+	/* All at once: one after the other, they wait for other sessions at work. */
+	for (Session *session = sessions; session < sessions + nsessions; session++)
+	{
+		session->conn = PQconnectStart("");
+		PQconnectPoll(session->conn);
+	}
 	for (Session *session = sessions; session < sessions + nsessions; session++)
 	{
 		struct epoll_event event = {EPOLLIN, {session}};
 
-		session->conn = PQconnectdb("");
+		finish_connecting(session->conn, PGRES_POLLING_READING);
 		check(session, PQstatus(session->conn) == CONNECTION_OK);
-		epoll_ctl(poll, EPOLL_CTL_ADD, PQsocket(session->conn), &event);
+		epoll_ctl(events, EPOLL_CTL_ADD, PQsocket(session->conn), &event);
 		idle[nidle++] = session;
 	}
 	fprintf(stderr, "progress: %d sessions\n", nsessions);
@@ -154,7 +174,7 @@ main(int argc, char **argv)
 		struct epoll_event event;
 
 		send_due();
-		if (epoll_wait(poll, &event, 1, rate == 0 ? -1 : 1) == 1)
+		if (epoll_wait(events, &event, 1, rate == 0 ? -1 : 1) == 1)
 			receive(event.data.ptr);
 	}
 	return fclose(output) != 0;
