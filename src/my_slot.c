@@ -621,6 +621,13 @@ my_slot_end_long(void)
 		place_level = 0;
 }
 
+/* us since the client has sent its statement */
+static int64
+time_of_statement(void)
+{
+	return GetCurrentTimestamp() - GetCurrentStatementStartTimestamp();
+}
+
 /*
  * This error is about to be reported: count it if a time-out, of the server or
  * by a cancel of the client, ends a statement that was admitted, or that was
@@ -639,7 +646,7 @@ my_slot_note_error(const ErrorData *error)
 		was_admitted &&
 		(error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
-		slots_count_overdue();
+		slots_count_overdue(StatementTimeout > 0 ? 0 : Max(time_of_statement(), 1));
 }
 
 /*

@@ -375,7 +375,7 @@ slots_leave_queue(SlotTotal reason, bool client_left)
 	if (left)
 	{
 		if (client_left)
-			slots_note_client(MySlotEntry);
+			slots_note_client(MySlotEntry, Slots->now - MySlotEntry->arrived);
 		slots_queue_remove(MySlotEntry);
 		pg_atomic_write_u32(&MySlotEntry->state, SLOT_NONE);
 		add_to_own(reason, 1);
@@ -474,14 +474,17 @@ count_evidence(pg_atomic_uint32 *count)
 }
 
 /*
- * A time-out has ended a statement of this backend, but not in a queue.  Before
- * it first acquires a slot, there is nothing to count it in.
+ * A time-out has ended a statement of this backend, but not in a queue: one of
+ * its client after so many us, or, with 0, another.  Before it first acquires a
+ * slot, there is nothing to count it in.
  */
 void
-slots_count_overdue(void)
+slots_count_overdue(uint64 client_left_after)
 {
 	if (MySlotEntry == NULL)
 		return;
+	if (client_left_after > 0)
+		slots_note_client_at_work(client_left_after);
 	add_to_own(TOTAL_OVERDUE, 1);
 	count_evidence(&Slots->overdue);
 }

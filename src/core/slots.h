@@ -168,7 +168,7 @@ extern bool slots_leave_queue(SlotTotal reason, bool client_left);
 extern void slots_refuse_grant(void);
 extern void slots_resume(void);
 extern void slots_release(void);
-extern void slots_count_overdue(void);
+extern void slots_count_overdue(uint64 client_left_after);
 extern void slots_count_nearly_overdue(void);
 extern void slots_end_transaction(bool failed);
 extern void slots_end(bool failed, bool was_admitted);

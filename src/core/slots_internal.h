@@ -146,7 +146,8 @@ typedef struct SlotQueue
 	dlist_node *last_awaited;	/* the last with is_awaited, or the head */
 	dlist_node *last_before;	/* none with holds_locks is behind this one;
 								 * or the head */
-	uint64		given_up_after; /* by clients, lately: a moving mean, us */
+	uint64		given_up_after; /* by clients, lately, us: see
+								 * slots_note_client() */
 	uint64		given_up;		/* when one last did */
 	int			clients;		/* that have, since none had for a while */
 	uint64		moved;			/* when a waiter last entered, or the like */
@@ -589,7 +590,8 @@ extern SlotEntry *slots_next_waiter(void);
 extern int	slots_priority_of(const SlotEntry *next);
 extern void slots_set_max_active(void);
 extern bool slots_is_its_turn(SlotEntry *entry);
-extern void slots_note_client(const SlotEntry *entry);
+extern void slots_note_client(const SlotEntry *entry, uint64 after);
+extern void slots_note_client_at_work(uint64 after);
 extern void slots_queue_append(SlotEntry *entry);
 extern void slots_queue_first(SlotEntry *entry);
 extern void slots_queue_remove(SlotEntry *entry);

@@ -145,8 +145,10 @@ time_in_queue(const SlotEntry *entry)
 }
 
 /*
- * Has this waiter used half of its time?  One whose client is still there after
- * twice the time that others had is patient after all.  Lock held.
+ * Has this waiter used half of its time?  What clients have is a guess, and
+ * rather too long: a cancel needs a process of its own, which waits for a CPU.
+ * So a quarter of that counts.  One whose client is still there after four times
+ * what others had is patient after all.  Lock held.
  */
 static bool
 is_late(const SlotEntry *entry)
@@ -154,7 +156,7 @@ is_late(const SlotEntry *entry)
 	uint64		waited = time_in_queue(entry);
 
 	return (entry->patience > 0 && waited > entry->patience / 2) ||
-		(waited > entry->client_patience / 2 && waited < entry->client_patience * 2);
+		(waited > entry->client_patience / 4 && waited < entry->client_patience * 4);
 }
 
 /*
@@ -168,20 +170,31 @@ is_hurried(const SlotEntry *entry, const SlotEntry *head)
 }
 
 /*
- * The client of this waiter gives up: it cancels or hangs up.  A few that do
- * so tell how long clients wait, until none has for a while.  Lock held.
+ * The client of this waiter gives up: it cancels or hangs up, after so many us.
+ * A few that do so tell how long clients wait, until none has for a while; above
+ * all those whose cancels come soonest.  Lock held.
  */
 void
-slots_note_client(const SlotEntry *entry)
+slots_note_client(const SlotEntry *entry, uint64 after)
 {
 	SlotQueue  *queue = queue_at(entry->queue);
-	int64		waited = Max(time_in_queue(entry), 1);
+	int64		more = Max(after, 1) - queue->given_up_after;
 
 	if (passed_since(queue->given_up, REMEMBERED_FOR, Slots->now))
 		queue->clients = 0;
-	queue->clients = Min(queue->clients + 1, 2 * SEVERAL_CLIENTS);
-	queue->given_up_after += (waited - (int64) queue->given_up_after) / queue->clients;
+	queue->clients = Min(queue->clients + 1, SEVERAL_CLIENTS);
+	queue->given_up_after += queue->clients == 1 ? more : more < 0 ? more / 2 : more / 32;
 	queue->given_up = Slots->now;
+}
+
+/* The same for one that was in its queue for part of this time.  Lock not held. */
+void
+slots_note_client_at_work(uint64 after)
+{
+	slots_lock();
+	if (time_in_queue(MySlotEntry) <= after)
+		slots_note_client(MySlotEntry, after);
+	slots_unlock();
 }
 
 /* The head of a queue and a later waiter exchange their tickets.  Lock held. */

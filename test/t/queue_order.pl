@@ -12,7 +12,7 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 1,
-	pools => 'cancel: priority = 0; hang_up: priority = 0; one: priority = 0',
+	pools => 'cancel: priority = 0; hang_up: priority = 0; one: priority = 0; at_work: priority = 0',
 	max_connections => 140);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
@@ -57,17 +57,19 @@ sub ok_next
 	$gate->end_sessions;
 }
 
-# The time-outs of clients show when they cancel, or hang up.
+# The time-outs of clients show when they cancel, or hang up: in the queue, or after it.
 sub goes_first
 {
-	my ($pool, $clients, $give_up) = @_;
+	my ($pool, $clients, $give_up, $at_work) = @_;
 	my %in_pool = ('admission_gate.pool' => $pool);
 	my $holder = $gate->worker;
-	my @clients = map { $gate->waiter('SELECT 1', session => \%in_pool) } 1 .. $clients;
+	my @clients = map { $gate->waiter($work, session => \%in_pool) } 1 .. $clients;
 	$gate->await_wait($clients[-1], 2000);
 	my $patience = $gate->state($clients[0], 'wait_time');
+	$holder->stop if $at_work;
 	$give_up->($_) foreach @clients;
 	$gate->await_waiting(0);
+	$holder = $gate->worker if $at_work;
 
 	my $late = $gate->waiter($work, session => \%in_pool);
 	$gate->await_wait($late, 0.6 * $patience);
@@ -82,6 +84,12 @@ my $cancel = sub { $_[0]->cancel };
 is(goes_first('one', 1, $cancel), 'the first', 'one cancel tells nothing about other clients');
 is(goes_first('cancel', 6, $cancel), 'the newest', 'several tell when clients give up');
 is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do clients that hang up');
+my $cancel_work = sub {
+	my ($client) = @_;
+	$gate->await(sub { $gate->state($client) eq 'running' }, 'the next client');
+	$client->cancel;
+};
+is(goes_first('at_work', 6, $cancel_work, 1), 'the newest', 'so do cancels that come too late for the queue');
 
 # Refused again and again
 {
