@@ -5,7 +5,7 @@ EXTENSION = admission_gate
 PGFILEDESC = "admission_gate - queues for hot spots, and a cap on the backends at work"
 DATA = sql/admission_gate--1.0.sql
 
-CORE = acquire at_work cpu_control cpu_limit expected hot_spots limit_control long_queues pools views wait_queue
+CORE = acquire at_work cpu_control cpu_limit expected hot_spots limit_control long_control long_queues pools views wait_queue
 GATE = long_statements my_slot pool_parser process sampler settings snapshot wanted worker
 OBJS = admission_gate.o $(CORE:%=src/core/%.o) $(GATE:%=src/%.o)
 

@@ -16,7 +16,7 @@ use File::Basename qw(dirname);
 my @layers = map { [split] } split /\n/, <<'END';
 compat
 core/slots
-core/limit_control core/cpu_control
+core/limit_control core/cpu_control core/long_control
 core/slots_internal
 core/wait_queue
 core/hot_spots core/expected

@@ -278,6 +278,30 @@ typedef struct CpuControl
 extern bool cpu_control_is_due(const CpuControl *control, int64 now);
 extern void cpu_control_sample(CpuControl *control, const CpuSample *sample);
 
+/* long_control.c */
+
+/* One decade of expected time, as a sample finds it, and what follows */
+typedef struct LongClass
+{
+	int			in_use;
+	uint64		queued;			/* when its first waiter came; 0 = none waits */
+	int			wanted;			/* places that it should have */
+	int			places;			/* that it gets */
+} LongClass;
+
+/* What the control remembers; times in us.  Begin with zeros. */
+typedef struct LongControl
+{
+	LongClass	classes[LONG_CLASSES];
+	double		wanting;		/* processes that want a CPU: a moving mean */
+	uint64		sampled;		/* the last sample */
+	uint64		stepped;		/* the last step */
+} LongControl;
+
+extern int	long_control_class(uint64 expected);
+extern uint64 long_control_shortest(int class);
+extern void long_control_sample(LongControl *control, int wanting, int limit, int cpus, uint64 now);
+
 /* What a backend is doing, by a sample */
 typedef enum Activity
 {

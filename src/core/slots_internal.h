@@ -168,7 +168,7 @@ typedef struct SlotPool
 
 /*
  * Its queue: see slots_hot_spot_queue().  Long statements have one for each
- * LONG_CLASSES, without a control: see long_queues.c.
+ * LONG_CLASSES, with a control of their own: see long_queues.c.
  */
 typedef struct HotSpot
 {
@@ -600,7 +600,7 @@ extern void slots_grant_above_limit(SlotEntry *entry);
 extern void slots_grant_free(void);
 extern void slots_hand_off(const Hold *had);
 
-/* pools.c, hot_spots.c, long_queues.c */
+/* pools.c, hot_spots.c */
 extern void slots_sum_totals(int pool, uint64 sums[SLOT_TOTALS]);
 extern uint64 slots_sum_total(SlotTotal total);
 extern void slots_start_totals(int index);
@@ -609,7 +609,6 @@ extern void slots_join_pool(void);
 extern void slots_withdraw_place(SlotEntry *entry, int place);
 extern void slots_end_hot_spots(void);
 extern int	slots_count_hot_keys(int hot_spot);
-extern uint64 slots_shortest_of(int hot_spot);
 extern void slots_count_wanted(void);
 extern void slots_return_place(int place);
 

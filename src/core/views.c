@@ -325,7 +325,7 @@ pg_stat_get_admission_gate_hot_spots(PG_FUNCTION_ARGS)
 		add_if(&row, waiting > 0, Int32GetDatum(waiter));
 		add(&row, Int64GetDatum(pg_atomic_read_u64(&spot->admitted)));
 		add_milliseconds(&row, pg_atomic_read_u64(&spot->wait_time));
-		add_if(&row, is_long, Float8GetDatum(slots_shortest_of(i) / 1000.0));
+		add_if(&row, is_long, Float8GetDatum(long_control_shortest(i - MAX_HOT_SPOTS) / 1000.0));
 		end_row(&row);
 	}
 	return (Datum) 0;

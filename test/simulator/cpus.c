@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cpus.c
- *		The control of the CPUs on clients that give each statement some time.
+ *		The controls of the CPUs, on clients that give each statement some time.
  *
  * A load is some groups of clients.  Those of a closed group send a statement
  * as soon as they have the answer to the last one; to an open group, statements
@@ -11,9 +11,11 @@
  *
  * The queue is that of the server: a waiter that has used half of its time
  * exchanges its place with the one that came last.  Holders that sleep do not
- * count.  The control is the server's own (src/core/cpu_control.c).
+ * count.  Where long statements have places, each decade has a queue of its own.
+ * The controls are the server's own (src/core/cpu_control.c, long_control.c).
  *
- * Each load runs with a few seeds, and also without limit and with fixed ones.
+ * Each load runs with a few seeds, and also without limit and with fixed ones,
+ * then without places.
  *
  * Copyright (c) 2026, admission_gate authors
  *
@@ -42,6 +44,8 @@
 #define WAITING_TICK	5.0		/* between samples while some wait */
 #define TICK			20.0
 #define SMOOTH			0.2		/* weight of the last sample of the sleepers */
+#define LONG_AFTER		100.0
+#define SHORT			LONG_CLASSES	/* the class of other statements */
 
 #define UNLIMITED		PG_UINT32_MAX	/* a fixed limit that is none */
 
@@ -63,6 +67,8 @@ typedef struct Group
 	double		rate;			/* open: so many per second; 0 = closed */
 	double		from;			/* when it comes and goes, seconds */
 	double		until;
+	int			most;			/* so many at most have begun, and not ended,
+								 * in the last second; 0 = not checked */
 } Group;
 
 typedef struct Load
@@ -75,6 +81,8 @@ typedef struct Load
 								 * = 5 */
 	bool		unlimited;		/* there is never a limit */
 	bool		ends_open;		/* there is none at the end */
+	bool		has_places;		/* long statements need places */
+	int			limit;			/* that is set; 0 = the control finds it */
 } Load;
 
 /* Of a group: name, clients, work and patience, of_open, of_best */
@@ -92,6 +100,11 @@ static const Load loads[] = {
 	{"patient, and a few not", 2, 25, {{"6 ms", 100, 6, 0, 0.99}, {"6 ms in 300 ms", 5, 6, 300}},.unlimited = true},
 	{"reports, and one statement in vain", 2, 60, {{"10 s", 20, 10000, 0}, {"1 s", 1, 1000, 1000}},.unlimited = true},
 	{"enough time", 2, 15, {{"6 ms in 300 ms", 50, 6, 300, 0.99}},.unlimited = true},
+	{"reports use the CPUs", 8, 60, {{"10 s", 20, 10000, 0, 0.95, 0,.most = 10}},.has_places = true},
+	{"reports for a disk, then for CPUs", 8, 85, {{"2 s, and 6 s for a disk", 64, 2000, 0, 0.9, 0,.sleep = 6000,.disk = true,.until = 50}, {"5 s", 40, 5000, 0, 0, 0,.from = 75,.most = 12}},.has_places = true},
+	{"reports, then others", 8, 90, {{"2 s, and 6 s for a disk", 64, 2000, 0, 0, 0,.sleep = 6000,.disk = true,.most = 5}, {"10 ms", 40, 10, 0, 1.5, 0,.from = 30}, {"500 ms", 20, 500, 0, 0.75, 0,.from = 30}},.has_places = true,.warm_up = 20},
+	{"a second beside minutes", 2, 600, {{"1 min", 10, 60000, 0, 0.8}, {"1 s", 1, 1000, 0, 2.5}},.has_places = true},
+	{"inside a limit", 8, 60, {{"2 s", 20, 2000, 0, 0, 0,.most = 1}, {"200 ms", 20, 200, 0, 0, 0,.most = 1}, {"10 ms in 300 ms", 20, 10, 300, 0.99, 0,.rate = 50}},.has_places = true,.limit = 4},
 	{"in vain, not for want of CPUs", 2, 25, {{"sleeps", 100, 1, 300, 0, 0,.sleep = 2000}, {"6 ms", 6, 6, 0, 0.99}},.unlimited = true},
 };
 
@@ -107,6 +120,7 @@ typedef struct Client
 {
 	const Group *group;
 	State		state;
+	int			class;
 	bool		counted;		/* against the limit */
 	bool		has_slept;
 	double		arrived;
@@ -114,34 +128,67 @@ typedef struct Client
 	double		left;			/* work until it sleeps, or ends */
 } Client;
 
+/* The clients that wait for a slot, and a place of that class */
+typedef struct Queue
+{
+	Client	   *waiters[MAX_CLIENTS];	/* by ticket */
+	int			n;
+	int			in_use;			/* places, or slots of short ones */
+} Queue;
+
 static const Load *load;
 static Client clients[MAX_CLIENTS];
 static int	nclients;
-static Client *queue[MAX_CLIENTS];	/* by ticket */
-static int	waiting;
+static Queue queues[LONG_CLASSES + 1];	/* by class */
+static int	waiting;			/* in all of them */
 static int	counted;			/* holders */
 static double sleeping;			/* of these, smoothed */
 static CpuControl control;
-static uint32 fixed_limit;		/* 0 = the control finds it */
+static LongControl long_control;
+static uint32 fixed_limit;		/* without places; 0 = that of the load */
 static double now;
 static int64 completed;
 static int64 overdue;
 static int64 nearly;
 static double in_time[MAX_GROUPS];
+static int	most[MAX_GROUPS];	/* that had begun in the last second of a run */
 static double limited;			/* part of the time with a limit */
+
+static uint32
+get_limit(void)
+{
+	return fixed_limit > 0 ? fixed_limit : load->limit > 0 ? load->limit : control.limit;
+}
 
 static bool
 is_limited(void)
 {
-	return fixed_limit > 0 ? fixed_limit != UNLIMITED : control.limit > 0;
+	return get_limit() != UNLIMITED && get_limit() > 0;
 }
 
 static bool
 slot_is_free(void)
 {
-	uint32		limit = fixed_limit > 0 ? fixed_limit : control.limit;
+	return !is_limited() || counted < get_limit() + (int) (sleeping + 0.5);
+}
 
-	return !is_limited() || counted < limit + (int) (sleeping + 0.5);
+static bool
+place_is_free(int class)
+{
+	return class == SHORT || queues[class].in_use < long_control.classes[class].places;
+}
+
+/* Of those with a free place, the queue whose first waiter has waited longest */
+static Queue *
+next_queue(void)
+{
+	Queue	   *next = NULL;
+
+	for (int class = 0; class <= SHORT; class++)
+		if (queues[class].n > 0 && place_is_free(class) &&
+			(!next || queues[class].waiters[0]->arrived < next->waiters[0]->arrived))
+			next = &queues[class];
+	return next;
 }
 
 static void
@@ -150,6 +197,7 @@ begin(Client *client)
 	client->state = WORKING;
 	client->counted = is_limited();
 	counted += client->counted;
+	queues[client->class].in_use++;
 	client->has_slept = false;
 	if (client->group->spread > 0)
 		client->left = client->group->work * (1 + client->group->spread * (2 * random_number() - 1));
@@ -185,6 +233,7 @@ end(Client *client, bool well)
 		(group->lag == 0 || now - client->arrived + group->lag < group->patience))
 		in_time[group - load->groups]++;
 	counted -= client->counted;
+	queues[client->class].in_use--;
 	go_away(client);
 }
 
@@ -196,52 +245,58 @@ is_late(const Client *client)
 
 /* The next in the queue is out of it. */
 static Client *
-dequeue(void)
+dequeue(Queue *queue)
 {
-	Client	   *next = queue[0];
+	Client	  **waiters = queue->waiters;
+	Client	   *next = waiters[0];
 
 	if (next->group->patience > 0 && is_late(next))
 	{
 		int			last = 0;	/* that arrived */
 
-		for (int i = 1; i < waiting; i++)
-			if (queue[i]->group->patience > 0 && queue[i]->arrived > queue[last]->arrived)
+		for (int i = 1; i < queue->n; i++)
+			if (waiters[i]->group->patience > 0 && waiters[i]->arrived > waiters[last]->arrived)
 				last = i;
-		if (!is_late(queue[last]))
+		if (!is_late(waiters[last]))
 		{
-			next = queue[last];
-			queue[last] = queue[0];
+			next = waiters[last];
+			waiters[last] = waiters[0];
 		}
 	}
-	memmove(&queue[0], &queue[1], --waiting * sizeof(queue[0]));
+	waiting--;
+	memmove(&waiters[0], &waiters[1], --queue->n * sizeof(waiters[0]));
 	return next;
 }
 
 static void
 arrive(Client *client)
 {
+	Queue	   *queue = &queues[client->class];
+
 	client->arrived = now;
-	if (waiting == 0 && slot_is_free())
+	if (queue->n == 0 && place_is_free(client->class) && slot_is_free())
 		begin(client);
 	else
 	{
 		client->state = QUEUED;
-		queue[waiting++] = client;
+		queue->waiters[queue->n++] = client;
+		waiting++;
 	}
 }
 
 /* Those whose time is over fail. */
 static void
-end_queued(void)
+end_queued(Queue *queue)
 {
 	int			n = 0;
 
-	for (int i = 0; i < waiting; i++)
-		if (queue[i]->group->patience > 0 && now - queue[i]->arrived >= queue[i]->group->patience)
-			go_away(queue[i]);
+	for (int i = 0; i < queue->n; i++)
+		if (queue->waiters[i]->group->patience > 0 && now - queue->waiters[i]->arrived >= queue->waiters[i]->group->patience)
+			go_away(queue->waiters[i]);
 		else
-			queue[n++] = queue[i];
-	waiting = n;
+			queue->waiters[n++] = queue->waiters[i];
+	waiting -= queue->n - n;
+	queue->n = n;
 }
 
 /* Let time pass for this client, which gets so much of a CPU, if any. */
@@ -284,10 +339,16 @@ static void
 take_sample(int working, int asleep)
 {
 	CpuSample	sample = {.now = (int64) (now * 1000),.cpus = load->cpus,.wanting = working,
-	.waits = waiting > 0,.completed = completed,.overdue = overdue,.nearly = nearly};
+	.waits = next_queue() != NULL,.completed = completed,.overdue = overdue,.nearly = nearly};
 
 	cpu_control_sample(&control, &sample);
 	sleeping += (asleep - sleeping) * SMOOTH;
+	for (int class = 0; class < LONG_CLASSES; class++)
+	{
+		long_control.classes[class].in_use = queues[class].in_use;
+		long_control.classes[class].queued = queues[class].n > 0 ? queues[class].waiters[0]->arrived * 1000 + 1 : 0;
+	}
+	long_control_sample(&long_control, working, is_limited() ? get_limit() : 0, load->cpus, sample.now);
 }
 
 /* What each group has in time per second, on the average of the seeds */
@@ -300,6 +361,7 @@ run(uint32 limit, double rates[MAX_GROUPS])
 	fixed_limit = limit;
 	limited = 0;
 	memset(rates, 0, MAX_GROUPS * sizeof(double));
+	memset(most, 0, sizeof(most));
 	for (const Group *group = load->groups; group < load->groups + MAX_GROUPS && group->clients > 0; group++)
 		step = Max(Min(step, group->work / 8), MIN_STEP);
 	seeds = limit > 0 ? 1 : SEEDS;
@@ -309,6 +371,8 @@ run(uint32 limit, double rates[MAX_GROUPS])
 
 		seed_random(seed);
 		memset(&control, 0, sizeof(control));
+		memset(&long_control, 0, sizeof(long_control));
+		memset(queues, 0, sizeof(queues));
 		memset(in_time, 0, sizeof(in_time));
 		memset(clients, 0, sizeof(clients));
 		now = completed = overdue = nearly = nclients = waiting = counted = sleeping = 0;
@@ -318,6 +382,8 @@ run(uint32 limit, double rates[MAX_GROUPS])
 				Client	   *client = &clients[nclients++];
 
 				client->group = group;
+				client->class = limit > 0 || !load->has_places || group->work < LONG_AFTER ? SHORT :
+					long_control_class((uint64) group->work * 1000);
 				go_away(client);
 				client->due += group->from * SECOND + random_number() * 100;
 			}
@@ -325,14 +391,19 @@ run(uint32 limit, double rates[MAX_GROUPS])
 		{
 			int			working = 0;
 			int			asleep = 0;
+			int			begun[MAX_GROUPS] = {0};
 			double		cpu;
+			Queue	   *queue;
 			int			first = (int) (random_number() * nclients);
 
 			for (int i = 0; i < nclients; i++)
 			{
 				working += clients[i].state == WORKING;
 				asleep += clients[i].state == SLEEPING && !clients[i].group->disk;
+				begun[clients[i].group - load->groups] += clients[i].state >= WORKING;
 			}
+			for (int i = 0; i < MAX_GROUPS && now >= (load->seconds - 1) * SECOND; i++)
+				most[i] = Max(most[i], begun[i]);
 			if (now - sampled >= (waiting > 0 ? WAITING_TICK : TICK))
 			{
 				sampled = now;
@@ -342,9 +413,10 @@ run(uint32 limit, double rates[MAX_GROUPS])
 			cpu = step * Min(1.0, (double) load->cpus / Max(working, 1));
 			for (int i = 0; i < nclients; i++)
 				pass(&clients[(first + i) % nclients], cpu);
-			end_queued();
-			while (waiting > 0 && slot_is_free())
-				begin(dequeue());
+			for (int class = 0; class <= SHORT; class++)
+				end_queued(&queues[class]);
+			while (slot_is_free() && (queue = next_queue()) != NULL)
+				begin(dequeue(queue));
 			limited += is_limited() ? step / SECOND / load->seconds / seeds : 0;
 		}
 		for (int i = 0; i < MAX_GROUPS && load->groups[i].clients > 0; i++)
@@ -382,9 +454,12 @@ try(void)
 
 		if (group->of_open > 0 || group->of_best > 0)
 			assert_true(controlled[i] >= group->of_open * open[i] && controlled[i] >= group->of_best * best[i],
-						"%s, %s: %.0f per second in time, %.2f of no limit, %.2f of the best", load->name, group->name,
+						"%s, %s: %.3g per second in time, %.2f of no limit, %.2f of the best", load->name, group->name,
 						controlled[i], controlled[i] / open[i], controlled[i] / best[i]);
 	}
+	for (int i = 0; i < MAX_GROUPS; i++)
+		if (load->groups[i].most > 0)
+			assert_true(most[i] <= load->groups[i].most, "%s, %s: %d at a time", load->name, load->groups[i].name, most[i]);
 	if (load->unlimited)
 		assert_true(limited == 0, "%s: %.2f of the time with a limit", load->name, limited);
 	if (load->ends_open)
@@ -413,10 +488,44 @@ try_hours(void)
 	assert_true(rises >= 8 && rises <= 16, "it rises without evidence every ten minutes");
 }
 
+/* Of a limit with idle CPUs, so many decades whose queues do not end have that. */
+static void
+try_long_limits(void)
+{
+	static const struct
+	{
+		int			limit;
+		int			cpus;
+		int			decades;
+		int			places;
+	}			cases[] = {{2, 2, 5, 1}, {3, 2, 5, 2}, {8, 2, 1, 2}, {8, 2, 5, 6}, {64, 2, 1, 16}, {64, 2, 5, 48}, {4, 8, 5, 2}, {64, 64, 1, 32}};
+
+	for (int i = 0; i < (int) lengthof(cases); i++)
+	{
+		int			places;
+
+		memset(&long_control, 0, sizeof(long_control));
+		for (int n = 1; n <= 100; n++)
+		{
+			long_control_sample(&long_control, 0, cases[i].limit, cases[i].cpus, n * 100000);
+			places = 0;
+			for (LongClass *class = long_control.classes; class < long_control.classes + cases[i].decades; class++)
+			{
+				class->in_use = class->places;
+				class->queued = 1;
+				places += class->places;
+			}
+		}
+		assert_true(places == cases[i].places, "%d decades have %d places of a limit of %d with %d CPUs",
+					cases[i].decades, places, cases[i].limit, cases[i].cpus);
+	}
+}
+
 void
 try_cpu_loads(void)
 {
 	for (load = loads; load < loads + lengthof(loads); load++)
 		try();
 	try_hours();
+	try_long_limits();
 }
