@@ -92,6 +92,34 @@ $gate->piece(
 		is($holder->sqlstate, '00000', 'and the holder has it');
 	});
 
+# A commit wakes all that wait for its row, and all but one wait again.  So one that has waited
+# for a lock counts from its next statement on, or later than these work.
+my $of_works =
+  "DECLARE e timestamptz := clock_timestamp() + interval '20 ms'; BEGIN WHILE clock_timestamp() < e LOOP END LOOP; END";
+for (
+	[
+		'the statement that waited',
+		'no work', "BEGIN; DO \$\$ BEGIN PERFORM pg_advisory_xact_lock(1); $of_works; END \$\$; COMMIT;"
+	],
+	[ 'the next statement', 'work', "BEGIN;\n$lock;\nDO \$\$ $of_works \$\$;\nCOMMIT;" ])
+{
+	my ($what, $is, $script) = @$_;
+	$gate->piece(
+		"$what for a lock",
+		{ max_active_backends => 3, hot_spots => 'off' },
+		sub {
+			my $crowd = $gate->crowd(6, $script);
+			$gate->ok_comes(
+				sub {
+					my $works = grep { usleep(20_000); $gate->counter('running > 3 AND working > 0') eq 't' } 1 .. 20;
+					return $is eq 'work' ? $works > 10 : $works < 5 && $gate->counter('running') > 3;
+				},
+				"$what for a lock is $is");
+			$gate->stop_crowd($crowd);
+		});
+}
+$gate->set(hot_spots => 'on');
+
 # A genuine deadlock is PostgreSQL's to find.
 $gate->piece(
 	'a deadlock',
