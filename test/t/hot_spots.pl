@@ -269,10 +269,16 @@ $gate->set(deadlock_timeout => 600_000);
 	is(join(',', sort map { $_->sqlstate } @inside), '00000,40P01', 'a deadlock inside is found soon');
 	$_->query('ROLLBACK') foreach @inside;
 	is($inside[$_]->query('SHOW deadlock_timeout'), '10min', 'for that transaction only') foreach 0, 1;
+
+	# Nobody does in a dry run.
+	$gate->set(mode => 'observe');
+	my $dry = $gate->holder;
+	$dry->query('UPDATE sale SET n = 0 WHERE id = 50');
+	is($dry->query('SHOW deadlock_timeout'), '10min', 'in a dry run, they look as others do');
 	$gate->stop_crowd($others);
 	$gate->end_sessions;
 }
-$gate->set(deadlock_timeout => 100);
+$gate->set(deadlock_timeout => 100, mode => 'enforce');
 $gate->ok_quiet('after those that waited for each other');
 
 # Beside a limit, and beside those of pools
