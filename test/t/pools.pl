@@ -275,6 +275,14 @@ set_pools('Batch: max_active = 1; default: max_active = 1', 'batch 1, default 1'
 		[ map { @{ $elsewhere->start('SELECT 1')->result->{notices} } } 1 .. 2 ],
 		['admission_gate: pool "elsewhere" is not defined'],
 		'and each session is told once');
+
+	# It is told at BEGIN, and a cancel comes while its client does not read that.
+	$elsewhere->query("SET admission_gate.pool = '" . 'x' x 1_000_000 . "'");
+	$elsewhere->start('BEGIN');
+	$gate->await_wait_event_type($elsewhere, 'Client');
+	$elsewhere->cancel;
+	is($elsewhere->result->{status}, 'T', 'a cancel meanwhile does not make BEGIN fail');
+	$elsewhere->query('COMMIT');
 	$one->query("SET admission_gate.pool = 'BATCH'");
 	$one->query('BEGIN');
 	ok_pool($one, 'batch', 'names are compared without regard to case');
