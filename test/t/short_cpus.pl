@@ -381,6 +381,15 @@ is($gate->value('SHOW admission_gate.max_active_backends'), '-1', 'which is not 
 ok_comes_beside(sub { limit() eq '2' }, 'it falls to the number of CPUs', @impatient);
 ok_comes_beside(sub { $gate->value('SELECT waiting > 0 FROM pg_stat_admission_gate') eq 't' },
 	'the others queue', @impatient);
+{
+	my $refused = $gate->session(session => { 'admission_gate.queue_timeout' => '1ms' });
+	my $error;
+	ok_comes_beside(sub { $error = $refused->start('SELECT 1')->result->{error} },
+		'queue_timeout ends a wait for it', @impatient);
+	is( $error->{H},
+		'Try again later, or increase admission_gate.queue_timeout.',
+		'without a hint to increase what nobody has set');
+}
 # At most eight for each CPU
 ok(logged('began: (\d|1[0-6]) backends at work'), 'the log says that it began');
 is(logged('ended'), 0, 'and not that it ended');
