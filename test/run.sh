@@ -201,9 +201,9 @@ extras() {
             tap:*monitoring*) echo exporter ;;
             drivers:*) echo "$DRIVERS" ;;
             neighbours:*)
-                echo pgbouncer pgpool patroni python3-etcd etcd \
+                echo pgbouncer patroni python3-etcd etcd \
                     pgaudit:pgaudit pg-stat-kcache:pg_stat_kcache pg-wait-sampling:pg_wait_sampling pg-hint-plan:pg_hint_plan \
-                    cron:pg_cron timescaledb:timescaledb
+                    timescaledb:timescaledb
                 ;;
         esac
     done

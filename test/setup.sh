@@ -148,7 +148,6 @@ missing() {
             shell) has_program shellcheck || echo shellcheck ;;
             pgindent) has_program pg_bsd_indent || echo pg-bsd-indent ;;
             exporter) has_program prometheus-postgres-exporter || echo prometheus-postgres-exporter ;;
-            pgpool) has_program pgpool || echo pgpool2 ;;
             etcd) has_program etcd || echo etcd-server ;;
             python3-etcd) find_python etcd >/dev/null || echo python3-etcd ;;
             # An extension: the end of its package's name, and of its control file's

@@ -15,9 +15,7 @@ use GateTest;
 my $long = 500;
 
 # What wants to be preloaded, in an order that suits them, and what to do without
-my @preloadable = (
-	qw(timescaledb pg_stat_statements pg_stat_kcache pg_wait_sampling auto_explain
-	  pgaudit pg_hint_plan pg_cron));
+my @preloadable = qw(timescaledb pg_stat_statements pg_stat_kcache pg_wait_sampling auto_explain pgaudit pg_hint_plan);
 
 my %settings = (
 	max_active_backends => 1,
@@ -41,16 +39,14 @@ my $extension_dir = $packaged->config_data('--sharedir') . '/extension';
 
 sub has_library { return -e "$library_dir/$_[0].so"; }
 
-# The version of an extension, once it is created; skips the tests if there is none.
+# Creates an extension; skips the tests if there is none.
 sub create_or_skip
 {
 	my ($extension) = @_;
 
 	skip "$extension is not installed", 1 if !-e "$extension_dir/$extension.control";
 	$gate->value("CREATE EXTENSION IF NOT EXISTS $extension CASCADE");
-	my $version = $gate->value("SELECT extversion FROM pg_extension WHERE extname = '$extension'");
-	note "$extension $version";
-	return $version;
+	return note "$extension ", $gate->value("SELECT extversion FROM pg_extension WHERE extname = '$extension'");
 }
 
 # Has the session run a statement that is left in the queue for long.  Returns what
@@ -193,43 +189,6 @@ sub test_case
 	return $session->quit;
 }
 
-# Pg_cron's jobs are connections like any other unless cron.use_background_workers
-# is on.  Before 1.5 it starts none but at full minutes, which is long to wait for.
-sub test_pg_cron
-{
-	my $version = create_or_skip('pg_cron');
-	my $by_minutes = $version =~ /^1\.[0-4]\b/;
-	my $schedule = $by_minutes ? '* * * * *' : '1 second';
-	skip "pg_cron $version was tested in the other order", 1 if $by_minutes && !$gate_is_first;
-
-	for my $in_workers ('off', 'on')
-	{
-		$gate->value('CREATE TABLE IF NOT EXISTS jobs (at timestamptz DEFAULT clock_timestamp())', 'TRUNCATE jobs');
-		$gate->node->append_conf('postgresql.conf',
-			"cron.use_background_workers = $in_workers\ncron.host = '" . $gate->node->host . "'");
-		$gate->restart('fast');
-		$gate->await_restart;
-		my $holder = $gate->holder;
-		my $job = $gate->value("SELECT cron.schedule('$schedule', 'INSERT INTO jobs DEFAULT VALUES')");
-		if ($in_workers eq 'off')
-		{
-			$gate->await(
-				"SELECT count(*) > 0 FROM pg_stat_admission_gate_backends b JOIN pg_stat_activity USING (pid)
-				WHERE b.gate_state = 'waiting' AND application_name = 'pg_cron' AND query LIKE 'INSERT INTO jobs%'",
-				"pg_cron's job in the queue");
-			is($gate->value('SELECT count(*) FROM jobs'), 0, 'a job of pg_cron that is a connection queues');
-			$holder->query('COMMIT');
-		}
-		$gate->ok_comes('count(*) > 0 FROM jobs', "a job of pg_cron enters, use_background_workers = $in_workers");
-		$gate->value("SELECT cron.unschedule($job)");
-		$gate->await(
-			"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'pg_cron%'
-			AND backend_type = 'client backend'", 'the jobs to end');
-		$holder->quit;
-	}
-	return;
-}
-
 for my $order ('first', 'last')
 {
 	$gate_is_first = $order eq 'first';
@@ -243,7 +202,7 @@ for my $order ('first', 'last')
 		'INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 10000) i',
 		'ANALYZE accounts');
 
-	foreach my $test (@cases, \&test_accounting, \&test_pg_cron)
+	foreach my $test (@cases, \&test_accounting)
 	{
 	  SKIP:
 		{
