@@ -5,7 +5,7 @@
 # private PostgreSQL (test/setup.sh), and starts bench/driver/bench.py, which measures.
 #
 #   make bench                          everything (hours; it says how many)
-#   make bench BENCH=tenth              one benchmark, or several by name
+#   make bench BENCH=order              one benchmark, or several by name
 #   make bench QUICK=1                  proves that it works: figures mean nothing
 #   make demo                           BENCH=demo: about a minute, prints figures only
 #
@@ -27,7 +27,7 @@
 # shellcheck source=test/setup.sh
 . "$(dirname "$0")/../test/setup.sh"
 
-ALL="auto mixed bystanders two_rows tenth stuck_row deadlocks order mixed_sessions flash_sale overload instructions"
+ALL="auto mixed bystanders deadlocks order mixed_sessions flash_sale overload instructions"
 VARIABLES="BENCH WORKLOADS VARIANTS CLIENTS ROUNDS DURATION SKIP SERVER_SETTINGS QUICK COMMIT"
 
 check_options() {

@@ -9,7 +9,6 @@ import clients
 import shop
 from kinds import ID, Benchmark, Group, Load, Stage, plain
 from server import run
-from stuck_row import UPDATE, stuck
 
 # ---------------------------------------------------------------------------
 # Tables: one database each, made when first needed
@@ -17,7 +16,7 @@ from stuck_row import UPDATE, stuck
 
 ROWS = [
     *(f"CREATE TABLE {name} (id int PRIMARY KEY, v bigint NOT NULL DEFAULT 0)" for name in ("hot", "few", "many")),
-    "INSERT INTO hot (id) VALUES (1), (2)",
+    "INSERT INTO hot (id) VALUES (1)",
     "INSERT INTO few (id) SELECT generate_series(1, 60)",
     "INSERT INTO many (id) SELECT generate_series(1, {rows})",
 ]
@@ -90,12 +89,10 @@ def make_dataset(server, dataset):
 # ---------------------------------------------------------------------------
 
 
-HOT_ROW = UPDATE + "\n"
+HOT_ROW = "UPDATE hot SET v = v + 1 WHERE id = 1;\n"
 HOT_BLOCK = f"BEGIN;\n{HOT_ROW}\\sleep 1 ms\nCOMMIT;\n"
-THINKING = "BEGIN;\nUPDATE hot SET v = v + 1 WHERE id = 2;\n\\sleep 20 ms\nCOMMIT;\n"
 READ_MANY = "SELECT v FROM many WHERE id = :id;\n"
 UPDATE_MANY = ID + "BEGIN;\nUPDATE many SET v = v + 1 WHERE id = :id;\n\\sleep 1 ms\n"
-TENTH = f"\\set which random(1, 10)\n\\if :which = 1\n{HOT_BLOCK}\\else\n{UPDATE_MANY}COMMIT;\n\\endif\n"
 ORDER = "{}BEGIN;\n{}COMMIT;\n".format(
     "".join(f"\\set r{n} random(1, 60)\n" for n in range(4)),
     "".join(f"UPDATE few SET v = v + 1 WHERE id = :r{n};\n" for n in range(4)),
@@ -108,7 +105,6 @@ SELECT max(place) FROM (SELECT row_number() OVER (ORDER BY note, amount) AS plac
 SELECT substr(name, 1, 2), sum(amount), count(DISTINCT note) FROM facts JOIN dims ON dim = id GROUP BY 1;
 \\endif
 """
-READERS = Group("readers", "rows", f"{ID}{READ_MANY}\\sleep 5 ms\n", number=4)
 
 
 def everybody(title, dataset, script="", *arguments):
@@ -126,11 +122,6 @@ def reads(name, timeout, number=0, rate=0):
 def reads_open(demand):
     title = f"reads of 6 ms, {demand} times as many asked for as CPUs can do, statement_timeout=300ms"
     return plain(title, reads("all", 300, 200 * CPUS, demand * READS_PER_SECOND))
-
-
-def stuck_row(setting, statements=UPDATE):
-    stage = Stage("", (READERS,), stuck(setting, statements))
-    return Load(f"4 clients read a table beside a stuck row, {setting}", (stage,))
 
 
 LOADS = {
@@ -152,17 +143,6 @@ LOADS = {
         ),
         duration=15,
     ),
-    "two_rows": plain(
-        "60 clients update one row, 60 a row of another table, for 20 ms of client time",
-        contenders("lone", 60, "UPDATE few SET v = v + 1 WHERE id = 1;\n"),
-        contenders("thinking", 60, THINKING),
-        duration=15,
-    ),
-    "tenth": plain(
-        "every tenth transaction of 200 clients updates one row, the others random rows",
-        contenders("all", 200, TENTH),
-        duration=15,
-    ),
     "deadlocks": plain(
         "sysbench oltp_read_write, 2 tables of 5000 rows, pareto",
         contenders("sysbench", 100, ""),
@@ -175,9 +155,6 @@ LOADS = {
         duration=15,
         patience=4,
     ),
-    **{f"lock_{ms}": stuck_row(f"lock_timeout={ms}") for ms in (80, 150, 1000)},
-    "statement": stuck_row("statement_timeout=2s"),
-    "savepoint": stuck_row("lock_timeout=80", f"BEGIN; SAVEPOINT s;\n{UPDATE}\nROLLBACK TO s; COMMIT;"),
     "impatient": plain("all clients repeat a read of 6 ms, statement_timeout=300ms", reads("all", 300)),
     "one_second": plain("the same, statement_timeout=1s", reads("all", 1000, 125 * CPUS)),
     "two_timeouts": plain(
@@ -199,7 +176,6 @@ LOADS = {
 # Benchmarks
 # ---------------------------------------------------------------------------
 
-CONTEND = "off auto gate:4 gate:16 pool:8 pgbouncer:8 pgbouncer:32"
 STORM = "off auto gate:2 idle_after=-1:1 idle_after=-1:2 idle_after=-1:4 pgbouncer:2"
 
 BENCHMARKS = {
@@ -210,10 +186,9 @@ BENCHMARKS = {
         (64, 500, 1000, 4000),
     ),
     "mixed": Benchmark("Short transactions beside a few analysts", "mixed", "off auto gate:16", (100,)),
-    "bystanders": Benchmark("Other work beside a hot row", "bystanders", CONTEND),
-    "two_rows": Benchmark("Two hot rows", "two_rows", CONTEND),
-    "tenth": Benchmark("A row that is wanted now and then", "tenth", CONTEND),
-    "stuck_row": Benchmark("A stuck row", "lock_80 lock_150 lock_1000 statement savepoint", "off auto gate:4 pool:4"),
+    "bystanders": Benchmark(
+        "Other work beside a hot row", "bystanders", "off auto gate:4 gate:16 pool:8 pgbouncer:8 pgbouncer:32"
+    ),
     "deadlocks": Benchmark("Deadlocks", "deadlocks", STORM),
     "order": Benchmark("Rows locked in any order", "order", STORM),
     "overload": Benchmark(
