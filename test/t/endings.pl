@@ -338,60 +338,6 @@ race(
 	'00000', '53000');
 $gate->set(pools => '');
 
-# A grant that meets client_connection_check_interval
-#
-# To look after its client, a waiter resets its latch.  If a grant came between its question
-# for a slot and that, the waiter would sleep on.  So the test stops it before its timer fires,
-# lets it go for some microseconds, stops it somewhere on its way, and grants it a slot.  The
-# interval is a long one afterwards: the timer must not wake it again.
-
-# Is there an alarm signal for a session that is stopped?
-sub alarm_is_pending
-{
-	my ($session) = @_;
-	return slurp_file('/proc/' . $session->pid . '/status') =~ /^ShdPnd:\s*([0-9a-f]+)/m && hex($1) & 1 << 13;
-}
-
-SKIP:
-{
-	skip 'whether a signal is pending is not shown here', 1 if !-r "/proc/$$/status";
-
-	my $tries = 0;
-	for (1 .. 3)
-	{
-		my $holder = $gate->holder;
-		my @waiters = map { $gate->session(session => { client_connection_check_interval => '1s' }) } 1 .. 100;
-		$_->start("SET client_connection_check_interval = '1h'; SELECT 1") foreach @waiters;
-		$gate->await_waiting(100);
-		kill STOP => map { $_->pid } @waiters;
-
-		# Not if the machine was so slow that there was an alarm before.
-		my $deadline = time + 3;
-		my @ready;
-		do
-		{
-			usleep(10_000);
-			@ready = grep { alarm_is_pending($_) } @waiters;
-		} until @ready == @waiters || time > $deadline;
-		$tries += @ready;
-		foreach my $waiter (@ready)
-		{
-			my $until = time + 1e-5 * 30**rand;
-			kill CONT => $waiter->pid;
-			while (time < $until) { }
-			kill STOP => $waiter->pid;
-		}
-
-		$gate->set(max_active_backends => 0);
-		$gate->await('SELECT waiting = 0 FROM pg_stat_admission_gate');
-		kill CONT => map { $_->pid } @waiters;
-		$gate->ok_all_done('no waiter misses a grant while it looks after its client', @waiters);
-		$gate->set(max_active_backends => 1);
-	}
-	note "$tries tries";
-	$gate->ok_quiet('after client_connection_check_interval met grants');
-}
-
 # Refused BEGINs
 #
 # The transaction stays open and bound to fail: nothing that a client goes on to send is
