@@ -71,7 +71,7 @@ test-full: ## all tests there are, in hours
 	exit $$status
 matrix: ## test every version, from Debian or Ubuntu: see test/matrix
 	@$(here)test/matrix
-neighbours: ## test beside other extensions, poolers and Patroni, which it installs
+neighbours: ## test beside other extensions, pgbouncer and Patroni, which it installs
 	@TESTS=neighbours $(here)test/run.sh
 drivers: ## test real drivers, or DRIVERS="...", from their registries: see test/drivers
 	@TESTS=drivers $(here)test/run.sh
