@@ -12,7 +12,6 @@ my $gate = GateTest->new(
 	'endings',
 	max_active_backends => 1,
 	idle_after => -1,
-	max_connections => 150,
 	max_prepared_transactions => 5);
 
 $gate->value(
