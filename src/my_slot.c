@@ -512,7 +512,11 @@ my_slot_resume(void)
 		slots_resume();
 	else if (!bypass_in_force)
 	{
-		slots_force(GetCurrentStatementStartTimestamp());
+		TimestampTz since = GetCurrentStatementStartTimestamp();
+
+		/* The session may not have met the gate before. */
+		if (!slots_try_acquire(since, false))
+			(void) slots_force(since);
 		standing = ADMITTED;
 	}
 }

@@ -222,6 +222,18 @@ for my $end ('COMMIT', 'ROLLBACK')
 	$gate->ok_quiet('after a client hung up with a suspended portal');
 }
 
+# One that began with the bypass goes on without it, before its session has met the gate.
+{
+	my $session = $gate->session(session => { 'admission_gate.bypass' => 'on' });
+	$session->query('BEGIN');
+	$session->parse('', 'SELECT id FROM t ORDER BY id')->bind('p', '')->execute('p', 5)->sync->result;
+	$session->query('SET admission_gate.bypass = off');
+	is($session->execute('p', 5)->sync->result->{rows}[4][0], '10', 'a portal goes on when the bypass has ended');
+	is($gate->gauges, '1|0', 'with a slot');
+	$session->query('COMMIT');
+	$gate->ok_quiet('after it');
+}
+
 # Commands that commit inside
 {
 	my ($session, $next) = map { $gate->session } 1 .. 2;
