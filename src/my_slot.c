@@ -356,8 +356,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		refuse(true, !begins_block);
 	if (state != SLOT_WAITING)
 	{
-		snapshot_retake();
 		standing = ADMITTED;
+		snapshot_retake();
 		return;
 	}
 
@@ -501,24 +501,14 @@ my_slot_wait(QueryDesc *query, bool begins_block)
 		wait_for_slot(query, false);
 }
 
-/*
- * A top-level statement continues: like my_slot_acquire(), but never waits, and
- * raises no error.
- */
+/* A top-level statement continues: like my_slot_acquire(), but never waits. */
 void
 my_slot_resume(void)
 {
-	if (standing == ADMITTED)
-		slots_resume();
-	else if (!bypass_in_force)
-	{
-		TimestampTz since = GetCurrentStatementStartTimestamp();
-
-		/* The session may not have met the gate before. */
-		if (!slots_try_acquire(since, false))
-			(void) slots_force(since);
-		standing = ADMITTED;
-	}
+	if (my_slot_acquire(false))
+		return;
+	(void) slots_force(GetCurrentStatementStartTimestamp());
+	standing = ADMITTED;
 }
 
 /*
