@@ -323,14 +323,12 @@ find_row_wanted(PGPROC *proc, HotSpotKey *key, bool *is_shared)
 	}
 }
 
-/* Has this backend been idle for idle_after, and at least MIN_IDLE? */
+/* Is this idle_after ago, and at least MIN_IDLE?  0 is not. */
 static bool
-is_idle(int procno)
+is_long_ago(uint64 time)
 {
-	int64		idle_after = Max(gate_idle_after, MIN_IDLE) * INT64CONST(1000);
-
-	return samples[procno].idle_since != 0 &&
-		(int64) (sample.now - samples[procno].idle_since) >= idle_after;
+	return time != 0 &&
+		(int64) (sample.now - time) >= Max(gate_idle_after, MIN_IDLE) * INT64CONST(1000);
 }
 
 /*
@@ -374,7 +372,7 @@ find_owner(WaitGroup *group)
 			group->verdict = VERDICT_STUCK;
 		else if (slots_look_at(leader).state == SLOT_WAITING)
 			samples[leader].is_awaited = true;
-		else if (is_idle(owner))
+		else if (is_long_ago(samples[owner].idle_since))
 			group->verdict = VERDICT_STUCK;
 		else if (group->owner < 0 || samples[owner].lock != NULL)
 			group->owner = owner;
@@ -418,13 +416,13 @@ activity_of(int procno, HotSpotKey *key)
 	*key = seen->key;
 	/* A disk does better if many wait for a WAL write at a time. */
 	if (seen->lock == NULL && (!is_for_lwlock(event) || event == (PG_WAIT_LWLOCK | WALWriteLock->tranche)))
-		return is_idle(procno) ? ACTIVITY_IDLE :
+		return is_long_ago(seen->idle_since) ? ACTIVITY_IDLE :
 			is_idle_wait(event) ? ACTIVITY_RESTS : ACTIVITY_WORKS;
 	if (group == NULL)
 		return ACTIVITY_CONTENDS;
 	seen->verdict = judge(group);
 	if (group->verdict == VERDICT_STUCK)
-		return ACTIVITY_STUCK;
+		return ACTIVITY_IDLE;
 	*key = seen->key = group->key;
 	if (key->kind != HOT_SPOT_TRANSACTION)
 		is_shared = mode != NoLock && !DoLockModesConflict(mode, mode);
@@ -533,24 +531,22 @@ is_at_work(int procno)
 /* ---- Samples ---- */
 
 /*
- * This backend has the place of a long statement.  If it has not been at work
- * for some time, others may have the place.
+ * Note whether this holder is at work.  If it has not been for some time, others
+ * may have its place among long statements.
  */
 static void
-watch_long_place(int procno)
+note_holder(int procno, TimestampTz long_ago)
 {
 	BackendSample *seen = &samples[procno];
-	int64		away_for = Max(gate_idle_after, MIN_IDLE) * INT64CONST(1000);
+	bool		at_work = is_at_work(procno);
 
-	if (is_at_work(procno))
+	slots_note_holder(procno, at_work, long_ago);
+	if (at_work)
 		seen->away_since = 0;
 	else if (seen->away_since == 0)
 		seen->away_since = sample.now;
-	else if ((int64) (sample.now - seen->away_since) >= away_for)
-	{
-		seen->away_since = 0;
+	if (seen->slot.has_long_place && is_long_ago(seen->away_since))
 		slots_withdraw_long_place(procno);
-	}
 }
 
 /* If replay waits for a lock, let in owners of it that wait at the gate. */
@@ -639,12 +635,10 @@ sampler_sample(void)
 		if (state == SLOT_RUNNING || (state == SLOT_NONE && samples[procno].lock != NULL))
 			activity = activity_of(procno, &key);
 		at_work += activity == ACTIVITY_WORKS || activity == ACTIVITY_CONTENDS;
-		if (samples[procno].slot.has_long_place)
-			watch_long_place(procno);
-		else if (hot_spots)
+		if (hot_spots && !samples[procno].slot.has_long_place)
 			slots_note_activity(procno, activity, key, sample.now);
 		if (state == SLOT_RUNNING)
-			slots_note_holder(procno, is_at_work(procno), long_ago);
+			note_holder(procno, long_ago);
 	}
 	help_replay();
 	slots_adapt_cpu_limit(sample.wanting, sample.now);

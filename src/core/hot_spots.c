@@ -451,7 +451,7 @@ slots_note_activity(int procno, Activity activity, HotSpotKey key, uint64 now)
 
 	spot = &Slots->hot_spots[found];
 	spot->sample.contenders++;
-	if (activity == ACTIVITY_STUCK || activity == ACTIVITY_IDLE)
+	if (activity == ACTIVITY_IDLE)
 	{
 		slots_withdraw_place(entry, had);
 		return;

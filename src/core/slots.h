@@ -307,8 +307,8 @@ typedef enum Activity
 {
 	ACTIVITY_WORKS,
 	ACTIVITY_CONTENDS,			/* waits for backends that work or contend */
-	ACTIVITY_STUCK,				/* waits for an idle one */
-	ACTIVITY_IDLE,				/* long wait for client, timer or extension */
+	ACTIVITY_IDLE,				/* long wait for client, timer or extension,
+								 * or for a backend in one */
 	ACTIVITY_RESTS				/* a shorter one, or for a shared lock */
 } Activity;
 
