@@ -108,9 +108,7 @@ end_row(Row *row)
 /* What is shown of a pool */
 typedef struct PoolView
 {
-	char		name[NAMEDATALEN];
-	int			max_active;
-	int			priority;
+	PoolDefinition definition;
 	int			backends[SLOT_STATES];
 	int			working;		/* of those running, by the last sample */
 	uint64		totals[SLOT_TOTALS];
@@ -123,12 +121,9 @@ static void
 copy_pool(int index, PoolView *view)
 {
 	SlotPool   *pool = &Slots->pools[index];
-	int			own_limit = pool->definition.max_active;
 
 	memset(view, 0, sizeof(PoolView));
-	strlcpy(view->name, pool->definition.name, NAMEDATALEN);
-	view->max_active = own_limit > 0 ? own_limit : Slots->max_active;
-	view->priority = pool->definition.priority;
+	view->definition = pool->definition;
 	slots_sum_totals(index, view->totals);
 	for (int t = 0; t < SLOT_TOTALS; t++)
 		view->totals[t] -= pool->baseline[t];
@@ -178,11 +173,13 @@ pg_stat_get_admission_gate(PG_FUNCTION_ARGS)
 
 	for (PoolView *pool = pools; pool < pools + n; pool++)
 	{
-		add(&row, CStringGetTextDatum(pool->name));
+		int			own_limit = pool->definition.max_active;
+
+		add(&row, CStringGetTextDatum(pool->definition.name));
 		add(&row, CStringGetTextDatum(Slots->settings.max_active == 0 ? "off" :
 									  Slots->settings.observing ? "observe" : "enforce"));
-		add(&row, Int32GetDatum(pool->max_active));
-		add(&row, Int32GetDatum(pool->priority));
+		add(&row, Int32GetDatum(own_limit > 0 ? own_limit : Slots->max_active));
+		add(&row, Int32GetDatum(pool->definition.priority));
 		add(&row, Int32GetDatum(pool->backends[SLOT_RUNNING]));
 		add(&row, Int32GetDatum(pool->working));
 		add(&row, Int32GetDatum(pool->backends[SLOT_WAITING]));
@@ -211,7 +208,7 @@ pg_stat_get_admission_gate_histogram(PG_FUNCTION_ARGS)
 		{
 			bool		is_last = b == SLOTS_WAIT_BUCKETS - 1;
 
-			add(&row, CStringGetTextDatum(pool->name));
+			add(&row, CStringGetTextDatum(pool->definition.name));
 			add(&row, Float8GetDatum(b == 0 ? 0 : 1 << (b - 1)));
 			add(&row, Float8GetDatum(is_last ? get_float8_infinity() : 1 << b));
 			add(&row, Int64GetDatum(pool->wait_counts[b]));
