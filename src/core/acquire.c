@@ -542,13 +542,6 @@ slots_end_transaction(bool failed)
 		me->hot_spot = 0;
 }
 
-static pg_noinline void
-end_with_rest(bool failed)
-{
-	slots_release();
-	slots_end_transaction(failed);
-}
-
 /*
  * The transaction has ended: count it if it was admitted, and release what it
  * has left.
@@ -563,7 +556,10 @@ slots_end(bool failed, bool was_admitted)
 	if (was_admitted)
 		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || is_at_hot_spot(me) || has_wanted(me)))
-		end_with_rest(failed);
+	{
+		slots_release();
+		slots_end_transaction(failed);
+	}
 }
 
 /* ---- Places in the middle of a transaction ---- */
@@ -740,11 +736,9 @@ slots_shmem_init(void)
 	Slots->pools_lock = &GetNamedLWLockTranche(SLOTS_TRANCHE)->lock;
 	for (int i = 0; i < SLOTS_MAX_POOLS; i++)
 	{
-		SlotPool   *pool = &Slots->pools[i];
-
-		pg_atomic_init_u64(&pool->max_wait, 0);
+		pg_atomic_init_u64(&Slots->pools[i].max_wait, 0);
 		for (int b = 0; b < SLOTS_WAIT_BUCKETS; b++)
-			pg_atomic_init_u64(&pool->wait_counts[b], 0);
+			pg_atomic_init_u64(&Slots->pools[i].wait_counts[b], 0);
 	}
 	Slots->us_per_cost = FIRST_US_PER_COST;
 	SpinLockInit(&Slots->known.mutex);

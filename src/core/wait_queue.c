@@ -533,20 +533,14 @@ slots_unlock(void)
 		SetLatch(&GetPGProcByNumber(procno_of(wakeups[i]))->procLatch);
 }
 
-/* Call the next waiter, if it can enter. */
-static void
-call_next(void)
-{
-	slots_lock();
-	slots_unlock();
-}
-
-/* Count a place out, if it is one, and call the next waiter. */
+/* Count a place out, if it is one, and call the next waiter if it can enter. */
 void
 slots_return_place(int place)
 {
-	if (unlikely(count_place_out(place)))
-		call_next();
+	if (likely(!count_place_out(place)))
+		return;
+	slots_lock();
+	slots_unlock();				/* this calls it */
 }
 
 /* ---- Entries by limits ---- */
