@@ -18,22 +18,6 @@
 
 #include "core/slots_internal.h"
 
-/* It has begun, or ended. */
-static void
-log_change(const CpuSample *sample)
-{
-	if (Slots->settings.log_min_wait < 0)
-		return;
-	if (Slots->cpu_limit > 0)
-		ereport(LOG,
-				(errmsg("admission limit began: %u backends at work, as time-outs end statements, and %u processes want %u CPUs",
-						Slots->cpu_limit, sample->wanting, sample->cpus)));
-	else
-		ereport(LOG,
-				(errmsg("admission limit ended after %.1f s",
-						(GetCurrentTimestamp() - Slots->cpu_limit_since) / 1e6)));
-}
-
 /* Let so many work; 0 = any number.  slots_adapt_to_work() is next. */
 static void
 set_limit(uint32 limit, const CpuSample *sample)
@@ -48,10 +32,19 @@ set_limit(uint32 limit, const CpuSample *sample)
 		Slots->cpu_limit_since = Slots->timestamp;
 	slots_set_max_active();
 	slots_unlock();
-	if (old == 0 || limit == 0)
-		log_change(sample);
 	if (limit == 0)
 		slots_grant_free();
+
+	if (Slots->settings.log_min_wait < 0)
+		return;
+	if (old == 0)
+		ereport(LOG,
+				(errmsg("admission limit began: %u backends at work, as time-outs end statements, and %u processes want %u CPUs",
+						limit, sample->wanting, sample->cpus)));
+	else if (limit == 0)
+		ereport(LOG,
+				(errmsg("admission limit ended after %.1f s",
+						(GetCurrentTimestamp() - Slots->cpu_limit_since) / 1e6)));
 }
 
 /*
