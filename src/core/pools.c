@@ -70,17 +70,6 @@ warn_of_unknown_pool(void)
 	RESUME_INTERRUPTS();
 }
 
-/* This backend leaves its pool: move its totals there.  Lock and pools_lock held. */
-static void
-keep_totals(void)
-{
-	for (int t = 0; t < SLOT_TOTALS; t++)
-	{
-		pool_of(MySlotEntry)->totals[t] += pg_atomic_read_u64(&MySlotEntry->totals[t]);
-		pg_atomic_write_u64(&MySlotEntry->totals[t], 0);
-	}
-}
-
 /* Join the pool that the setting names, or the default pool. */
 void
 slots_join_pool(void)
@@ -97,7 +86,11 @@ slots_join_pool(void)
 	if (MySlotEntry->pool != index)
 	{
 		slots_lock();
-		keep_totals();
+		for (int t = 0; t < SLOT_TOTALS; t++)
+		{
+			pool_of(MySlotEntry)->totals[t] += pg_atomic_read_u64(&MySlotEntry->totals[t]);
+			pg_atomic_write_u64(&MySlotEntry->totals[t], 0);
+		}
 		MySlotEntry->pool = index;
 		slots_unlock();
 	}
@@ -234,16 +227,6 @@ define_pool(int index, const PoolDefinition *definition)
 	slots_unlock();
 }
 
-/* Drop a pool.  Those that wait in its queue enter by its former rules. */
-static void
-drop_pool(int index)
-{
-	slots_lock();
-	Slots->pools[index].defined = false;
-	pg_atomic_fetch_add_u32(&Slots->generation, 1);
-	slots_unlock();
-}
-
 /*
  * Replace the pools.  Those that stay keep their queues, counts and totals.
  * Waiters enter if they may now.
@@ -273,8 +256,13 @@ slots_set_pools(const PoolDefinitions *definitions)
 	{
 		SlotPool   *pool = &Slots->pools[i];
 
-		if (pool->defined && pools_find(definitions, pool->definition.name) == NULL)
-			drop_pool(i);
+		if (!pool->defined || pools_find(definitions, pool->definition.name) != NULL)
+			continue;
+		/* Those that wait in its queue enter by its former rules. */
+		slots_lock();
+		pool->defined = false;
+		pg_atomic_fetch_add_u32(&Slots->generation, 1);
+		slots_unlock();
 	}
 	Assert(find_pool(POOLS_DEFAULT_NAME) == DEFAULT_POOL);
 
