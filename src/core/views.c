@@ -367,14 +367,11 @@ pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 	WorkerStats stats;
 	int			worker;
 	int			pid;
-	uint32		cpu_limit;
-	TimestampTz since;
+	uint32		cpu_limit = Slots->cpu_limit;
 
 	slots_lock();
 	worker = Slots->worker;
 	stats = Slots->worker_stats;
-	cpu_limit = Slots->cpu_limit;
-	since = Slots->cpu_limit_since;
 	slots_unlock();
 	pid = worker == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(worker)->pid;
 	add_if(&row, pid != 0, Int32GetDatum(pid));
@@ -383,7 +380,7 @@ pg_stat_get_admission_gate_worker(PG_FUNCTION_ARGS)
 	add(&row, Int64GetDatum(stats.samples));
 	add_milliseconds(&row, stats.sample_time);
 	add_if(&row, cpu_limit > 0, Int32GetDatum(cpu_limit));
-	add_if(&row, cpu_limit > 0, TimestampTzGetDatum(since));
+	add_if(&row, cpu_limit > 0, TimestampTzGetDatum(Slots->cpu_limit_since));
 	end_row(&row);
 	return (Datum) 0;
 }
