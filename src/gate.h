@@ -82,7 +82,7 @@ extern bool pools_check(char **newval, void **extra, GucSource source);
 /* process.c */
 extern void wait_for_latch(long timeout, uint32 wait_event);
 extern uint64 own_cpu_time(void);
-extern bool process_cpu_time(int pid, uint64 *used);
+extern uint64 process_cpu_time(int pid);
 extern int	usable_cpus(void);
 extern bool process_rests(int pid);
 

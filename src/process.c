@@ -34,28 +34,21 @@
 uint64
 own_cpu_time(void)
 {
-	struct timespec time;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-	return (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
+	return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
-/* Read that of any process.  Returns false if it is unknown. */
-bool
-process_cpu_time(int pid, uint64 *used)
+/* That of any process, or 0 if it is unknown */
+uint64
+process_cpu_time(int pid)
 {
 #if defined(_POSIX_CPUTIME) && _POSIX_CPUTIME >= 0
 	clockid_t	clock;
-	struct timespec time;
 
 	/* 0 would be the calling process */
-	if (pid != 0 && clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &time) == 0)
-	{
-		*used = (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
-		return true;
-	}
+	if (pid != 0 && clock_getcpuclockid(pid, &clock) == 0)
+		return read_clock(clock);
 #endif
-	return false;
+	return 0;
 }
 
 int

@@ -460,8 +460,7 @@ watch_clock(int procno)
 		return true;
 	if (progress == seen->clock_progress && passed < gate_idle_after * INT64CONST(1000) / 2)
 		return !seen->sleeps;
-	if (!process_cpu_time(GetPGProcByNumber(procno)->pid, &cpu))
-		cpu = 0;
+	cpu = process_cpu_time(GetPGProcByNumber(procno)->pid);
 	/* A lower time: parallel workers take theirs with them when they exit. */
 	if (progress != seen->clock_progress || cpu < seen->cpu || cpu == 0 ||
 		(cpu - seen->cpu) * IDLE_PART > passed)

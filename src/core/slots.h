@@ -101,15 +101,21 @@ typedef struct HotSpotKey
 #define WANTS_ALL	0			/* instead of a key: the whole hot spot */
 #define NO_SHAPE	0			/* a standstill of others means nothing to it */
 
-/* Monotonic clock for intervals, us */
+/* What a clock shows, us; 0 if it cannot be read */
+static inline uint64
+read_clock(clockid_t clock)
+{
+	struct timespec time;
+
+	/* Not instr_time.h: from 19 on, each session may choose its clock. */
+	return clock_gettime(clock, &time) != 0 ? 0 : (uint64) time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
+/* The clock for intervals */
 static inline uint64
 monotonic_us(void)
 {
-	struct timespec now;
-
-	/* Not instr_time.h: from 19 on, each session may choose its clock. */
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+	return read_clock(CLOCK_MONOTONIC);
 }
 
 /* Shared memory */
