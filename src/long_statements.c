@@ -12,7 +12,8 @@
  *
  * To measure costs two readings of a clock, so statements whose cost promises
  * much less than long_after are not looked at: they cost one comparison.  If
- * the cost misleads, a sample notices, and the next run is measured.  Only one statement is measured at a time.
+ * the cost misleads, a sample notices, and the next run is measured.  Only one
+ * statement is measured at a time.
  *
  * Locking: none; everything here is local to the backend.
  *

@@ -129,10 +129,7 @@ slots_adapt_to_work(uint64 now)
 
 /* ---- The worker ---- */
 
-/*
- * Nobody samples for a while: as many slots as backends may be at work, see
- * at_work.c.  Lock held.
- */
+/* Nobody samples for a while: as many slots as may be at work.  Lock held. */
 static void
 close_limits(void)
 {
