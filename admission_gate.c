@@ -18,13 +18,6 @@
  * fast-path function calls, and login event triggers.  A transaction that
  * begins with these waits like any other, and SQL that they run meets the gate.
  *
- * A statement that wants a hot row or lock takes a place at that hot spot when
- * it starts, even inside a function, trigger or procedure (wanted.c).
- *
- * A backend releases its slot when its commit begins, before it flushes WAL:
- * others can use the CPU while it waits for the disk.  Commands that commit
- * internally, like CALL and VACUUM, keep the slot until they end.
- *
  * Locking: everything here is local to the backend, except that
  * AddinShmemInitLock guards the creation of shared memory.
  *
@@ -82,8 +75,9 @@ static ExecutorFinish_hook_type next_ExecutorFinish;
 static ProcessUtility_hook_type next_ProcessUtility;
 
 /*
- * Release the slot when the commit begins; count the transaction when it has
- * ended.  A command that commits internally keeps its slot until it ends.
+ * Release the slot when the commit begins, before it flushes WAL: others can use
+ * the CPU while it waits for the disk.  Count the transaction when it has ended.
+ * A command that commits internally, like CALL and VACUUM, keeps its slot.
  */
 static void
 gate_xact_callback(XactEvent event, void *arg)
