@@ -633,6 +633,7 @@ my_slot_note_error(const ErrorData *error)
 {
 	bool		was_admitted = standing == ADMITTED || standing == ENDING;
 	bool		comes = standing == NOT_ADMITTED && gate_max_active_backends != 0 && !bypass_in_force;
+	bool		by_server = StatementTimeout > 0 || error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT;
 
 	if (error->elevel < ERROR || has_given_up)
 		return;
@@ -640,7 +641,7 @@ my_slot_note_error(const ErrorData *error)
 		was_admitted &&
 		(error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
-		slots_count_overdue(StatementTimeout > 0 ? 0 : Max(time_of_statement(), 1));
+		slots_count_overdue(by_server ? 0 : Max(time_of_statement(), 1));
 }
 
 /*
