@@ -28,6 +28,7 @@
 typedef struct
 {
 	PGconn	   *conn;
+	PostgresPollingStatusType connecting;	/* what it waits for */
 	double		due;			/* when its statement was due */
 	char		ended[8];		/* "", or what to log instead of a latency */
 } Session;
@@ -65,16 +66,17 @@ check(const Session *session, int succeeded)
 	exit(1);
 }
 
-/* Waits until this connection stands.  status: what it waits for now */
+/* Waits until this connection stands, or has failed. */
 static void
-finish_connecting(PGconn * conn, PostgresPollingStatusType status)
+finish_connecting(Session *session)
 {
-	while (status == PGRES_POLLING_READING || status == PGRES_POLLING_WRITING)
+	while (session->connecting == PGRES_POLLING_READING || session->connecting == PGRES_POLLING_WRITING)
 	{
-		struct pollfd socket = {PQsocket(conn), status == PGRES_POLLING_READING ? POLLIN : POLLOUT};
+		short		events = session->connecting == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+		struct pollfd socket = {PQsocket(session->conn), events};
 
 		poll(&socket, 1, -1);
-		status = PQconnectPoll(conn);
+		session->connecting = PQconnectPoll(session->conn);
 	}
 }
 
@@ -157,13 +159,13 @@ main(int argc, char **argv)
 	for (Session *session = sessions; session < sessions + nsessions; session++)
 	{
 		session->conn = PQconnectStart("");
-		PQconnectPoll(session->conn);
+		session->connecting = PQconnectPoll(session->conn);
 	}
 	for (Session *session = sessions; session < sessions + nsessions; session++)
 	{
 		struct epoll_event event = {EPOLLIN, {session}};
 
-		finish_connecting(session->conn, PGRES_POLLING_READING);
+		finish_connecting(session);
 		check(session, PQstatus(session->conn) == CONNECTION_OK);
 		epoll_ctl(events, EPOLL_CTL_ADD, PQsocket(session->conn), &event);
 		idle[nidle++] = session;
