@@ -91,7 +91,7 @@ typedef struct BackendSample
 	uint64		moved;			/* when its group last moved */
 	uint64		blocked;		/* when it was last seen waiting for a lock */
 	uint16		blocked_progress;	/* its progress then */
-	uint64		away_since;		/* with a long place, not at work; 0 = it is */
+	uint64		away_since;		/* not at work; kept while it has a long place */
 	uint64		idle_since;		/* start of an idle wait; 0 = it is in none */
 	bool		sleeps;			/* without a wait event */
 	uint16		clock_progress; /* its progress at clock_since */
@@ -545,7 +545,10 @@ note_holder(int procno, TimestampTz long_ago)
 	else if (seen->away_since == 0)
 		seen->away_since = sample.now;
 	if (seen->slot.has_long_place && is_long_ago(seen->away_since))
+	{
+		seen->away_since = 0;
 		slots_withdraw_long_place(procno);
+	}
 }
 
 /* If replay waits for a lock, let in owners of it that wait at the gate. */
