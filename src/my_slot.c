@@ -93,6 +93,7 @@ static int	place_level = 0;
 static struct
 {
 	uint64		start;			/* by monotonic_us() */
+	TimestampTz statement;		/* see start_of_statement() */
 	int			queue_length;	/* on arrival */
 	uint64		patience;		/* us: see patience() */
 	bool		holds_locks;	/* or may: the transaction has begun before */
@@ -101,6 +102,16 @@ static struct
 
 /* Has a wait of this transaction ended by an error? */
 static bool has_given_up = false;
+
+/*
+ * When did the client send its statement?  That of a lone one counts from Parse
+ * or Bind, where it waits: PostgreSQL's own clock starts anew with Execute.
+ */
+static TimestampTz
+start_of_statement(void)
+{
+	return IsTransactionBlock() ? GetCurrentStatementStartTimestamp() : GetCurrentTransactionStartTimestamp();
+}
 
 /* The shorter one of two time-outs, of which 0 is none */
 static int
@@ -346,6 +357,7 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 	!IsSubTransaction() && !TransactionIdIsValid(GetTopTransactionIdIfAny());
 
 	my_wait.start = monotonic_us();
+	my_wait.statement = start_of_statement();
 	my_wait.patience = patience();
 	/* A lone statement of the client holds nothing but relation locks. */
 	my_wait.holds_locks = standing == WAITS_INSIDE && !is_lone;
@@ -379,6 +391,12 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 				 errmsg("canceling statement due to lock timeout")));
 	if (!granted)
 		refuse(false, !begins_block);
+
+	/*
+	 * A cancel that came between the grant and now would be ignored if this is
+	 * Bind, after which PostgreSQL reads the next message.
+	 */
+	CHECK_FOR_INTERRUPTS();
 
 	/* Privileges may have been revoked during the wait. */
 	if (!begins_block)
@@ -615,13 +633,6 @@ my_slot_end_long(void)
 		place_level = 0;
 }
 
-/* us since the client has sent its statement */
-static int64
-time_of_statement(void)
-{
-	return GetCurrentTimestamp() - GetCurrentStatementStartTimestamp();
-}
-
 /*
  * This error is about to be reported: count it if a time-out, of the server or
  * by a cancel of the client, ends a statement that was admitted, or that was
@@ -633,15 +644,20 @@ my_slot_note_error(const ErrorData *error)
 {
 	bool		was_admitted = standing == ADMITTED || standing == ENDING;
 	bool		comes = standing == NOT_ADMITTED && gate_max_active_backends != 0 && !bypass_in_force;
-	bool		by_server = StatementTimeout > 0 || error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT;
+	bool		by_client = StatementTimeout == 0 && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+													  error->sqlerrcode == ERRCODE_CONNECTION_FAILURE);
+	uint64		after = 0;
 
 	if (error->elevel < ERROR || has_given_up)
 		return;
+	/* Had it waited, others in that queue have as much time. */
+	if (by_client && my_wait.statement == start_of_statement())
+		after = Max(GetCurrentTimestamp() - my_wait.statement, 1);
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ? was_admitted || comes :
 		was_admitted &&
 		(error->sqlerrcode == GATE_ERRCODE_TRANSACTION_TIMEOUT ||
 		 (error->elevel == FATAL && error->sqlerrcode == ERRCODE_CONNECTION_FAILURE)))
-		slots_count_overdue(by_server ? 0 : Max(time_of_statement(), 1));
+		slots_count_overdue(after);
 }
 
 /*

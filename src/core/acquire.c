@@ -484,7 +484,11 @@ slots_count_overdue(uint64 client_left_after)
 	if (MySlotEntry == NULL)
 		return;
 	if (client_left_after > 0)
-		slots_note_client_at_work(client_left_after);
+	{
+		slots_lock();
+		slots_note_client(MySlotEntry, client_left_after);
+		slots_unlock();
+	}
 	add_to_own(TOTAL_OVERDUE, 1);
 	count_evidence(&Slots->overdue);
 }

@@ -591,7 +591,6 @@ extern int	slots_priority_of(const SlotEntry *next);
 extern void slots_set_max_active(void);
 extern bool slots_is_its_turn(SlotEntry *entry);
 extern void slots_note_client(const SlotEntry *entry, uint64 after);
-extern void slots_note_client_at_work(uint64 after);
 extern void slots_queue_append(SlotEntry *entry);
 extern void slots_queue_first(SlotEntry *entry);
 extern void slots_queue_remove(SlotEntry *entry);

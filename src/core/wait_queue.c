@@ -187,16 +187,6 @@ slots_note_client(const SlotEntry *entry, uint64 after)
 	queue->given_up = Slots->now;
 }
 
-/* The same for one that was in its queue for part of this time.  Lock not held. */
-void
-slots_note_client_at_work(uint64 after)
-{
-	slots_lock();
-	if (time_in_queue(MySlotEntry) <= after)
-		slots_note_client(MySlotEntry, after);
-	slots_unlock();
-}
-
 /* The head of a queue and a later waiter exchange their tickets.  Lock held. */
 static void
 exchange_tickets(SlotQueue *queue, SlotEntry *head, SlotEntry *later)

@@ -12,7 +12,8 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 1,
-	pools => 'cancel: priority = 0; hang_up: priority = 0; one: priority = 0; at_work: priority = 0',
+	pools =>
+	  'cancel: priority = 0; hang_up: priority = 0; one: priority = 0; at_work: priority = 0; bound: priority = 0',
 	max_connections => 140);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
@@ -60,16 +61,16 @@ sub ok_next
 # The time-outs of clients show when they cancel, or hang up: in the queue, or after it.
 sub goes_first
 {
-	my ($pool, $clients, $give_up, $at_work) = @_;
-	my %in_pool = ('admission_gate.pool' => $pool);
+	my ($pool, $clients, $give_up, $work_of_clients) = @_;
+	my %in_pool = ('admission_gate.pool' => $pool, 'admission_gate.long_after' => -1);
 	my $holder = $gate->worker;
-	my @clients = map { $gate->waiter($work, session => \%in_pool) } 1 .. $clients;
+	my @clients = map { $gate->waiter($work_of_clients // $work, session => \%in_pool) } 1 .. $clients;
 	$gate->await_wait($clients[-1], 2000);
 	my $patience = $gate->state($clients[0], 'wait_time');
-	$holder->stop if $at_work;
+	$holder->stop if $work_of_clients;
 	$give_up->($_) foreach @clients;
 	$gate->await_waiting(0);
-	$holder = $gate->worker if $at_work;
+	$holder = $gate->worker if $work_of_clients;
 
 	my $late = $gate->waiter($work, session => \%in_pool);
 	$gate->await_wait($late, 0.6 * $patience);
@@ -87,9 +88,11 @@ is(goes_first('hang_up', 6, sub { $_[0]->hang_up }), 'the newest', 'so do client
 my $cancel_work = sub {
 	my ($client) = @_;
 	$gate->await(sub { $gate->state($client) eq 'running' }, 'the next client');
-	$client->cancel;
+	$client->stop;
 };
-is(goes_first('at_work', 6, $cancel_work, 1), 'the newest', 'so do cancels that come too late for the queue');
+my $bound = sub { $_[0]->start_extended('SELECT count(*) FROM (SELECT generate_series(1, 1000000000)) s') };
+is(goes_first('at_work', 6, $cancel_work, $work), 'the newest', 'so do cancels that come too late for the queue');
+is(goes_first('bound', 6, $cancel_work, $bound), 'the newest', 'also of a statement that waited by Bind');
 
 # Refused again and again
 {
