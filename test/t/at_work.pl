@@ -2,8 +2,8 @@
 # keep others out, whether it waits for its client, a timer or one in the queue; that a
 # transaction which was admitted once never waits at the gate again; and that commands which
 # wait for others in the middle of their work do not hang behind the gate: those that wait for
-# sessions in the queue, those that open connections to the same server, parallel queries, and
-# what runs inside statements and at commit.
+# sessions in the queue, and those that open connections to the same server.  For parallel
+# queries, see no_way_past.pl and short_cpus.pl.
 
 use strict;
 use warnings;
@@ -120,20 +120,6 @@ for (
 }
 $gate->set(hot_spots => 'on');
 
-# A genuine deadlock is PostgreSQL's to find.
-$gate->piece(
-	'a deadlock',
-	{ max_active_backends => 1, deadlock_timeout => 500 },
-	sub {
-		my ($one, $two) = map { $gate->session } 1 .. 2;
-		$one->query('BEGIN; UPDATE t SET v = 1 WHERE id = 1');
-		$two->query('BEGIN; UPDATE t SET v = 2 WHERE id = 2');
-		$one->start('UPDATE t SET v = 1 WHERE id = 2');
-		$gate->await_wait_event_type($one, 'Lock');
-		$two->start('UPDATE t SET v = 2 WHERE id = 1');
-		is(join(',', sort $one->sqlstate, $two->sqlstate), '00000,40P01', 'a deadlock of two row locks is found');
-	});
-
 # Waits for clients
 $gate->piece(
 	'idle transactions',
@@ -211,41 +197,19 @@ for my $what (sort keys %ways_to_wait)
 		});
 }
 
-# Statements are no work by themselves, nor are rows that come one by one: another session
-# enters, while the function goes on.
-sub ok_lets_in
-{
-	my ($what, $go_on) = @_;
-
-	my $next = $gate->session;
-	$gate->value('SELECT pg_stat_admission_gate_reset()');
-	$next->start('SELECT 2');
-	$gate->ok_comes(sub { $go_on->(); $next->done }, "$what: lets a session in");
-	is($gate->counter('stalls'), '0', "$what: by the limit");
-	return is($next->finish, '2', "$what: which works");
-}
-
+# Statements are no work by themselves.
 $gate->piece(
 	'transactions that send statements',
 	{ max_active_backends => 4 },
 	sub {
 		my @chatty = map { $gate->holder } 1 .. 4;
-		ok_lets_in('a short statement every 30 ms', sub { $_->query('SELECT 1') foreach @chatty; usleep(20_000) });
+		my $next = $gate->session;
+		$gate->value('SELECT pg_stat_admission_gate_reset()');
+		$next->start('SELECT 2');
+		$gate->ok_comes(sub { $_->query('SELECT 1') foreach @chatty; usleep(20_000); $next->done },
+			'a short statement every 30 ms of each lets a session in');
+		is($gate->counter('stalls'), '0', 'by the limit');
 		$_->query('COMMIT') foreach @chatty;
-	});
-
-$gate->piece(
-	'COPY FROM fed row by row',
-	{ max_active_backends => 1 },
-	sub {
-		my $copy = $gate->session;
-		$copy->query('CREATE TEMP TABLE copied (id int)');
-		$copy->start('COPY copied FROM STDIN')->read_until('G');
-		my $rows = 0;
-		ok_lets_in('COPY FROM fed row by row',
-			sub { ($copy->copy_data($rows++ . "\n"), usleep(1000)) foreach 1 .. 100; });
-		$copy->copy_done;
-		is($copy->result->{tags}[0], "COPY $rows", 'the COPY FROM ends well');
 	});
 
 # Those that come to work again do so at once, above the limit; then none enters.
@@ -298,26 +262,8 @@ $gate->value(
 	'CREATE TABLE parent (id int PRIMARY KEY)',
 	'INSERT INTO parent VALUES (1)',
 	'CREATE TABLE child (id int REFERENCES parent)',
-	'CREATE TABLE locked AS SELECT 1 AS a',
-
-	# Meets advisory lock 1.
-	'CREATE FUNCTION meet() RETURNS int VOLATILE LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN 1; END $$',
-	'CREATE FUNCTION meet_and_catch() RETURNS int LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM 1/0; EXCEPTION WHEN division_by_zero THEN RETURN meet(); END $$',
-	'CREATE FUNCTION meet_in_trigger() RETURNS trigger LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM meet(); RETURN NEW; END $$',
-	'CREATE PROCEDURE meet_and_commit() LANGUAGE plpgsql AS
-		$$ BEGIN FOR i IN 1..5 LOOP PERFORM meet(); COMMIT; END LOOP; END $$',
 	'CREATE PROCEDURE lock_and_commit() LANGUAGE plpgsql AS
-		$$ BEGIN FOR i IN 1..5 LOOP LOCK t; COMMIT; END LOOP; END $$',
-	'CREATE TABLE deferred (a int)',
-	'CREATE CONSTRAINT TRIGGER tr AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED
-		FOR EACH ROW EXECUTE FUNCTION meet_in_trigger()',
-
-	# Workers wait for a table.
-	'CREATE FUNCTION read_locked(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS
-		$$ BEGIN RETURN (SELECT a FROM locked); END $$');
+		$$ BEGIN FOR i IN 1..5 LOOP LOCK t; COMMIT; END LOOP; END $$');
 
 # Queues the command behind a worker, and others behind it; then the worker ends.  Returns
 # the SQLSTATEs.
@@ -333,24 +279,9 @@ sub in_a_queue
 	return join ' ', map { $_->sqlstate } $session, @$others;
 }
 
-# A piece in which one in the queue is let in above the limit, because the holder waits for it
-sub let_in
-{
-	my ($what, $code) = @_;
-
-	return $gate->piece(
-		$what,
-		{ %lock, idle_after => -1 },
-		sub {
-			$gate->value('SELECT pg_stat_admission_gate_reset()');
-			$code->();
-			cmp_ok($gate->counter('stalls'), '>', 0, "$what: above the limit");
-		});
-}
-
 # Commands that need the locks of those in the queue, and what to do before each.  Behind
 # each command, readers, a writer and a statement with a snapshot enter the queue, and all of
-# them have locked the table before.
+# them have locked the table before: so they are let in above the limit.
 my %commands = (
 	'VACUUM FULL t' => '',
 	'CLUSTER t USING t_pkey' => '',
@@ -364,10 +295,11 @@ my %commands = (
 
 for my $command (sort keys %commands)
 {
-	let_in(
+	$gate->piece(
 		$command,
+		{ %lock, idle_after => -1 },
 		sub {
-			$gate->value($commands{$command});
+			$gate->value('SELECT pg_stat_admission_gate_reset()', $commands{$command});
 			my @others = map { $gate->session } 1 .. 5;
 			$others[4]->query('SET default_transaction_isolation = "repeatable read"');
 			my @sql = ('SELECT count(*) FROM t, m WHERE t.id = m.id') x 5;
@@ -375,6 +307,7 @@ for my $command (sort keys %commands)
 			is( in_a_queue($command, \@others, \@sql),
 				join(' ', ('00000') x 6),
 				"$command runs beside a queue of sessions that have locked its table, and so do they");
+			cmp_ok($gate->counter('stalls'), '>', 0, "$command: above the limit");
 		});
 }
 
@@ -393,56 +326,6 @@ for my $case ([ 'DROP DATABASE d', 'postgres', 'SELECT 1', '00000' ],
 			is( in_a_queue($command, \@others, [ ($sql) x 3 ]),
 				"00000 $end $end $end",
 				"$command runs beside a queue in $database");
-		});
-}
-
-# What runs inside statements and at commit, waiting for a session in the queue
-my %waits = (
-	'a PL/pgSQL exception' => 'SELECT meet_and_catch()',
-	'a procedure that commits' => 'CALL meet_and_commit()',
-	'a deferred constraint at COMMIT of a block' => 'BEGIN; INSERT INTO deferred VALUES (1); COMMIT');
-for my $what (sort keys %waits)
-{
-	let_in(
-		$what,
-		sub {
-			my $owner = $gate->session;
-			$owner->query('SELECT pg_advisory_lock(1)');
-			is(in_a_queue($waits{$what}, [$owner], ['SELECT pg_advisory_unlock(1)']),
-				'00000 00000',
-				"$what waits for the lock of a queued session and has it, because the gate lets that in");
-		});
-}
-
-# Parallel queries: waits beside which others work
-for my $workers (4, 0)
-{
-	$gate->piece(
-		"a parallel query with $workers workers",
-		{ %lock, max_parallel_workers => $workers },
-		sub {
-			my ($session, $next) = map { $gate->session } 1 .. 2;
-			$session->query(
-				'SET min_parallel_table_scan_size = 0',
-				'SET parallel_setup_cost = 0',
-				'SET parallel_tuple_cost = 0',
-				'SET parallel_leader_participation = ' . ($workers ? 'off' : 'on'));
-			my $query = 'SELECT count(*) FROM t WHERE read_locked(id) = 1';
-			my $plan = $session->query("EXPLAIN (ANALYZE, COSTS off) $query");
-			like(
-				$plan,
-				$workers ? qr/Workers Launched: [1-9]/ : qr/Workers Launched: 0/,
-				"a parallel query runs at a limit of one with $workers workers available");
-			is($session->query($query), '1000', 'and is right');
-
-			my $owner = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-			$owner->query('BEGIN; LOCK locked');
-			$session->start($query);
-			$gate->await("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'locked'::regclass AND NOT granted");
-			is($next->query('SELECT 1'), '1', 'a session works while all its processes wait for a lock');
-			is($gate->counter('ARRAY[running, working, waiting]'), '{1,0,0}', 'which count as one backend');
-			$owner->query('COMMIT');
-			is($session->finish, '1000', 'and it ends well');
 		});
 }
 
