@@ -213,16 +213,16 @@ sub pgbench
 }
 
 # So many clients begin to run a script, over and over, until they are stopped.
-# session: as for session(); max_tries: of a transaction that met a deadlock.
+# session: as for session()
 sub crowd
 {
 	my ($self, $clients, $script, %param) = @_;
-	my @arguments = ('-c', $clients, '-j', 4, '-T', 3600, '--max-tries', $param{max_tries} // 1);
 
 	# PostgreSQL's tests set it; ok_stops() looks for this one.
 	local $ENV{PGAPPNAME} = 'pgbench';
 	local $ENV{PGOPTIONS} = GateClient::options($param{session});
-	return IPC::Run::start($self->pgbench(@arguments, '-f', $self->script($script)), '>', '/dev/null');
+	return IPC::Run::start($self->pgbench('-c', $clients, '-j', 4, '-T', 3600, '-f', $self->script($script)),
+		'>', '/dev/null');
 }
 
 sub stop_crowd

@@ -17,7 +17,7 @@ my $gate = GateTest->new(
 	pools => 'web');
 
 # Each piece that shows that nothing forms has a table of its own.
-foreach my $table ('sale', 'stock', 'kept', 'idle', 'other')
+foreach my $table ('sale', 'kept', 'idle', 'other')
 {
 	$gate->value(
 		"CREATE TABLE $table (id int PRIMARY KEY, n int) WITH (fillfactor = 20)",
@@ -149,30 +149,6 @@ for my $function ('pg_cancel_backend', 'pg_terminate_backend')
 $gate->ok_stops($crowd);
 is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'nobody has kept a place');
 ok_ends('the hot spot ends');
-
-# Several at a time
-#
-# Two of few rows of two tables, in any order
-$crowd = $gate->crowd(
-	24, '\set a random(1, 4)
-\set b random(1, 4)
-\set order random(0, 1)
-BEGIN;
-\if :order
-	UPDATE sale SET n = n + 1 WHERE id = :a;
-	UPDATE stock SET n = n + 1 WHERE id = :b;
-\else
-	UPDATE stock SET n = n + 1 WHERE id = :b;
-	UPDATE sale SET n = n + 1 WHERE id = :a;
-\endif
-COMMIT;', max_tries => 1000);
-my $of_both = q{kind = 'relation' AND relation IN ('sale', 'stock')};
-$gate->ok_comes(
-	sub { spots('count(*) = 2 AND count(max_active) > 0', $of_both) eq 't' },
-	'where transactions want rows of two tables in any order, both are hot spots');
-meanwhile('default', 300, 0);
-$gate->ok_stops($crowd);
-ok_ends('the hot spots of several tables end');
 
 # More things than there is room for, none of which is contended for long: 20 sessions wait
 # for two of 40 locks each, by turns.
