@@ -229,12 +229,6 @@ sub ok_error
 	$two->finish;
 	grew('the one in the queue', admitted => 1, completed => 2);
 
-	$gate->set(max_queue_length => 0);
-	$one->query('BEGIN');
-	is($three->start('SELECT 1')->sqlstate, '53400', 'with max_queue_length = 0, nobody waits');
-	$one->query('COMMIT');
-	is($three->query('SELECT 1'), '1', 'but enters when a slot is free');
-	grew('it', admitted => 2, completed => 2, rejections => 1);
 	$gate->set(max_queue_length => -1);
 }
 
@@ -265,17 +259,6 @@ sub ok_error
 	$gate->holder->quit;
 	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
 	grew('a session that quits in its transaction', admitted => 1, failed => 1);
-}
-
-# forced
-{
-	$two->query($begins_with_bypass);
-	$one->query('BEGIN');
-	$two->query('SELECT 1');
-	grew('a transaction that began with the bypass', admitted => 2, forced => 1);
-	gauges_are('2|0', 'beside it');
-	$_->query('COMMIT') foreach ($one, $two);
-	grew('COMMIT', completed => 2);
 }
 
 # barged.  The first in the queue is stopped, and cannot take the slot that it is called
