@@ -145,16 +145,6 @@ passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admissio
 	pass('pg_basebackup passes a full gate');
 }
 
-{
-	$gate->value('ALTER TABLE t SET (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)');
-	my $holder = $gate->holder;
-	$gate->set(autovacuum => 'on', autovacuum_naptime => 1);
-	$gate->value('UPDATE t SET v = 9');
-	$gate->ok_comes(q{max(autovacuum_count) > 0 FROM pg_stat_user_tables WHERE relname = 't'},
-		'autovacuum passes a full gate');
-	$gate->set(autovacuum => 'off');
-}
-
 $gate->ok_quiet('after all commands and protocols');
 
 # The limit, and its changes
