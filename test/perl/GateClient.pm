@@ -1,10 +1,9 @@
-#
 # One client connection, in PostgreSQL's frontend/backend protocol 3.0.
 #
 # The tests need what libpq hides: to send without waiting for the answer,
 # Execute with a row limit, several messages before one Sync, to stop reading
 # for a while, to hang up.  Authentication is "trust", all values are text.
-#
+
 package GateClient;
 
 use strict;

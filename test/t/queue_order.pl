@@ -12,8 +12,7 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 1,
-	pools =>
-	  'cancel: priority = 0; hang_up: priority = 0; one: priority = 0; at_work: priority = 0; bound: priority = 0',
+	pools => join('; ', map { "$_: priority = 0" } qw(one cancel hang_up at_work bound)),
 	max_connections => 140);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
