@@ -393,8 +393,8 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		refuse(false, !begins_block);
 
 	/*
-	 * A cancel that came between the grant and now would be ignored if this is
-	 * Bind, after which PostgreSQL reads the next message.
+	 * A cancel that came between the grant and now would be ignored if this
+	 * is Bind, after which PostgreSQL reads the next message.
 	 */
 	CHECK_FOR_INTERRUPTS();
 

@@ -21,7 +21,10 @@
  *
  * A key does not tell all: others that name it may find no row that they would
  * lock.  So backends count how many transactions that named a marked key have
- * waited for a lock.  While few do, it is not marked.
+ * waited for a lock.  While few do, it is not marked.  But those that come
+ * through the queue may wait for nothing else: if most of them wait as soon as
+ * it is not marked, this is not tried again for a while, each time for twice as
+ * long.
  *
  * If transactions lock several rows in different orders, they come to a
  * standstill.  For a while, all keys of the relation then count as marked, for
@@ -57,6 +60,8 @@
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
 #define FEW_BLOCKED				3	/* fewer than one of so many: see above */
 #define MIN_ENDED				16	/* transactions that tell it */
+#define MIN_TRUST				8	/* s without doubt after a wrong one, */
+#define MAX_TRUST				64	/* twice as long each time, up to this */
 
 #define OF_ALL					0xFF	/* for SlotEntry.wanted_of */
 
@@ -340,6 +345,7 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 		{
 			wanted->key = key;
 			wanted->hot_spot = hot_spot;
+			wanted->trusted = wanted->trust = 0;
 			forget_counts(wanted);
 		}
 		if (!wanted->is_doubted)
@@ -361,11 +367,15 @@ age_marks(void)
 			forget_counts(wanted);
 		else if (ended >= MIN_ENDED)
 		{
-			bool		is_doubted = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
+			bool		few_wait = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
 
+			/* Those that come through the queue may wait for nothing else. */
+			if (wanted->is_doubted && !few_wait)
+				wanted->trusted = wanted->trust = Min(Max(2 * wanted->trust, MIN_TRUST), MAX_TRUST);
 			forget_counts(wanted);
-			wanted->is_doubted = is_doubted;
+			wanted->is_doubted = few_wait && wanted->trusted == 0;
 		}
+		wanted->trusted -= wanted->trusted > 0;
 		if (wanted->is_doubted)
 			wanted->mark = 0;
 		wanted->mark -= wanted->mark > 0;

@@ -211,6 +211,8 @@ typedef struct WantedKey
 	uint8		hot_spot;		/* index */
 	uint8		mark;			/* how hot it is; 0 = cold */
 	bool		is_doubted;		/* few that name it wait: it stays cold */
+	uint8		trusted;		/* for so many s, it is not doubted again; */
+	uint8		trust;			/* that was so many s the last time */
 	pg_atomic_uint32 ended;		/* transactions that named it, lately */
 	pg_atomic_uint32 blocked;	/* of these, the ones that waited for a lock */
 } WantedKey;
