@@ -393,14 +393,16 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 		refuse(false, !begins_block);
 
 	/*
-	 * A cancel that came between the grant and now would be ignored if this
-	 * is Bind, after which PostgreSQL reads the next message.
+	 * A cancel since the grant would be lost if this is Bind: PostgreSQL
+	 * reads the next message then.  Nothing may make BEGIN fail: what follows
+	 * would run outside of a block.  Privileges may have been revoked
+	 * meanwhile.
 	 */
-	CHECK_FOR_INTERRUPTS();
-
-	/* Privileges may have been revoked during the wait. */
 	if (!begins_block)
+	{
+		CHECK_FOR_INTERRUPTS();
 		AcceptInvalidationMessages();
+	}
 	snapshot_retake();
 }
 

@@ -369,7 +369,6 @@ age_marks(void)
 		{
 			bool		few_wait = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
 
-			/* Those that come through the queue may wait for nothing else. */
 			if (wanted->is_doubted && !few_wait)
 				wanted->trusted = wanted->trust = Min(Max(2 * wanted->trust, MIN_TRUST), MAX_TRUST);
 			forget_counts(wanted);

@@ -30,8 +30,8 @@
  * slot, the next waiter has been called and has not answered yet.
  *
  * Loops under the lock are bounded by a small constant, or by the queues with
- * waiters: at most 101, fewer than 20 times per section.  It was held for 0.2 us
- * on the average, with 31 pools for 0.5.
+ * waiters: at most 101, fewer than 20 times per section.  A section was measured
+ * to last 0.2 us on the average, with 31 pools 0.5.
  *
  * Locking: "the lock" is in this file; see slots_internal.h.
  *
