@@ -74,6 +74,21 @@ static ExecutorRun_hook_type next_ExecutorRun;
 static ExecutorFinish_hook_type next_ExecutorFinish;
 static ProcessUtility_hook_type next_ProcessUtility;
 
+static inline void
+end_transaction(bool failed)
+{
+	has_started = plans_query = false;
+	first_query = NULL;
+	my_slot_end_transaction(failed);
+}
+
+static pg_noinline void
+end_long_transaction(bool failed)
+{
+	long_end(true);
+	end_transaction(failed);
+}
+
 /*
  * Release the slot when the commit begins, before it flushes WAL: others can use
  * the CPU while it waits for the disk.  Count the transaction when it has ended.
@@ -83,22 +98,17 @@ static void
 gate_xact_callback(XactEvent event, void *arg)
 {
 	/* proc_exit() does not restore nesting_level. */
-	if (nesting_level > 0 && !proc_exit_inprogress)
+	if (unlikely(nesting_level > 0) && !proc_exit_inprogress)
 	{
 		if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 			my_slot_end_inner_transaction(event == XACT_EVENT_ABORT);
-		return;
 	}
-	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+	else if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		my_slot_begin_commit();
+	else if (unlikely(long_is_open))
+		end_long_transaction(event == XACT_EVENT_ABORT);
 	else
-	{
-		if (unlikely(long_is_open))
-			long_end(true);
-		has_started = plans_query = false;
-		first_query = NULL;
-		my_slot_end_transaction(event == XACT_EVENT_ABORT);
-	}
+		end_transaction(event == XACT_EVENT_ABORT);
 }
 
 static void
@@ -205,7 +215,6 @@ gate_ExecutorRun(EXECUTOR_RUN_PARAMS)
 	next_ExecutorRun(EXECUTOR_RUN_ARGS);
 }
 
-/* The first statement ends here, after its AFTER triggers. */
 static pg_noinline void
 ExecutorFinish_first(QueryDesc *queryDesc)
 {
@@ -214,10 +223,11 @@ ExecutorFinish_first(QueryDesc *queryDesc)
 	long_finish(queryDesc->plannedstmt);
 }
 
+/* A first statement that is long ends here, after its AFTER triggers. */
 static void
 gate_ExecutorFinish(QueryDesc *queryDesc)
 {
-	if (unlikely(queryDesc == first_query))
+	if (long_may_end() && queryDesc == first_query)
 		ExecutorFinish_first(queryDesc);
 	else
 		next_ExecutorFinish(queryDesc);

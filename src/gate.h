@@ -96,9 +96,18 @@ extern bool process_rests(int pid);
 static inline bool
 long_may_be(const PlannedStmt *statement)
 {
-	return gate_long_after >= 0 &&
-		(statement->planTree->total_cost * *slots_us_per_cost >= gate_long_after * (1000.0 / LONG_LOOK) ||
-		 slots_may_surprise((uint64) statement->queryId));
+	return statement->planTree->total_cost * *slots_us_per_cost >= gate_long_after * (1000.0 / LONG_LOOK) ||
+		unlikely(slots_may_surprise((uint64) statement->queryId));
+}
+
+/*
+ * Is there anything to do when the first statement has ended?  All that most
+ * statements pay for it.
+ */
+static inline bool
+long_may_end(void)
+{
+	return unlikely(long_is_open || *slots_seem_long);
 }
 
 #endif							/* ADMISSION_GATE_GATE_H */

@@ -103,7 +103,7 @@ long_begin(const PlannedStmt *statement, QueryDesc *query, bool is_cursor)
 	uint64		expected;
 
 	/* From 17 on, CREATE MATERIALIZED VIEW plans its query last of all. */
-	if (long_is_open || !my_slot_may_want() || xact_predates_gate() ||
+	if (gate_long_after < 0 || long_is_open || !my_slot_may_want() || xact_predates_gate() ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
 	/* A function may run it, not the client. */

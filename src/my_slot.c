@@ -459,6 +459,28 @@ enter_reserved(TimestampTz since)
 }
 
 /*
+ * May this statement begin without another slot, as its transaction has one, or
+ * the session bypasses the gate?  Raises the error of a refused BEGIN.
+ */
+static pg_noinline bool
+may_go_on(void)
+{
+	if (standing == REFUSED)
+		ReThrowError(refusal);
+	if (standing == ADMITTED)
+		slots_resume();
+	/* If the bypass ends, it does not wait: it may have locks. */
+	else if (standing == NOT_ADMITTED)
+		standing = PASSED;
+
+	/*
+	 * A callback of the commit runs this if it is ENDING: it keeps nobody
+	 * out.
+	 */
+	return standing != PASSED || bypass_in_force;
+}
+
+/*
  * A top-level statement begins: acquire a slot if one is free, unless the
  * session bypasses the gate.  Otherwise return false: call my_slot_wait().
  * begins_block: it is BEGIN.  The caller holds no LWLock.
@@ -466,23 +488,8 @@ enter_reserved(TimestampTz since)
 bool
 my_slot_acquire(bool begins_block)
 {
-	if (unlikely(standing == REFUSED))
-		ReThrowError(refusal);
-	if (standing == ADMITTED)
-	{
-		slots_resume();
+	if ((standing != NOT_ADMITTED || unlikely(bypass_in_force)) && may_go_on())
 		return true;
-	}
-	/* A callback of the commit runs this: it keeps nobody out. */
-	if (standing == ENDING)
-		return true;
-	if (bypass_in_force)
-	{
-		/* If the bypass ends, it does not wait: it may have locks. */
-		if (standing == NOT_ADMITTED)
-			standing = PASSED;
-		return true;
-	}
 	if (!slots_try_acquire(GetCurrentStatementStartTimestamp(), begins_block))
 		return false;
 	standing = ADMITTED;
@@ -663,20 +670,18 @@ my_slot_note_error(const ErrorData *error)
 }
 
 /*
- * Has the statement that ends its transaction used up nearly all of its time?
- * For its client, whose clock started earlier, it may be late.
+ * Count the statement that ends its transaction if it has used up nearly all of
+ * its time.  For its client, whose clock started earlier, it may be late.
  */
-static bool
-is_nearly_overdue(void)
+static pg_noinline void
+note_nearly_overdue(void)
 {
-	TimestampTz end;
+	/* Also if it was disabled */
+	TimestampTz end = get_timeout_finish_time(STATEMENT_TIMEOUT);
 
-	if (StatementTimeout == 0)
-		return false;
-	end = get_timeout_finish_time(STATEMENT_TIMEOUT);	/* also if it was
-														 * disabled */
-	return end >= GetCurrentStatementStartTimestamp() &&
-		end - GetCurrentTimestamp() < StatementTimeout * (INT64CONST(1000) / NEARLY_ALL);
+	if (end >= GetCurrentStatementStartTimestamp() &&
+		end - GetCurrentTimestamp() < StatementTimeout * (INT64CONST(1000) / NEARLY_ALL))
+		slots_count_nearly_overdue();
 }
 
 /*
@@ -688,8 +693,8 @@ my_slot_begin_commit(void)
 {
 	if (standing == ADMITTED)
 	{
-		if (gate_max_active_backends < 0 && is_nearly_overdue())
-			slots_count_nearly_overdue();
+		if (gate_max_active_backends < 0 && StatementTimeout != 0)
+			note_nearly_overdue();
 		standing = ENDING;
 	}
 	else if (standing == REFUSED)

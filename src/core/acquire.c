@@ -49,6 +49,8 @@ static Hold next_hold;
 
 static pg_atomic_uint32 no_state;	/* SLOT_NONE */
 pg_atomic_uint32 *my_slot_state = &no_state;
+static const bool no_sample = false;
+const volatile bool *slots_seem_long = &no_sample;
 
 /* Does it wait, or has it waited, for a second admission?  It counts as one. */
 static bool is_readmission = false;
@@ -68,6 +70,7 @@ attach_entry(void)
 	my_slot_procno = MY_PROC_NUMBER;
 	MySlotEntry = entry_of(my_slot_procno);
 	my_slot_state = &MySlotEntry->state;
+	slots_seem_long = &MySlotEntry->seems_long;
 	MySlotEntry->expected = 0;
 	Assert(state_of(MySlotEntry) == SLOT_NONE);
 	/* What an earlier process has left, up to wanted_relation */
@@ -546,6 +549,13 @@ slots_end_transaction(bool failed)
 		me->hot_spot = 0;
 }
 
+static pg_noinline void
+release_and_end(bool failed)
+{
+	slots_release();
+	slots_end_transaction(failed);
+}
+
 /*
  * The transaction has ended: count it if it was admitted, and release what it
  * has left.
@@ -560,10 +570,7 @@ slots_end(bool failed, bool was_admitted)
 	if (was_admitted)
 		add_to_own(failed ? TOTAL_FAILED : TOTAL_COMPLETED, 1);
 	if (unlikely(pg_atomic_read_u32(&me->state) != SLOT_NONE || is_at_hot_spot(me) || has_wanted(me)))
-	{
-		slots_release();
-		slots_end_transaction(failed);
-	}
+		release_and_end(failed);
 }
 
 /* ---- Places in the middle of a transaction ---- */
@@ -644,6 +651,7 @@ slots_at_exit(int code, Datum arg)
 	Assert(pg_atomic_read_u32(&MySlotEntry->state) == SLOT_NONE && !MySlotEntry->reserved);
 	MySlotEntry = NULL;
 	my_slot_state = &no_state;
+	slots_seem_long = &no_sample;
 }
 
 /* ---- Settings ---- */
@@ -720,6 +728,7 @@ slots_shmem_init(void)
 	Assert((uintptr_t) Slots % PG_CACHE_LINE_SIZE == 0);
 	slots_hot_kinds = &Slots->hot_kinds;
 	slots_us_per_cost = &Slots->us_per_cost;
+	slots_surprises = Slots->surprises;
 	if (found)
 		return false;
 

@@ -35,6 +35,7 @@
 #define MOST_OFF		3.3F	/* us_per_cost: log2 of a factor of 10 */
 
 const volatile float *slots_us_per_cost = NULL;
+pg_atomic_uint32 *slots_surprises = NULL;
 
 /*
  * The entry with that key, which counts as looked at, or else the oldest of its
@@ -121,12 +122,6 @@ void
 slots_note_surprise(uint64 query)
 {
 	pg_atomic_fetch_or_u32(&Slots->surprises[query / 32 % (SURPRISES / 32)], 1U << query % 32);
-}
-
-bool
-slots_may_surprise(uint64 query)
-{
-	return (pg_atomic_read_u32(&Slots->surprises[query / 32 % (SURPRISES / 32)]) & 1U << query % 32) != 0;
 }
 
 /* ---- Parallel workers ---- */

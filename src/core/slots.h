@@ -333,13 +333,22 @@ extern char *slots_describe_hot_spot(const HotSpotKey *key);
 /* expected.c: how much CPU time a statement will probably use */
 #define SURPRISES	4096
 extern GATE_HIDDEN const volatile float *slots_us_per_cost;
+extern GATE_HIDDEN pg_atomic_uint32 *slots_surprises;	/* bits */
+extern GATE_HIDDEN const volatile bool *slots_seem_long;	/* this backend's */
 extern uint64 slots_expect(uint64 key, double cost);
 extern void slots_learn(uint64 key, double cost, uint64 used);
 extern void slots_note_surprise(uint64 query);
-extern bool slots_may_surprise(uint64 query);
 extern TimestampTz slots_seemed_long(void);
 extern void slots_add_workers_time(int procno, uint64 used);
 extern uint64 slots_workers_time(void);
+
+/* Was a query with this ID, which may be 0 for none, a surprise? */
+static inline bool
+slots_may_surprise(uint64 query)
+{
+	return query != 0 &&
+		(pg_atomic_read_u32(&slots_surprises[query / 32 % (SURPRISES / 32)]) & 1U << query % 32) != 0;
+}
 
 /* long_queues.c: places of long statements */
 extern int	slots_expect_long(uint64 expected);
