@@ -21,10 +21,9 @@
  *
  * A key does not tell all: others that name it may find no row that they would
  * lock.  So backends count how many transactions that named a marked key have
- * waited for a lock.  While few do, it is not marked.  But those that come
- * through the queue may wait for nothing else: if most of them wait as soon as
- * it is not marked, this is not tried again for a while, each time for twice as
- * long.
+ * waited for a lock; or, as those that come through the queue may wait for
+ * nothing else, how many of these have written anything.  While few have, the
+ * key is not hot.
  *
  * If transactions lock several rows in different orders, they come to a
  * standstill.  For a while, all keys of the relation then count as marked, for
@@ -58,10 +57,8 @@
 #define MAX_MARK				40
 #define HOT_MARK				13	/* one short wait does not make a key hot */
 #define MARKS_AGE				INT64CONST(1000000) /* us until all lose 1 */
-#define FEW_BLOCKED				3	/* fewer than one of so many: see above */
+#define FEW_CONFIRM				3	/* fewer than one of so many: see above */
 #define MIN_ENDED				16	/* transactions that tell it */
-#define MIN_TRUST				8	/* s without doubt after a wrong one, */
-#define MAX_TRUST				64	/* twice as long each time, up to this */
 
 #define OF_ALL					0xFF	/* for SlotEntry.wanted_of */
 
@@ -224,6 +221,22 @@ entry_for(uint32 key, int hot_spot)
 	return &Slots->keys[(key + hot_spot) % WANTED_KEYS];
 }
 
+static bool
+is_entry_of(const volatile WantedKey *wanted, uint32 key, int hot_spot)
+{
+	return wanted->key == key && wanted->hot_spot == hot_spot;
+}
+
+/* Is it marked, and do not too few of those that name it want it? */
+static bool
+is_hot(volatile WantedKey *wanted)
+{
+	uint32		ended = pg_atomic_read_u32(&wanted->ended);
+
+	return wanted->mark >= HOT_MARK &&
+		(ended < MIN_ENDED || pg_atomic_read_u32(&wanted->confirmed) >= ended / FEW_CONFIRM);
+}
+
 /*
  * This backend is about to lock rows of that relation, with a key that is not
  * known yet.  is_first: of the statement's relations; the one whose key is
@@ -247,12 +260,11 @@ bool
 slots_want(int hot_spot, uint32 key, uint32 shape)
 {
 	SlotEntry  *me = MySlotEntry;
-	const volatile WantedKey *wanted = entry_for(key, hot_spot);
-	bool		is_hot = key == WANTS_ALL ||
-	(wanted->mark >= HOT_MARK && wanted->key == key && wanted->hot_spot == hot_spot) ||
+	volatile WantedKey *wanted = entry_for(key, hot_spot);
+	bool		queues = key == WANTS_ALL || (is_entry_of(wanted, key, hot_spot) && is_hot(wanted)) ||
 	(*(volatile uint32 *) &Slots->hot_spots[hot_spot].circles & shape) != 0;
 
-	if (is_hot || me->wanted_of == 0)
+	if (queues || me->wanted_of == 0)
 	{
 		me->wanted_of = hot_spot + 1;
 		me->wanted_key = key;
@@ -260,9 +272,9 @@ slots_want(int hot_spot, uint32 key, uint32 shape)
 	}
 	else if (me->wanted_key == key)
 		me->wanted_of = OF_ALL;
-	if (is_hot)
+	if (queues)
 		me->has_wanted = true;	/* the worker may set it, too */
-	return is_hot;
+	return queues;
 }
 
 /*
@@ -307,20 +319,12 @@ slots_count_wanted(void)
 	if (hot_spot < 0 || hot_spot >= MAX_HOT_SPOTS)
 		return;
 	wanted = entry_for(me->wanted_key, hot_spot);
-	if (wanted->key != me->wanted_key || wanted->hot_spot != hot_spot)
+	if (!is_entry_of(wanted, me->wanted_key, hot_spot))
 		return;
 	pg_atomic_fetch_add_u32(&wanted->ended, 1);
-	if (blocked)
-		pg_atomic_fetch_add_u32(&wanted->blocked, 1);
-}
-
-/* Nothing is known about those that name this key. */
-static void
-forget_counts(volatile WantedKey *wanted)
-{
-	wanted->is_doubted = false;
-	pg_atomic_write_u32(&wanted->ended, 0);
-	pg_atomic_write_u32(&wanted->blocked, 0);
+	if (blocked || (is_hot(wanted) && queue_has_limit(slots_hot_spot_queue(hot_spot)) &&
+					TransactionIdIsValid(GetTopTransactionIdIfAny())))
+		pg_atomic_fetch_add_u32(&wanted->confirmed, 1);
 }
 
 /* Raise the mark of the key of a backend in line, or lower that of one at work. */
@@ -330,7 +334,7 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 	uint32		key = *(const volatile uint32 *) &entry->wanted_key;
 	uint8		of = *(const volatile uint8 *) &entry->wanted_of;
 	volatile WantedKey *wanted = entry_for(key, hot_spot);
-	bool		is_its_own = wanted->key == key && wanted->hot_spot == hot_spot;
+	bool		is_its_own = is_entry_of(wanted, key, hot_spot);
 
 	if ((of != hot_spot + 1 && of != OF_ALL) || key == WANTS_ALL)
 		return;
@@ -345,15 +349,14 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 		{
 			wanted->key = key;
 			wanted->hot_spot = hot_spot;
-			wanted->trusted = wanted->trust = 0;
-			forget_counts(wanted);
+			pg_atomic_write_u32(&wanted->ended, 0);
+			pg_atomic_write_u32(&wanted->confirmed, 0);
 		}
-		if (!wanted->is_doubted)
-			wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
+		wanted->mark = Min(wanted->mark + MARK_IN_LINE, MAX_MARK);
 	}
 }
 
-/* A second has passed: all marks fall, those of doubted keys to nothing. */
+/* A second has passed: marks fall, and what was counted before weighs half. */
 static void
 age_marks(void)
 {
@@ -362,22 +365,11 @@ age_marks(void)
 		WantedKey  *wanted = &Slots->keys[i];
 		uint32		ended = pg_atomic_read_u32(&wanted->ended);
 
-		/* With few places, those that have one may never wait. */
-		if (limit_control_stood_still(&Slots->hot_spots[wanted->hot_spot].control))
-			forget_counts(wanted);
-		else if (ended >= MIN_ENDED)
-		{
-			bool		few_wait = pg_atomic_read_u32(&wanted->blocked) < ended / FEW_BLOCKED;
-
-			if (wanted->is_doubted && !few_wait)
-				wanted->trusted = wanted->trust = Min(Max(2 * wanted->trust, MIN_TRUST), MAX_TRUST);
-			forget_counts(wanted);
-			wanted->is_doubted = few_wait && wanted->trusted == 0;
-		}
-		wanted->trusted -= wanted->trusted > 0;
-		if (wanted->is_doubted)
-			wanted->mark = 0;
 		wanted->mark -= wanted->mark > 0;
+		if (ended < 2 * MIN_ENDED)
+			continue;
+		pg_atomic_write_u32(&wanted->ended, ended / 2);
+		pg_atomic_write_u32(&wanted->confirmed, pg_atomic_read_u32(&wanted->confirmed) / 2);
 	}
 }
 
@@ -568,7 +560,7 @@ slots_count_hot_keys(int hot_spot)
 	int			n = 0;
 
 	for (int i = 0; i < WANTED_KEYS; i++)
-		n += Slots->keys[i].hot_spot == hot_spot && Slots->keys[i].mark >= HOT_MARK;
+		n += Slots->keys[i].hot_spot == hot_spot && is_hot(&Slots->keys[i]);
 	return n;
 }
 

@@ -209,12 +209,10 @@ typedef struct WantedKey
 {
 	uint32		key;			/* a hash: see src/wanted.c */
 	uint8		hot_spot;		/* index */
-	uint8		mark;			/* how hot it is; 0 = cold */
-	bool		is_doubted;		/* few that name it wait: it stays cold */
-	uint8		trusted;		/* for so many s, it is not doubted again; */
-	uint8		trust;			/* that was so many s the last time */
+	uint8		mark;			/* how often it was seen in line, lately */
 	pg_atomic_uint32 ended;		/* transactions that named it, lately */
-	pg_atomic_uint32 blocked;	/* of these, the ones that waited for a lock */
+	pg_atomic_uint32 confirmed; /* of these, the ones that waited for a lock,
+								 * or wrote behind the queue */
 } WantedKey;
 
 /* How much CPU time statements have used: see expected.c */

@@ -180,13 +180,15 @@ sub take_all_places
 	$gate->set(max_active_backends => -1);
 	my @holders = take_all_places(heat(), 0);
 	# Before the worker is missed, which it is after five seconds.
-	my %soon = (session => { 'admission_gate.queue_timeout' => '5s' });
+	my %soon = (session => { 'admission_gate.queue_timeout' => '4s' });
 	my $in_block = $gate->session(%soon);
 	$in_block->query('BEGIN', 'SELECT 1');
 	$gate->queue($in_block, $want);
 	my $lone = $gate->waiter($want, %soon);
-	$gate->await_wait($lone, 2600);
+	$gate->await_wait($lone, 2100);
 	my $newest = $gate->waiter("$want, pg_sleep(60)", session => \%for_long);
+	# Its client is patient after all: those of the crowd gave up sooner.
+	$gate->await_wait($newest, 700);
 	$holders[0]->query('COMMIT');
 	ok_next($in_block, 'one that may hold locks lets no other go first');
 	is($gate->state($newest), 'waiting', 'the newest one waits');
