@@ -95,7 +95,6 @@ static struct
 	uint64		start;			/* by monotonic_us() */
 	TimestampTz statement;		/* see start_of_statement() */
 	int			queue_length;	/* on arrival */
-	uint64		patience;		/* us: see patience() */
 	bool		holds_locks;	/* or may: the transaction has begun before */
 	bool		is_long;		/* for a place of a long statement */
 }			my_wait;
@@ -314,13 +313,26 @@ note_wait(const char *end)
 	RESUME_INTERRUPTS();
 }
 
-/* Has the client canceled the wait, or hung up?  Not if a time-out may have. */
-static bool
-client_left(bool is_exit)
+/*
+ * How much time does statement_timeout leave the present statement, us?  Less
+ * than 1 if it has expired; PG_INT64_MAX = any.
+ */
+static int64
+time_of_statement(void)
 {
-	if (my_wait.patience > 0 && waited() >= my_wait.patience)
-		return false;
-	return is_exit ? ClientConnectionLost : geterrcode() == ERRCODE_QUERY_CANCELED;
+	TimestampTz end = get_timeout_finish_time(STATEMENT_TIMEOUT);
+
+	/* It may have been disabled meanwhile, or be that of another statement. */
+	return StatementTimeout == 0 || end < GetCurrentStatementStartTimestamp() ? PG_INT64_MAX :
+		end - GetCurrentTimestamp();
+}
+
+/* Does this error mean that the client has given up: cancels, or hangs up? */
+static bool
+client_gives_up(int sqlerrcode)
+{
+	return sqlerrcode == ERRCODE_CONNECTION_FAILURE ||
+		(sqlerrcode == ERRCODE_QUERY_CANCELED && time_of_statement() > 0);
 }
 
 /*
@@ -330,7 +342,7 @@ client_left(bool is_exit)
 static void
 abandon_wait(int code, Datum arg)
 {
-	if (!slots_leave_queue(TOTAL_CANCELS, client_left(code > 0)))
+	if (!slots_leave_queue(TOTAL_CANCELS, code > 0 ? ClientConnectionLost : client_gives_up(geterrcode())))
 		slots_refuse_grant();
 	has_given_up = true;
 	note_wait("canceled");
@@ -358,11 +370,10 @@ wait_for_slot(QueryDesc *query, bool begins_block)
 
 	my_wait.start = monotonic_us();
 	my_wait.statement = start_of_statement();
-	my_wait.patience = patience();
 	/* A lone statement of the client holds nothing but relation locks. */
 	my_wait.holds_locks = standing == WAITS_INSIDE && !is_lone;
 	my_wait.is_long = standing == WAITS_TO_START;
-	state = slots_enqueue(gate_max_queue_length, my_wait.holds_locks, my_wait.patience,
+	state = slots_enqueue(gate_max_queue_length, my_wait.holds_locks, patience(),
 						  &my_wait.queue_length);
 	if (state == SLOT_NONE)
 		refuse(true, !begins_block);
@@ -653,14 +664,12 @@ my_slot_note_error(const ErrorData *error)
 {
 	bool		was_admitted = standing == ADMITTED || standing == ENDING;
 	bool		comes = standing == NOT_ADMITTED && gate_max_active_backends != 0 && !bypass_in_force;
-	bool		by_client = StatementTimeout == 0 && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-													  error->sqlerrcode == ERRCODE_CONNECTION_FAILURE);
 	uint64		after = 0;
 
 	if (error->elevel < ERROR || has_given_up)
 		return;
 	/* Had it waited, others in that queue have as much time. */
-	if (by_client && my_wait.statement == start_of_statement())
+	if (my_wait.statement == start_of_statement() && client_gives_up(error->sqlerrcode))
 		after = Max(GetCurrentTimestamp() - my_wait.statement, 1);
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ? was_admitted || comes :
 		was_admitted &&
@@ -676,11 +685,7 @@ my_slot_note_error(const ErrorData *error)
 static pg_noinline void
 note_nearly_overdue(void)
 {
-	/* Also if it was disabled */
-	TimestampTz end = get_timeout_finish_time(STATEMENT_TIMEOUT);
-
-	if (end >= GetCurrentStatementStartTimestamp() &&
-		end - GetCurrentTimestamp() < StatementTimeout * (INT64CONST(1000) / NEARLY_ALL))
+	if (time_of_statement() < StatementTimeout * (INT64CONST(1000) / NEARLY_ALL))
 		slots_count_nearly_overdue();
 }
 

@@ -12,7 +12,7 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 1,
-	pools => join('; ', map { "$_: priority = 0" } qw(one cancel hang_up at_work bound)),
+	pools => join('; ', map { "$_: priority = 0" } qw(one cancel hang_up at_work bound sooner)),
 	max_connections => 140);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
@@ -60,10 +60,10 @@ sub ok_next
 # The time-outs of clients show when they cancel, or hang up: in the queue, or after it.
 sub goes_first
 {
-	my ($pool, $clients, $give_up, $work_of_clients) = @_;
+	my ($pool, $clients, $give_up, $work_of_clients, %setting) = @_;
 	my %in_pool = ('admission_gate.pool' => $pool, 'admission_gate.long_after' => -1);
 	my $holder = $gate->worker;
-	my @clients = map { $gate->waiter($work_of_clients // $work, session => \%in_pool) } 1 .. $clients;
+	my @clients = map { $gate->waiter($work_of_clients // $work, session => { %in_pool, %setting }) } 1 .. $clients;
 	$gate->await_wait($clients[-1], 2000);
 	my $patience = $gate->state($clients[0], 'wait_time');
 	$holder->stop if $work_of_clients;
@@ -91,6 +91,7 @@ my $cancel_work = sub {
 };
 my $bound = sub { $_[0]->start_extended('SELECT count(*) FROM (SELECT generate_series(1, 1000000000)) s') };
 is(goes_first('at_work', 6, $cancel_work, $work), 'the newest', 'so do cancels that come too late for the queue');
+is(goes_first('sooner', 6, $cancel_work, $work, %for_long), 'the newest', 'or sooner than a time-out of the server');
 is(goes_first('bound', 6, $cancel_work, $bound), 'the newest', 'also of a statement that waited by Bind');
 
 # Refused again and again
