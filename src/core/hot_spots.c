@@ -171,7 +171,7 @@ make_room(uint64 now)
 			continue;
 		if (spot->key.kind == HOT_SPOT_NONE)
 			return i;
-		if (passed_since(spot->seen, COLD_AFTER, now) && spot->control.limit == LIMIT_OPEN &&
+		if (passed_since(spot->seen, COLD_AFTER, now) && spot->control.limit == NO_LIMIT &&
 			(oldest < 0 || spot->seen < Slots->hot_spots[oldest].seen))
 			oldest = i;
 	}
@@ -475,9 +475,8 @@ adapt(int hot_spot, uint64 now)
 	LimitControl *control = &spot->control;
 	LoadSample	sample = spot->sample;
 	uint32		old_limit = pg_atomic_read_u32(&queue->limit);
-	uint32		limit;
 
-	if ((int64) (now - spot->seen) >= FORGET_AFTER && control->limit == LIMIT_OPEN)
+	if ((int64) (now - spot->seen) >= FORGET_AFTER && control->limit == NO_LIMIT)
 	{
 		end_hot_spot(hot_spot);
 		return;
@@ -509,14 +508,13 @@ adapt(int hot_spot, uint64 now)
 		spot->circles = 0;
 	spot->jammed = sample.working > control->limit && !Slots->settings.observing ? spot->circles : 0;
 	spot->shapes = 0;
-	limit = Min(control->limit, NO_LIMIT);
-	if (limit != old_limit)
+	if (control->limit != old_limit)
 	{
 		slots_lock();
-		pg_atomic_write_u32(&queue->limit, limit);
+		pg_atomic_write_u32(&queue->limit, control->limit);
 		slots_unlock();
 	}
-	if (limit > old_limit)
+	if (control->limit > old_limit)
 		slots_grant_free();
 }
 

@@ -77,7 +77,7 @@ void
 limit_control_init(LimitControl *control, int64 now)
 {
 	memset(control, 0, sizeof(*control));
-	control->limit = LIMIT_OPEN;
+	control->limit = NO_LIMIT;
 	control->last.now = now;
 }
 
@@ -88,7 +88,7 @@ blocked_above(const LoadSample *sample, int percentage)
 	return (uint64) sample->blocked * 100 > (uint64) sample->working * percentage;
 }
 
-/* Set a limit, or end it by LIMIT_OPEN.  Everything is counted anew. */
+/* Set a limit, or end it by NO_LIMIT.  Everything is counted anew. */
 static void
 set_limit(LimitControl *control, const LoadSample *sample, uint32 limit)
 {
@@ -122,7 +122,7 @@ bool
 limit_control_stood_still(const LimitControl *control)
 {
 	return control->limit < MIN_PLACES ||
-		(control->limit != LIMIT_OPEN && control->stalled_for >= STANDSTILL);
+		(control->limit != NO_LIMIT && control->stalled_for >= STANDSTILL);
 }
 
 /* They stand still: halve the limit. */
@@ -148,7 +148,7 @@ conclude(LimitControl *control, const LoadSample *sample, bool is_better)
 	control->is_better = is_better;
 	control->open_rate = 0;
 	if (!is_better)
-		set_limit(control, sample, LIMIT_OPEN);
+		set_limit(control, sample, NO_LIMIT);
 	else if (control->kept > 0)
 		set_limit(control, sample, control->kept);
 }
@@ -164,7 +164,7 @@ static void
 step_up(LimitControl *control, const LoadSample *sample)
 {
 	control->limit = control->limit < sample->contenders / TRIAL_STEP ?
-		control->limit * TRIAL_STEP : LIMIT_OPEN;
+		control->limit * TRIAL_STEP : NO_LIMIT;
 }
 
 /* Has COUNT_FOR passed?  Then set *rate, completed per us, and count anew. */
@@ -189,9 +189,9 @@ sample_in_trial(LimitControl *control, const LoadSample *sample)
 	if (!finish_count(control, sample, &rate))
 		return;
 	if (is_loss(rate, control->limited_rate) ||
-		(control->limit == LIMIT_OPEN && !is_loss(control->limited_rate, rate)))
+		(control->limit == NO_LIMIT && !is_loss(control->limited_rate, rate)))
 		conclude(control, sample, true);
-	else if (control->limit != LIMIT_OPEN)
+	else if (control->limit != NO_LIMIT)
 		step_up(control, sample);
 	else
 	{
@@ -227,7 +227,7 @@ sample_while_limited(LimitControl *control, const LoadSample *sample, int64 pass
 		control->passed_by > MAX_PASSED)
 	{
 		if (sample->working <= control->limit && control->passed_by <= MAX_PASSED)
-			set_limit(control, sample, LIMIT_OPEN);
+			set_limit(control, sample, NO_LIMIT);
 		else
 			conclude(control, sample, false);
 		return;
@@ -269,7 +269,7 @@ limit_control_sample(LimitControl *control, const LoadSample *sample)
 
 	if (control->kept > 0)
 		sample_in_trial(control, sample);
-	else if (control->limit == LIMIT_OPEN)
+	else if (control->limit == NO_LIMIT)
 		sample_while_open(control, sample, passed);
 	else
 		sample_while_limited(control, sample, passed);

@@ -35,6 +35,7 @@ typedef enum SlotState
 #define POOLS_QUEUE_LENGTH_UNSET	(-2)	/* go by the setting for all */
 
 #define SLOTS_MAX_LIMIT		0x3FFFF /* PostgreSQL's own bound on backends */
+#define NO_LIMIT			0x7FFFFFFF	/* the limit while there is none */
 #define SLOTS_WAIT_BUCKETS	24	/* see slots_record_wait() */
 #define MAX_HOT_SPOTS		32
 #define MAX_PAST_HOT_SPOTS	100
@@ -201,8 +202,6 @@ extern const PoolDefinition *slots_my_pool(void);
 
 /* limit_control.c */
 
-#define LIMIT_OPEN		PG_UINT32_MAX	/* the limit while there is none */
-
 /* What one sample of the contenders found */
 typedef struct LoadSample
 {
@@ -220,7 +219,7 @@ typedef struct LoadSample
 /* What the control remembers; times in us */
 typedef struct LimitControl
 {
-	uint32		limit;			/* places, or LIMIT_OPEN */
+	uint32		limit;			/* places, or NO_LIMIT */
 	uint32		kept;			/* the limit during a trial; 0 = no trial */
 	bool		is_better;		/* the last trial favored the limit */
 	LoadSample	last;			/* the last sample */

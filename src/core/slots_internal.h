@@ -63,9 +63,8 @@
 #include "core/slots.h"
 
 /* A usage word: of SlotShared for slots, of SlotQueue for places */
-#define USAGE_WAITERS	0x80000000	/* backends wait */
+#define USAGE_WAITERS	0x80000000	/* backends wait; exceeds NO_LIMIT */
 #define USAGE_COUNT		0x7FFFFFFF	/* in use */
-#define NO_LIMIT		USAGE_COUNT /* smaller than the flag */
 #define NO_PRIORITY		PG_INT32_MIN	/* next_priority: any may barge */
 
 /* Queues by index: those of pools, of hot spots, of long statements */

@@ -532,7 +532,7 @@ take_sample(int tick)
 		note_activity(&sessions[i], &sample);
 	if (!hot_spot.exists)
 		return;
-	if (fixed_limit == 0 && hot_spot.control.limit == LIMIT_OPEN && now - hot_spot.seen >= FORGET_AFTER)
+	if (fixed_limit == 0 && hot_spot.control.limit == NO_LIMIT && now - hot_spot.seen >= FORGET_AFTER)
 		memset(&hot_spot, 0, offsetof(Spot, control));
 	else if (fixed_limit == 0)
 	{
@@ -582,7 +582,7 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 		memset(sessions, 0, sizeof(sessions));
 		now = cpu_now = 0;
 		timers.size = workers.size = nsessions = 0;
-		hot_spot.control.limit = LIMIT_OPEN;
+		hot_spot.control.limit = NO_LIMIT;
 		for (const Group *group = load->groups; group < load->groups + MAX_GROUPS; group++)
 			for (int n = 0; n < group->clients; n++)
 			{
@@ -597,7 +597,7 @@ run(const Load *which, int seeds, uint32 limit, double rates[MAX_GROUPS])
 				go_on(s);
 			check_for_deadlocks();
 			take_sample(tick);
-			if (now >= WARM_UP(load->groups) * SECOND && hot_spot.control.limit != LIMIT_OPEN)
+			if (now >= WARM_UP(load->groups) * SECOND && hot_spot.control.limit != NO_LIMIT)
 				limited += TICK / SECOND / (load->seconds - WARM_UP(load->groups)) / seeds;
 		}
 		for (int i = 0; i < MAX_GROUPS; i++)
@@ -621,7 +621,7 @@ try(const Load *which)
 	double		part;
 	double		others_part;
 
-	run(which, FIXED_SEEDS, LIMIT_OPEN, open);
+	run(which, FIXED_SEEDS, NO_LIMIT, open);
 	others_part = 1 / others_time;
 	run(which, SEEDS, 0, controlled);
 	part = limited;
@@ -706,10 +706,10 @@ try_samples(void)
 	sample_for(&control, &sample, 0.8, 0.02, 0);
 	sample_for(&control, &sample, 0.8, 0.02, 100);
 	sample_for(&control, &sample, 3600, 3600, 100);
-	assert_true(control.limit == LIMIT_OPEN, "neither short contention nor a pause leads to a limit");
+	assert_true(control.limit == NO_LIMIT, "neither short contention nor a pause leads to a limit");
 	sample_for(&control, &sample, 0.02, 0.02, 0);
 	sample_for(&control, &sample, 0.2, 0.1, 100);
-	assert_true(control.limit != LIMIT_OPEN, "late samples do, and a moment without contention does not matter");
+	assert_true(control.limit != NO_LIMIT, "late samples do, and a moment without contention does not matter");
 
 	sample_for(&control, &sample, 3, 0.02, 100);
 	assert_true(control.limit == 4 || control.kept == 4, "four places are left");
@@ -719,11 +719,11 @@ try_samples(void)
 	assert_true(trials >= 8 && trials <= 16, "a good limit is tried every ten minutes");
 
 	sample_for(&control, &sample, 2, 0.02, 0);
-	assert_true(control.limit != LIMIT_OPEN, "it stays while nobody waits for a moment");
+	assert_true(control.limit != NO_LIMIT, "it stays while nobody waits for a moment");
 	sample_for(&control, &sample, 2, 0.02, 0);
-	assert_true(control.limit == LIMIT_OPEN, "it ends if nobody waits");
+	assert_true(control.limit == NO_LIMIT, "it ends if nobody waits");
 	sample_for(&control, &sample, 2, 0.02, 100);
-	assert_true(control.limit != LIMIT_OPEN, "it comes back when they wait again");
+	assert_true(control.limit != NO_LIMIT, "it comes back when they wait again");
 
 	/* Those at work go one by one. */
 	limit_control_init(&control, sample.now);
@@ -736,7 +736,7 @@ try_samples(void)
 		sample.completed += n % 10 == 0;
 		limit_control_sample(&control, &sample);
 	}
-	assert_true(control.limit != LIMIT_OPEN, "it stays while those above it get fewer");
+	assert_true(control.limit != NO_LIMIT, "it stays while those above it get fewer");
 }
 
 int
