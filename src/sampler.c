@@ -202,60 +202,54 @@ read_backend(int procno)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
 	uint32		event = proc->pid != 0 ? wait_event_of(proc) : 0;
-	BackendSample *last = &samples[procno];
-	LOCK	   *last_lock = last->lock;
-	BackendSample seen = {.slot = slots_look_at(procno),.blocked = last->blocked,
-		.blocked_progress = last->blocked_progress,.sleeps = last->sleeps,
-		.clock_progress = last->clock_progress,.clock_since = last->clock_since,.cpu = last->cpu,
-	.pid = last->pid};
+	BackendSample *seen = &samples[procno];
+	BackendSample last = *seen;
 	WaitGroup  *group;
-	bool		goes_on;
 
 	/* Before 17, a process that has exited keeps its pid. */
-	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !last->sleeps;
+	sample.wanting += event == 0 && GATE_IN_TRANSACTION(proc) && !seen->sleeps;
 
-	if (seen.slot.has_long_place)
-		seen.away_since = last->away_since;
+	seen->slot = slots_look_at(procno);
+	seen->is_awaited = false;
+	if (!seen->slot.has_long_place)
+		seen->away_since = 0;
 	/* One that waits at the gate shows that event until it is awake. */
-	if (is_idle_wait(event) && seen.slot.state != SLOT_WAITING && seen.slot.is_awake)
-		seen.idle_since = last->idle_since != 0 && seen.slot.progress == last->slot.progress ?
-			last->idle_since : sample.now;
+	if (!is_idle_wait(event) || seen->slot.state == SLOT_WAITING || !seen->slot.is_awake)
+		seen->idle_since = 0;
+	else if (seen->idle_since == 0 || seen->slot.progress != last.slot.progress)
+		seen->idle_since = sample.now;
 
 	/* The wait event may be another one before a check for deadlocks. */
-	seen.lock = *(LOCK *volatile *) &proc->waitLock;
-	if (seen.lock != NULL)
+	seen->lock = *(LOCK *volatile *) &proc->waitLock;
+	seen->since = 0;
+	if (seen->lock != NULL)
 	{
-		seen.since = pg_atomic_read_u64(&proc->waitStart);
-		seen.blocked = sample.now;
-		seen.blocked_progress = seen.slot.progress;
+		seen->since = pg_atomic_read_u64(&proc->waitStart);
+		seen->blocked = sample.now;
+		seen->blocked_progress = seen->slot.progress;
 	}
 
-	/* The start of a wait is not always known. */
-	goes_on = last_lock != NULL && last_lock == seen.lock &&
-		(last->since == seen.since || last->since == 0 || seen.since == 0);
-	if (goes_on)
+	/* Another wait?  The start of one is not always known. */
+	if (last.lock == NULL || last.lock != seen->lock ||
+		(last.since != seen->since && last.since != 0 && seen->since != 0))
 	{
-		seen.key = last->key;
-		seen.verdict = last->verdict;
-		seen.moved = last->moved;
-	}
-	else if (last_lock != NULL && seen.slot.failures == last->slot.failures)
-	{
-		group = group_of(last_lock);
+		memset(&seen->key, 0, sizeof(HotSpotKey));
+		seen->verdict = VERDICT_UNKNOWN;
+		seen->moved = 0;
+		group = seen->slot.failures == last.slot.failures ? group_of(last.lock) : NULL;
 		if (group != NULL)
 			group->moved = sample.now;
 	}
-	*last = seen;
 
-	group = group_of(seen.lock);
+	group = group_of(seen->lock);
 	if (group != NULL)
 	{
 		group->waiter = procno;
-		group->moved = Max(group->moved, seen.moved);
-		if (seen.key.kind != HOT_SPOT_NONE)
-			group->key = seen.key;
-		if (seen.verdict != VERDICT_UNKNOWN)
-			group->verdict = seen.verdict;
+		group->moved = Max(group->moved, seen->moved);
+		if (seen->key.kind != HOT_SPOT_NONE)
+			group->key = seen->key;
+		if (seen->verdict != VERDICT_UNKNOWN)
+			group->verdict = seen->verdict;
 	}
 }
 
@@ -545,10 +539,7 @@ note_holder(int procno, TimestampTz long_ago)
 	else if (seen->away_since == 0)
 		seen->away_since = sample.now;
 	if (seen->slot.has_long_place && is_long_ago(seen->away_since))
-	{
-		seen->away_since = 0;
 		slots_withdraw_long_place(procno);
-	}
 }
 
 /* If replay waits for a lock, let in owners of it that wait at the gate. */
