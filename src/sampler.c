@@ -61,7 +61,6 @@
 #define MAX_PROBES		8		/* entries tried for a lock */
 #define MAX_OWNERS		256		/* owners of a lock that are read */
 #define MAX_ROWS_ASKED	16		/* backends whose row is looked up */
-#define MAX_PROCESSES	64		/* of a parallel query that are looked at */
 
 /* The time between two samples, ms */
 #define WAITING_INTERVAL	5	/* while backends wait */
@@ -469,27 +468,26 @@ watch_clock(int procno)
 	return !seen->sleeps;
 }
 
-/* Find the processes of a holder: itself and its parallel workers. */
-static int
-processes_of(PGPROC *leader, PGPROC *processes[MAX_PROCESSES])
+/* Is any of its parallel workers at work? */
+static bool
+workers_work(PGPROC *leader)
 {
 	LWLock	   *lock = LockHashPartitionLockByProc(leader);
-	int			n = 0;
+	bool		any = false;
 	dlist_iter	iter;
 
-	processes[n++] = leader;
 	if (leader->lockGroupLeader != leader)
-		return n;
+		return false;
 	LWLockAcquire(lock, LW_SHARED);
 	dlist_foreach(iter, &leader->lockGroupMembers)
 	{
 		PGPROC	   *proc = dlist_container(PGPROC, lockGroupLink, iter.cur);
+		uint32		event = wait_event_of(proc);
 
-		if (proc != leader && n < MAX_PROCESSES)
-			processes[n++] = proc;
+		any |= proc != leader && (event == 0 || is_working_wait(event));
 	}
 	LWLockRelease(lock);
-	return n;
+	return any;
 }
 
 /* Is this holder at work? */
@@ -497,9 +495,7 @@ static bool
 is_at_work(int procno)
 {
 	PGPROC	   *proc = GetPGProcByNumber(procno);
-	PGPROC	   *processes[MAX_PROCESSES];
 	uint32		event = wait_event_of(proc);
-	int			n;
 
 	/* What was granted a slot wants a CPU, to notice that. */
 	if (gate_idle_after < 0 || !samples[procno].slot.is_awake)
@@ -507,18 +503,9 @@ is_at_work(int procno)
 	if (sample.now - samples[procno].blocked < WAKES_FOR &&
 		samples[procno].slot.progress == samples[procno].blocked_progress)
 		return false;
-	if (is_working_wait(event))
-		return true;
 	if (event == 0)
 		return watch_clock(procno);
-	n = processes_of(proc, processes);
-	for (int i = 1; i < n; i++)
-	{
-		event = wait_event_of(processes[i]);
-		if (event == 0 || is_working_wait(event))
-			return true;
-	}
-	return false;
+	return is_working_wait(event) || workers_work(proc);
 }
 
 /* ---- Samples ---- */
