@@ -43,7 +43,7 @@ slots_end_long(void)
 	bool		was_long = MySlotEntry->expected > 0;
 
 	MySlotEntry->expected = 0;
-	if (slots_look_at(my_slot_procno).has_long_place)
+	if (is_of_long(place_of(MySlotEntry)))
 		slots_release_place();
 	return was_long && !slots_has_place();
 }
@@ -61,25 +61,6 @@ slots_withdraw_long_place(int procno)
 	slots_withdraw_place(entry, place);
 }
 
-/* Read the class of a queue.  Lock held. */
-static void
-read_class(LongClass *class, int queue)
-{
-	class->in_use = places_in_use(queue);
-	class->queued = queue_at(queue)->nwaiters > 0 ? Max(first_waiter(queue)->queued, 1) : 0;
-}
-
-/* Set its places.  Returns whether they have become more.  Lock held. */
-static bool
-set_places(const LongClass *class, int queue)
-{
-	uint32		old = pg_atomic_read_u32(&queue_at(queue)->limit);
-
-	if (class->places != old)
-		pg_atomic_write_u32(&queue_at(queue)->limit, class->places);
-	return class->places > old;
-}
-
 /*
  * Set how many long statements may work.  wanting: processes that want a CPU,
  * by a sample.
@@ -92,10 +73,16 @@ slots_adapt_long(int wanting, uint64 now)
 
 	slots_lock();
 	for (int k = 0; k < LONG_CLASSES; k++)
-		read_class(&control.classes[k], long_queue(k));
+	{
+		SlotEntry  *first = first_waiter(long_queue(k));
+
+		control.classes[k].in_use = places_in_use(long_queue(k));
+		control.classes[k].queued = first != NULL ? Max(first->queued, 1) : 0;
+	}
 	long_control_sample(&control, wanting, Max(Slots->max_active, 0), Slots->cpus, now);
 	for (int k = 0; k < LONG_CLASSES; k++)
-		raised |= set_places(&control.classes[k], long_queue(k));
+		raised |= control.classes[k].places >
+			pg_atomic_exchange_u32(&queue_at(long_queue(k))->limit, control.classes[k].places);
 	slots_unlock();
 	if (raised)
 		slots_grant_free();
