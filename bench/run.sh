@@ -7,7 +7,7 @@
 #   make bench                          everything (hours; it says how many)
 #   make bench BENCH=order              one benchmark, or several by name
 #   make bench QUICK=1                  proves that it works: figures mean nothing
-#   make demo                           BENCH=demo: about a minute, prints figures only
+#   make demo                           BENCH=demo: a minute or two, prints figures only
 #
 # Results (CSV, Markdown) go to bench/results/, or bench/results/quick/.
 #

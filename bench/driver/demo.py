@@ -1,4 +1,4 @@
-"""What the gate changes on this machine, in about a minute: `make demo`.
+"""What the gate changes on this machine, in a minute or two: `make demo`.
 
 Two loads, each with the gate off and then on (or the two VARIANTS).  In the first, sessions
 ask for more than the CPUs can do in time.  In the second, each session runs everything, as in
@@ -86,7 +86,7 @@ def carry_out(_name, options, say):
         yield
         timer.join()
 
-    say("This takes about a minute.")
+    say("This takes a minute or two.")
     with Server(options, max(clients for _, _, clients, _ in loads)) as server:
         for dataset in ("read", "shop"):
             make_dataset(server, dataset)
