@@ -486,6 +486,13 @@ try_hours(void)
 		rises += n > 4 * 3600 * 10 && control.kept > 0 && !rose;
 	}
 	assert_true(rises >= 8 && rises <= 16, "it rises without evidence every ten minutes");
+	for (int n = 0; n < 1000; n++)
+	{
+		sample.now += 100000;
+		sample.overdue += 10;
+		cpu_control_sample(&control, &sample);
+	}
+	assert_true(control.limit == sample.cpus, "it falls to the number of CPUs, and not below");
 }
 
 /* Of a limit with idle CPUs, so many decades whose queues do not end have that. */
@@ -498,7 +505,7 @@ try_long_limits(void)
 		int			cpus;
 		int			decades;
 		int			places;
-	}			cases[] = {{2, 2, 5, 1}, {3, 2, 5, 2}, {8, 2, 1, 2}, {8, 2, 5, 6}, {64, 2, 1, 16}, {64, 2, 5, 48}, {4, 8, 5, 2}, {64, 64, 1, 32}};
+	}			cases[] = {{1, 2, 5, 1}, {2, 2, 5, 1}, {3, 2, 5, 2}, {8, 2, 1, 2}, {8, 2, 5, 6}, {64, 2, 1, 16}, {64, 2, 5, 48}, {4, 8, 5, 2}, {64, 64, 1, 32}};
 
 	for (int i = 0; i < (int) lengthof(cases); i++)
 	{

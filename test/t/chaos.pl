@@ -520,13 +520,12 @@ $gate->set(
 	mode => 'enforce',
 	max_queue_length => -1);
 ok_finishes();
-$gate->await(
-	sub {
-		# One whose client has left may wait for such a transaction, or prepare one.
-		$gate->end_prepared_transactions;
-		$gate->value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == 1;
-	},
-	'all sessions to be gone');
+# One whose client has left may wait for a prepared transaction, or prepare one.
+my $are_gone = sub {
+	$gate->end_prepared_transactions;
+	$gate->value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") == 1;
+};
+$gate->await($are_gone, 'all sessions to be gone');
 note $gate->report;
 $gate->ok_quiet('after the chaos');
 $gate->ok_one_slot;

@@ -122,8 +122,6 @@ for (
 	grew($sql, %growth);
 	gauges_are("$running|0", $sql);
 }
-$gate->value('SELECT count(*) FROM pg_class');
-grew('a session that bypasses');
 
 # queued, total_wait_time, max_wait_time
 
@@ -259,6 +257,9 @@ sub ok_error
 	$gate->holder->quit;
 	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
 	grew('a session that quits in its transaction', admitted => 1, failed => 1);
+	$gate->value('SELECT pg_terminate_backend(' . $gate->worker->pid . ')');
+	$gate->await("SELECT running = 0 AND admitted = completed + failed FROM pg_stat_admission_gate");
+	grew('a session that is terminated in a command', admitted => 1, failed => 1);
 }
 
 # barged.  The first in the queue is stopped, and cannot take the slot that it is called

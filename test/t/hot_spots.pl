@@ -11,13 +11,14 @@ my $gate = GateTest->new(
 	'hot_spots',
 	max_active_backends => -1,
 	max_connections => 150,
+	max_prepared_transactions => 1,
 	deadlock_timeout => '100ms',
 	log_statement => 'none',
 	init => { allows_streaming => 1 },    # commits wait for standbys
 	pools => 'web');
 
 # Each piece that shows that nothing forms has a table of its own.
-foreach my $table ('sale', 'kept', 'idle', 'other')
+foreach my $table ('sale', 'kept', 'idle', 'prepared', 'other')
 {
 	$gate->value(
 		"CREATE TABLE $table (id int PRIMARY KEY, n int) WITH (fillfactor = 20)",
@@ -107,7 +108,6 @@ $gate->ok_comes(
 	'a contender holds no slot while its commit waits for a standby');
 $gate->set(synchronous_standby_names => '');
 $gate->ok_stops($crowd);
-is(spots('count(*)', 'running > 0 OR waiting > 0'), '0', 'afterwards, nobody has a place');
 ok_ends('and soon, there is no hot spot any more');
 
 # A block of a session whose last ones all wanted the row waits at BEGIN.  A lone statement
@@ -133,6 +133,12 @@ $gate->ok_stops($crowd);
 
 $crowd = $gate->crowd(24, $slow_row, %of_web);
 await_queue('sessions of a pool without max_active contend like others');
+{
+	my $idle = $gate->session;
+	$idle->query('BEGIN', 'SELECT 1', $slow_row);
+	$gate->ok_comes(sub { spots('bool_and(running + waiting = 0)') eq 't' }, 'no places behind an idle transaction');
+	$idle->query('COMMIT');
+}
 
 # One that has its place and waits for the row is told to end; its statement may end before.
 for my $function ('pg_cancel_backend', 'pg_terminate_backend')
@@ -174,12 +180,14 @@ ok_ends('the hot spot ends');
 
 # A lock that somebody keeps
 my $queued = $gate->counter('queued', 'web');
-for my $bypass ('off', 'on')
+my %keeps = (kept => 'a session outside the gate', idle => 'an idle transaction', prepared => 'a prepared transaction');
+for my $table (sort keys %keeps)
 {
-	my ($table, $who) = $bypass eq 'on' ? ('kept', 'a session outside the gate') : ('idle', 'an idle transaction');
-	my $locker = $gate->session(session => { 'admission_gate.bypass' => $bypass });
+	my $who = $keeps{$table};
+	my $locker = $gate->session(session => { 'admission_gate.bypass' => $table eq 'kept' ? 'on' : 'off' });
 	$locker->query("BEGIN; UPDATE $table SET n = 0 WHERE id = 1");
 	$gate->await('SELECT now() - xact_start > interval \'1 s\' FROM pg_stat_activity WHERE pid = ' . $locker->pid);
+	$locker->query(q{PREPARE TRANSACTION 'p'}) if $table eq 'prepared';
 
 	# They try again and again to lock that row, and give up each time.
 	my $waiters = $gate->crowd(24,
@@ -192,6 +200,7 @@ for my $bypass ('off', 'on')
 	is($gate->counter('queued', 'web'), $queued, 'nor do others that want the same table');
 	$gate->stop_crowd($others, $waiters);
 	$locker->query('COMMIT');
+	$gate->end_prepared_transactions;
 	$gate->ok_quiet("after $who");
 }
 

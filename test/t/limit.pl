@@ -36,10 +36,10 @@ sub waits_for_its_turn
 # With a holder in the only slot, the statement does not queue.
 sub passes
 {
-	my ($what, $sql, @session) = @_;
+	my ($what, $sql) = @_;
 
 	my $holder = $gate->holder;
-	return $gate->ok_runs($gate->session(@session), $sql, "$what passes a full gate");
+	return $gate->ok_runs($gate->session, $sql, "$what passes a full gate");
 }
 
 # Commands; for others, and for BEGIN, see snapshot.pl
@@ -53,14 +53,8 @@ CREATE INDEX t_v ON t (v)
 CREATE INDEX CONCURRENTLY t_v2 ON t (v)
 SELECT * INTO selectinto FROM t
 CREATE TABLE plain (a int)
-ALTER TABLE plain ADD b int
-TRUNCATE plain
-DROP TABLE plain
 EXPLAIN SELECT count(*) FROM t
 VACUUM t
-ANALYZE t
-REINDEX TABLE t
-CLUSTER t USING t_pkey
 PREPARE q AS SELECT 1; EXECUTE q
 BEGIN; DECLARE c CURSOR FOR SELECT * FROM t; FETCH 5 FROM c; COMMIT
 SET work_mem = '1MB'; SELECT 1
@@ -74,18 +68,6 @@ END
 	is($session->read_until('G')->{stopped}, 'G', 'COPY FROM asks for its data when it has one');
 	$session->copy_data("3001\t1\n")->copy_done;
 	is($session->sqlstate, '00000', 'COPY FROM stores its data');
-}
-
-# A transaction waits once: not for its second statement.
-{
-	my $holder = $gate->holder;
-	my $first = $gate->waiter('BEGIN');
-	$holder->query('COMMIT');
-	$first->finish;
-	$gate->ok_queues($holder, 'SELECT 1', 'a session that has given its slot back waits like any other');
-	is($first->query('SELECT 1'), '1', 'a transaction that was admitted runs on');
-	$first->query('COMMIT');
-	is($holder->finish, '1', 'and its COMMIT lets the next one in');
 }
 
 # Protocols; for single statements and plans from the cache see snapshot.pl
@@ -104,13 +86,6 @@ END
 			$_[0]->sync;
 		});
 	is($gate->value('SELECT count(*) FROM t WHERE v = 7'), '3', 'all statements of a pipeline have run');
-
-	# Several Syncs without waiting for the answers.
-	my $holder = $gate->holder;
-	$session->start_extended('SELECT $1::int', $_) foreach (1 .. 3);
-	$gate->ok_waits($session, 'the first transaction of a pipeline waits for a slot');
-	$holder->query('COMMIT');
-	is(join(',', map { $session->finish } 1 .. 3), '1,2,3', 'all transactions of a pipeline run');
 }
 
 # What passes
@@ -129,8 +104,6 @@ passes($_, $_)
 	my $holder = $gate->holder;
 	$gate->ok_runs($session, "COMMIT PREPARED 'x'", 'COMMIT PREPARED passes a full gate');
 }
-
-passes('a session with bypass', 'SELECT count(*) FROM t', session => { 'admission_gate.bypass' => 'on' });
 
 # Walsenders, both kinds.
 {

@@ -25,7 +25,7 @@ sub with_full_gate
 	my ($code) = @_;
 
 	my @holders = map { $gate->holder } 1 .. 2;
-	$holders[0]->query('LOCK TABLE hot');
+	$holders[0]->query('LOCK TABLE hot IN EXCLUSIVE MODE');
 	my $impatient = $gate->session(session => { 'admission_gate.queue_timeout' => 1 });
 	is($impatient->start('SELECT 1')->sqlstate, '53000', 'somebody times out in the queue');
 	my @waiters = map { $gate->waiter("SELECT $_, 'a waiter'") } 1 .. 2;
@@ -105,7 +105,7 @@ with_full_gate(
 	sub {
 		my ($holder) = map { $_->pid } @_;
 		my $blocked = $gate->session(session => { 'admission_gate.bypass' => 'on' });
-		$blocked->start('TABLE hot');
+		$blocked->start('TABLE hot FOR UPDATE');
 		$gate->await(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'});
 		my $screen = screen();
 		my $pool = pool_on($screen);

@@ -230,10 +230,13 @@ waits($gate->session(user => 'named', application_name => 'another'), "a name in
 # A session that has been at the gate before the reload, and one that has not
 {
 	my @sessions = map { named('late') } 1 .. 2;
+	my $renamed = named('another');
+	$renamed->query("SET application_name = 'early'");
 	waits($sessions[0], 'a name that is not in the list');
 	$gate->set(bypass_application_names => 'early, l*');
 	passes($_, 'when the list has it') foreach @sessions;
 	waits(named('exact'), 'a name that is in the list no more');
+	waits($renamed, 'a name in the list that it has given itself');
 
 	# A mistake changes nothing.  The other setting tells when the session has reread them.
 	$gate->node->append_conf('postgresql.auto.conf',

@@ -12,7 +12,7 @@ use GateTest;
 my $gate = GateTest->new(
 	'queue_order',
 	max_active_backends => 1,
-	pools => join('; ', map { "$_: priority = 0" } qw(one cancel hang_up at_work bound sooner)),
+	pools => join('; ', map { "$_: priority = 0" } qw(other one cancel hang_up at_work bound sooner)),
 	max_connections => 140);
 
 my $work = 'DO $$ BEGIN LOOP END LOOP; END $$';
@@ -29,7 +29,7 @@ sub ok_next
 	my $holder = $gate->worker;
 	my $patient = $gate->waiter($work);
 	my $late = $gate->waiter('SELECT 1', session => { 'admission_gate.queue_timeout' => '10s' });
-	my $other = $gate->waiter($work);
+	my $other = $gate->waiter($work, session => { 'admission_gate.pool' => 'other' });
 	$gate->await_wait($late, 5000);
 	my $newest = $gate->waiter($work, session => \%for_long);
 
@@ -37,7 +37,8 @@ sub ok_next
 	ok_next($patient, 'no newer waiter goes before one without a time-out');
 	$patient->stop;
 	ok_next($newest, 'the newest one goes before one that has used half of its time');
-	cmp_ok($gate->state($other, 'wait_time'), '>', 5000, 'wait_time is since its own arrival');
+	is($gate->state($other), 'waiting', 'and before one of another pool that came later than that one');
+	isnt($gate->state($late, 'wait_time > 5000'), 'f', 'wait_time is since its own arrival');
 	$newest->stop;
 	ok_next($other, 'one without a time-out keeps its place, and is next');
 	is($late->sqlstate, '53000', 'the late one fails as if it had been first: by its time-out');
@@ -217,6 +218,7 @@ $gate->set(max_active_backends => 60, idle_after => 30_000);
 		"SELECT clock_timestamp() > state_change + interval '20 ms' FROM pg_stat_admission_gate_backends
 		WHERE pid = " . $beginner->pid);
 	$gate->queue($first, $want);
+	is($gate->value('SELECT waiter FROM pg_stat_admission_gate_hot_spots'), $beginner->pid, 'the oldest is first');
 	$beginner->stop;
 	$gate->queue($second, $want);
 	$holders[0]->query('COMMIT');

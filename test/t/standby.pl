@@ -52,6 +52,7 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 
 # Recovery conflicts
 {
+	local $GateClient::patience = 50;    # the last resort comes after a minute
 	my $holder = $standby->holder;
 	my ($reader, $repeatable, $last) = map { $standby->session } 1 .. 3;
 
@@ -69,8 +70,8 @@ sub catch_up { return $primary->node->wait_for_catchup($node, 'replay', $primary
 	$standby->queue($reader, 'SELECT count(*) FROM gone');
 	$standby->queue($last, 'SELECT 1');
 	$primary->value('DROP TABLE gone');
-	catch_up();
 	is($reader->sqlstate, '00000', 'a waiter that has locked a table is let in when replay waits for it');
+	catch_up();
 	is($standby->gauges, '1|1', 'but no other');
 	$standby->set(max_standby_streaming_delay => 100);
 

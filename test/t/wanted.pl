@@ -28,7 +28,8 @@ $gate->value(
 	'CREATE TABLE log (id int)',
 	'CREATE FUNCTION sell(item int) RETURNS void LANGUAGE plpgsql AS
 		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = item; END $$',
-	'CREATE FUNCTION sell_sql(item int) RETURNS void LANGUAGE sql AS $$ UPDATE sale SET n = n + 1 WHERE id = item $$',
+	q{CREATE FUNCTION sell_sql(item int, called text DEFAULT 'c1') RETURNS void LANGUAGE sql AS
+		$$ UPDATE sale SET n = n + 1 WHERE id = item AND code = called $$},
 	'CREATE FUNCTION sell_logged() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN UPDATE sale SET n = n + 1 WHERE id = new.id; RETURN NULL; END $$',
 	'CREATE TRIGGER sell AFTER INSERT ON log FOR EACH ROW EXECUTE FUNCTION sell_logged()',
@@ -107,7 +108,7 @@ for (
 	[ 'SELECT FOR NO KEY UPDATE', 'SELECT n FROM sale WHERE id = 1 FOR NO KEY UPDATE' ],
 	[ 'an UPDATE with a parameter', 'PREPARE p(int) AS UPDATE sale SET n = n + 1 WHERE id = $1', 'EXECUTE p(1)' ],
 	[ 'an UPDATE in a function', 'SELECT sell(1)' ],
-	[ 'an UPDATE in a function of SQL', 'SELECT sell_sql(1)' ],
+	[ 'an UPDATE in a function of SQL', 'SELECT sell_sql(2, NULL)', 'SELECT sell_sql(1)' ],
 	[ 'an UPDATE in a trigger', 'INSERT INTO log VALUES (1)' ],
 	[ 'an UPDATE in a procedure that commits', 'CALL sell_all(1)' ],
 	[ 'a CTE', "WITH c AS ($want RETURNING n) SELECT n FROM c" ],
