@@ -234,22 +234,17 @@ pass_over_late(void)
 	}
 }
 
-/*
- * The next waiter, or NULL.  Without a limit for all, one that was called keeps
- * no other queue waiting.  Lock held.
- */
+/* The next waiter, or NULL.  Lock held. */
 SlotEntry *
 slots_next_waiter(void)
 {
-	bool		limited = slots_are_limited();
 	SlotEntry  *next = NULL;
 
 	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
 	{
 		SlotEntry  *head = first_waiter(queue);
 
-		if (queue_has_place_free(queue) && (limited || !head->wakeup_pending) &&
-			(next == NULL || goes_first(head, next)))
+		if (queue_has_place_free(queue) && (next == NULL || goes_first(head, next)))
 			next = head;
 	}
 	return next;
@@ -424,6 +419,20 @@ slots_lock(void)
 	Slots->timestamp = timestamp;
 }
 
+/* Without a limit for all: a head that could enter and was not called */
+static SlotEntry *
+head_to_call(void)
+{
+	for (int queue = NO_QUEUE; (queue = slots_next_queue(queue)) != NO_QUEUE;)
+	{
+		SlotEntry  *head = first_waiter(queue);
+
+		if (queue_has_place_free(queue) && !head->wakeup_pending)
+			return head;
+	}
+	return NULL;
+}
+
 /* May this waiter take a free slot?  Lock held. */
 bool
 slots_is_its_turn(SlotEntry *entry)
@@ -487,6 +496,8 @@ wake_next(bool was_free)
 
 	/* Set the flag before the test, as slots_enqueue() does. */
 	publish_next(next);
+	if (!slots_are_limited())
+		next = head_to_call();
 	if (next != NULL && (was_free || slot_is_free()) && !next->wakeup_pending)
 	{
 		next->wakeup_pending = true;

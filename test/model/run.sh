@@ -135,7 +135,7 @@ a queue with waiters does not get its flag     |SET_FLAGS|SET_FLAG(queue_at(MY_Q
 the flags come after the last look for a slot  |slots_enqueue|SET_FLAGS; enter_queue(); slots_unlock()|enter_queue(); slots_unlock(); WHEN(queued, SET_FLAGS)|states|HOT=1 LIMIT=NO_LIMIT
 the flag of all stays when no backend waits    |wake_next|CLEAR_FLAG(Slots.usage)|skip|states|MAX_QUEUE=1 INTERRUPTS=1
 the flag of all stays clear                    |wake_next|CLEAR_FLAG(Slots.usage), SET_FLAG(Slots.usage)|CLEAR_FLAG(Slots.usage), skip|states|HOT=1 BYSTANDERS=1
-who was called already keeps others from it    |LOOK_AT|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
+who was called already keeps others from it    |LOOK_FOR_CALL|!entry_of(HEAD(i)).wakeup_pending|true|states|HOT=2 LIMIT=NO_LIMIT BACKENDS=4 MARK=1+i%2
 the wake-up of a late waiter remains pending   |claim_free_slot|wakeup_pending = false|wakeup_pending = true|states|ROUNDS=2
 the latch is reset after the look as well      |sleep_in_queue|slots_claim()|slots_claim(); RESET_LATCH(me)|states|ROUNDS=2
 a woken waiter enters without counting         |claim_free_slot|count_in(MySlotEntry.queue, COUNT_IF_FREE, me)|ok = slot_is_free()|states|ROUNDS=2

@@ -277,13 +277,17 @@ inline LIST_REMOVE(list, p)
 /* ---- wait_queue.c ---- */
 /* next_one is it; the look at the usage of each queue is a step. */
 #define LOOK_AT(i) \
-	WHEN(CAN(i) && (slots_are_limited() || !entry_of(HEAD(i)).wakeup_pending) && \
-		 (next_one == INVALID_PROC_NUMBER || GOES_FIRST(i)), next_one = HEAD(i))
+	WHEN(CAN(i) && (next_one == INVALID_PROC_NUMBER || GOES_FIRST(i)), next_one = HEAD(i))
 #define GOES_FIRST(i) \
 	(overdue && (HEAD(i) == VICTIM || next_one == VICTIM) -> HEAD(i) == VICTIM : (i) == first_queue)
 inline slots_next_waiter() { EACH_QUEUE(LOOK_AT) }
 inline slots_lock() { atomic { !Slots.mutex -> Slots.mutex = true } }
 inline wake_later(p) { wakes = wakes | BIT(p) }
+#define LOOK_FOR_CALL(i) \
+	WHEN(next_one == INVALID_PROC_NUMBER && CAN(i) && !entry_of(HEAD(i)).wakeup_pending, \
+		 next_one = HEAD(i))
+
+inline head_to_call() { EACH_QUEUE(LOOK_FOR_CALL) }
 
 hidden byte walker;
 #define IS_IMPATIENT(p) \
@@ -330,10 +334,14 @@ inline pass_over_late()
 inline wake_next()
 {
 	slots_next_waiter();
-	d_step {
-		EITHER(next_one == INVALID_PROC_NUMBER || !slots_are_limited(),
-			   CLEAR_FLAG(Slots.usage), SET_FLAG(Slots.usage))
-	}
+	if
+	:: d_step {
+			slots_are_limited() ->
+			EITHER(next_one == INVALID_PROC_NUMBER, CLEAR_FLAG(Slots.usage), SET_FLAG(Slots.usage))
+		}
+	:: d_step { !slots_are_limited() -> CLEAR_FLAG(Slots.usage) };
+		head_to_call()
+	fi
 }
 #define CALL_NEXT \
 	WHEN(next_one != INVALID_PROC_NUMBER && (was_free || slot_is_free()) && \
