@@ -51,7 +51,10 @@ static int	nesting_level = 0;
 /* Has the present transaction run anything that may have taken locks? */
 static bool has_started = false;
 
-/* Its first query, while that runs; or the one that a command runs first */
+/*
+ * Its first query, or the one that a command runs first; only to be compared,
+ * as it may have ended.  A later one at its address would do little harm.
+ */
 static const QueryDesc *first_query = NULL;
 
 /* Is a command about to plan its query, as the first statement? */

@@ -526,7 +526,11 @@ note_holder(int procno, TimestampTz long_ago)
 	else if (seen->away_since == 0)
 		seen->away_since = sample.now;
 	if (seen->slot.has_long_place && is_long_ago(seen->away_since))
+	{
+		seen->away_since = 0;	/* it may take another one before the next
+								 * sample */
 		slots_withdraw_long_place(procno);
+	}
 }
 
 /* If replay waits for a lock, let in owners of it that wait at the gate. */

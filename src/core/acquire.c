@@ -624,6 +624,7 @@ slots_end_readmission(TimestampTz since)
 	if (state_of(MySlotEntry) == SLOT_NONE)
 	{
 		MySlotEntry->hot_spot = 0;
+		MySlotEntry->wanted_of = 0; /* it has not found out */
 		(void) slots_force(since);
 	}
 	MySlotEntry->needs_only_place = is_readmission = false;

@@ -322,7 +322,7 @@ slots_count_wanted(void)
 	if (!is_entry_of(wanted, me->wanted_key, hot_spot))
 		return;
 	pg_atomic_fetch_add_u32(&wanted->ended, 1);
-	if (blocked || (is_hot(wanted) && queue_has_limit(slots_hot_spot_queue(hot_spot)) &&
+	if (blocked || (me->has_wanted && queue_has_limit(slots_hot_spot_queue(hot_spot)) &&
 					TransactionIdIsValid(GetTopTransactionIdIfAny())))
 		pg_atomic_fetch_add_u32(&wanted->confirmed, 1);
 }
@@ -356,7 +356,7 @@ mark_key(const SlotEntry *entry, int hot_spot, bool in_line)
 	}
 }
 
-/* A second has passed: marks fall, and what was counted before weighs half. */
+/* A second has passed: marks fall, and what was counted before weighs half, or nothing. */
 static void
 age_marks(void)
 {
@@ -366,10 +366,16 @@ age_marks(void)
 		uint32		ended = pg_atomic_read_u32(&wanted->ended);
 
 		wanted->mark -= wanted->mark > 0;
-		if (ended < 2 * MIN_ENDED)
-			continue;
-		pg_atomic_write_u32(&wanted->ended, ended / 2);
-		pg_atomic_write_u32(&wanted->confirmed, pg_atomic_read_u32(&wanted->confirmed) / 2);
+		if (ended > 0 && wanted->mark == 0)
+		{
+			pg_atomic_write_u32(&wanted->ended, 0);
+			pg_atomic_write_u32(&wanted->confirmed, 0);
+		}
+		else if (ended >= 2 * MIN_ENDED)
+		{
+			pg_atomic_write_u32(&wanted->ended, ended / 2);
+			pg_atomic_write_u32(&wanted->confirmed, pg_atomic_read_u32(&wanted->confirmed) / 2);
+		}
 	}
 }
 

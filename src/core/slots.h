@@ -139,6 +139,7 @@ extern void slots_set_pools(const PoolDefinitions *definitions);
 /* Backends. my_slot_procno is invalid until this one meets the gate. */
 extern GATE_HIDDEN int my_slot_procno;
 extern GATE_HIDDEN pg_atomic_uint32 *my_slot_state; /* or that of none */
+extern GATE_HIDDEN const volatile bool *slots_seem_long;	/* SlotEntry.seems_long */
 extern uint32 slots_attached(void);
 
 /* What a sample sees of a backend at the gate: a hint */
@@ -333,7 +334,6 @@ extern char *slots_describe_hot_spot(const HotSpotKey *key);
 #define SURPRISES	4096
 extern GATE_HIDDEN const volatile float *slots_us_per_cost;
 extern GATE_HIDDEN pg_atomic_uint32 *slots_surprises;	/* bits */
-extern GATE_HIDDEN const volatile bool *slots_seem_long;	/* this backend's */
 extern uint64 slots_expect(uint64 key, double cost);
 extern void slots_learn(uint64 key, double cost, uint64 used);
 extern void slots_note_surprise(uint64 query);

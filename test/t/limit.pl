@@ -86,6 +86,13 @@ END
 			$_[0]->sync;
 		});
 	is($gate->value('SELECT count(*) FROM t WHERE v = 7'), '3', 'all statements of a pipeline have run');
+
+	# Several Syncs without waiting for the answers.
+	my $holder = $gate->holder;
+	$session->start_extended('SELECT $1::int', $_) foreach (1 .. 3);
+	$gate->ok_waits($session, 'the first transaction of a pipeline waits for a slot');
+	$holder->query('COMMIT');
+	is(join(',', map { $session->finish } 1 .. 3), '1,2,3', 'all transactions of a pipeline run');
 }
 
 # What passes
